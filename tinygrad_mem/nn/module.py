@@ -43,6 +43,7 @@ class Module(Tree):
     forward: Callable[..., Any] = _no_forward
     _version = 1
     _shown: tuple[str, ...] = ()  # attributes that the repr shows
+    _no_cast = ""  # why its dtype cannot change, if it cannot
     _known_as = ""  # the class name from before a wrapper changed the class: paths start with it
     _living = LiveObjects()  # all modules that exist
 
@@ -179,9 +180,18 @@ class Module(Tree):
                 dtype = arg
         if dtype is not None and not dtypes.is_floating(dtype := dtypes.as_dtype(dtype)):
             raise TypeError(f"nn.Module.to only accepts floating point dtypes, but got desired dtype={dtype}")
+        if dtype is not None:
+            self._refuse_cast()
         return self._apply(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None))
 
+    def _refuse_cast(self) -> None:
+        """Raise NotOfferedError if the dtype of a module inside cannot change."""
+        for module in self.modules():
+            if module._no_cast:
+                raise NotOfferedError(f"{type(module).__name__}: {module._no_cast}")
+
     def _cast(self, dtype: np.dtype) -> Self:
+        self._refuse_cast()
         return self._apply(lambda t: t.to(dtype=dtype) if t.is_floating_point() else t)
 
     def half(self) -> Self:
@@ -202,6 +212,7 @@ class Module(Tree):
 
     def type(self, dst_type: Any) -> Self:
         """Cast all parameters and buffers, also integer ones, to ``dst_type``."""
+        self._refuse_cast()
         return self._apply(lambda t: t.to(dtype=dst_type))
 
     def cpu(self) -> Self:

@@ -175,45 +175,63 @@ class Linear(Op):
 
     @staticmethod
     def forward(ctx, x, weight, bias):
-        if weight.ndim != 2 or x.ndim < 1 or x.shape[-1] != weight.shape[1]:
-            raise ShapeError(
-                f"linear: mat1 and mat2 shapes cannot be multiplied: x is {_by(x)}, weight is {_by(weight)} "
-                f"and expects a last dimension of {weight.shape[-1]}"
-            )
-        if bias is not None and bias.shape != weight.shape[:1]:
-            raise ShapeError(f"linear: bias has shape {list(bias.shape)}, weight {_by(weight)} gives {weight.shape[0]} outputs")
-        if x.dtype != weight.dtype:
-            raise DTypeError(f"mat1 and mat2 must have the same dtype, but got {x.dtype} and {weight.dtype}")
-        ctx.lead, ctx.weight_shape = x.shape[:-1], weight.shape
-        out = ctx.empty((*x.shape[:-1], weight.shape[0]), x.dtype)
+        y = linear_forward(ctx, x, weight, bias)
+        ctx.weight_shape = weight.shape
         ctx.save(x=x if ctx.needs[1] else None, weight=weight if ctx.needs[0] else None)
-        rows = out if x.ndim == 2 else out.reshape(math.prod(ctx.lead), weight.shape[0])
-        if bias is not None and is_half(x.dtype):
-            _half_sum(ctx, _rows(ctx, x), _blas_ready(ctx, weight).T, bias, 1, 1, rows)
-            return out
-        _product(ctx, _rows(ctx, x), _blas_ready(ctx, weight).T, rows)
-        if bias is not None:
-            ctx.kernels.add(rows, bias, out=rows)
-        return out
+        return y
 
     @staticmethod
     def backward(ctx, gy):
-        rows = _rows(ctx, gy)
+        rows = matrix(ctx, gy)
         gx = gw = gb = None
         if len(ctx.needs) > 2 and ctx.needs[2]:
-            gb = ctx.empty((1, rows.shape[1]), gy.dtype)
-            ctx.kernels.sum(rows, (0,), out=gb)
-            gb = gb.reshape(rows.shape[1])
+            gb = bias_gradient(ctx, rows)
         if ctx.needs[1]:
             gw = ctx.empty(ctx.weight_shape, gy.dtype)
-            _product(ctx, rows.T, _rows(ctx, ctx.take("x")), gw)
+            _product(ctx, rows.T, matrix(ctx, ctx.take("x")), gw)
         if ctx.needs[0]:
-            gx = ctx.empty((*ctx.lead, ctx.weight_shape[1]), gy.dtype)
-            _product(ctx, rows, _blas_ready(ctx, ctx.take("weight")), gx.reshape(rows.shape[0], ctx.weight_shape[1]))
+            gx = input_gradient(ctx, rows, ctx.take("weight"))
         return gx, gw, gb
 
 
-def _rows(ctx, x):
+def linear_forward(ctx, x, weight, bias):
+    """x @ weight.T + bias, as a new array. It notes x's leading dimensions for :func:`input_gradient`."""
+    if weight.ndim != 2 or x.ndim < 1 or x.shape[-1] != weight.shape[1]:
+        raise ShapeError(
+            f"linear: mat1 and mat2 shapes cannot be multiplied: x is {_by(x)}, weight is {_by(weight)} "
+            f"and expects a last dimension of {weight.shape[-1]}"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ShapeError(f"linear: bias has shape {list(bias.shape)}, weight {_by(weight)} gives {weight.shape[0]} outputs")
+    if x.dtype != weight.dtype:
+        raise DTypeError(f"mat1 and mat2 must have the same dtype, but got {x.dtype} and {weight.dtype}")
+    ctx.lead = x.shape[:-1]
+    out = ctx.empty((*x.shape[:-1], weight.shape[0]), x.dtype)
+    rows = out if x.ndim == 2 else out.reshape(math.prod(ctx.lead), weight.shape[0])
+    if bias is not None and is_half(x.dtype):
+        _half_sum(ctx, matrix(ctx, x), _blas_ready(ctx, weight).T, bias, 1, 1, rows)
+        return out
+    _product(ctx, matrix(ctx, x), _blas_ready(ctx, weight).T, rows)
+    if bias is not None:
+        ctx.kernels.add(rows, bias, out=rows)
+    return out
+
+
+def input_gradient(ctx, rows, weight):
+    """The gradient of a linear layer's input: rows @ weight, where ``rows`` is the gradient of its output as a matrix."""
+    gx = ctx.empty((*ctx.lead, weight.shape[1]), rows.dtype)
+    _product(ctx, rows, _blas_ready(ctx, weight), gx.reshape(rows.shape[0], weight.shape[1]))
+    return gx
+
+
+def bias_gradient(ctx, rows):
+    """The gradient of a linear layer's bias: the sum of the rows."""
+    gb = ctx.empty((1, rows.shape[1]), rows.dtype)
+    ctx.kernels.sum(rows, (0,), out=gb)
+    return gb.reshape(rows.shape[1])
+
+
+def matrix(ctx, x):
     """``x`` as a matrix that BLAS can read: a view where its strides allow it."""
     if x.ndim != 2:
         x = ctx.contiguous(x).reshape(math.prod(x.shape[:-1]), x.shape[-1])

@@ -14,6 +14,8 @@ from .inplace import inplace_abn as inplace_abn
 from .lora import LoraLinear as LoraLinear
 from .lora import lora as lora
 from .offload import save_on_cpu as save_on_cpu
+from .quantized import QuantizedLinear as QuantizedLinear
+from .quantized import quantize_frozen as quantize_frozen
 from .reversible import ReversibleBlock as ReversibleBlock
 from .reversible import ReversibleSequential as ReversibleSequential
 from .selection import labelled_positions as labelled_positions

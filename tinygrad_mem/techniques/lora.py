@@ -3,35 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from ..autograd.grad_mode import no_grad
 from ..autograd.tensor import Tensor
 from ..dtypes import dtype, float32
-from ..errors import ArgumentError, NotOfferedError
+from ..errors import ArgumentError
 from ..functional.linalg import linear
 from ..nn import init
 from ..nn.dropout import Dropout
 from ..nn.linear import Linear
 from ..nn.module import Module
 from ..nn.parameter import Parameter
+from .quantized import QuantizedLinear, linear_layers
 
 
 class LoraLinear(Module):
     """A frozen linear layer, and beside it ``lora_B(lora_A(dropout(x))) * scaling``. See :func:`lora`.
 
     Attributes:
-        base_layer: the frozen layer.
+        base_layer: the frozen layer, quantized or not.
         lora_A, lora_B: (r, in) and (out, r); B begins as zeros, so that the layer begins as it was.
         lora_magnitude_vector: DoRA's: the norm of each row of the weight; ``None`` without DoRA.
         merged: the thin matrices have been added to the frozen weight.
+        merged_weight: while a quantized layer is merged, its weight and the thin matrices in one; else ``None``.
     """
 
     def __init__(
-        self, base: Linear, r: int, lora_alpha: float, lora_dropout: float, use_rslora: bool, use_dora: bool, kind: dtype
+        self,
+        base: Linear | QuantizedLinear,
+        r: int,
+        lora_alpha: float,
+        lora_dropout: float,
+        use_rslora: bool,
+        use_dora: bool,
+        kind: dtype,
     ) -> None:
         super().__init__()
-        where = base.weight.device
+        where = next(base.parameters()).device
         self.base_layer = base
         self.lora_A = Linear(base.in_features, r, bias=False, device=where, dtype=kind)
         self.lora_B = Linear(r, base.out_features, bias=False, device=where, dtype=kind)
@@ -41,10 +50,14 @@ class LoraLinear(Module):
         self.lora_magnitude_vector = None
         if use_dora:
             with no_grad():
-                self.lora_magnitude_vector = Parameter(_norms(base.weight).to(kind))
+                self.lora_magnitude_vector = Parameter(_norms(_weight(base, kind)).to(kind))
         self.merged = False
+        self.register_parameter("merged_weight", None)
 
     def forward(self, input: Tensor) -> Tensor:
+        if self.merged_weight is not None:
+            kind, bias = self.merged_weight.dtype, self.base_layer.bias
+            return linear(input.to(kind), self.merged_weight, None if bias is None else bias.to(kind)).to(input.dtype)
         y = self.base_layer(input)
         if self.merged:
             return y
@@ -54,7 +67,7 @@ class LoraLinear(Module):
         if self.lora_magnitude_vector is None:
             return (y + beside).to(y.dtype)
         share = self._share()
-        base = linear(dropped, self.base_layer.weight.to(dropped.dtype)) if self._drops() else self._without_bias(y)
+        base = self._product(dropped) if self._drops() else self._without_bias(y)
         return (y + (share - 1) * base + share * beside).to(y.dtype)
 
     def _drops(self) -> bool:
@@ -63,11 +76,16 @@ class LoraLinear(Module):
     def _without_bias(self, y: Tensor) -> Tensor:
         return y if self.base_layer.bias is None else y - self.base_layer.bias
 
+    def _product(self, x: Tensor) -> Tensor:
+        """The product with the frozen weight, without its bias."""
+        base = self.base_layer
+        return base.product(x) if isinstance(base, QuantizedLinear) else linear(x, base.weight.to(x.dtype))
+
     def _share(self) -> Tensor:
         """DoRA's magnitudes over the norms of the rows of the present weight, which count as constants in backward."""
         assert self.lora_magnitude_vector is not None
         with no_grad():
-            norms = _norms(self.base_layer.weight.to(self.lora_A.weight.dtype) + self._change())
+            norms = _norms(_weight(self.base_layer, self.lora_A.weight.dtype) + self._change())
         return self.lora_magnitude_vector / norms
 
     def _change(self) -> Tensor:
@@ -78,28 +96,40 @@ class LoraLinear(Module):
     def merge(self) -> None:
         """Add the thin matrices to the frozen weight, in its dtype: the layer then costs what a linear layer costs.
 
-        Memory: a matrix of the weight's size while it runs.
+        A quantized weight stays as it is. The sum is a matrix beside it, ``merged_weight``, in the dtype of the thin
+        matrices: to round it to 4 or 8 bits again would lose most of a small change.
+
+        Memory: a matrix of the weight's size while it runs; of a quantized weight, ``merged_weight`` until :meth:`unmerge`.
         """
         if self.merged:
             return
-        weight = self.base_layer.weight
-        if self.lora_magnitude_vector is None:
-            weight.copy_(weight + self._change().to(weight.dtype))
+        base = self.base_layer
+        if isinstance(base, QuantizedLinear):
+            self.merged_weight = Parameter(self._sum(base), requires_grad=False)
+        elif self.lora_magnitude_vector is None:
+            base.weight.copy_(base.weight + self._change().to(base.weight.dtype))
         else:
             self._merged_share = self._share().unsqueeze(1)
-            weight.copy_((self._merged_share * (weight + self._change())).to(weight.dtype))
+            base.weight.copy_((self._merged_share * (base.weight + self._change())).to(base.weight.dtype))
         self.merged = True
+
+    def _sum(self, base: QuantizedLinear) -> Tensor:
+        """The dequantized weight and the thin matrices, as one matrix in the dtype of these."""
+        weight = base.dequantized(self.lora_A.weight.dtype).add_(self._change())
+        return weight if self.lora_magnitude_vector is None else weight.mul_(self._share().unsqueeze(1))
 
     @no_grad()
     def unmerge(self) -> None:
-        """Undo :meth:`merge`, up to rounding in the weight's dtype."""
+        """Undo :meth:`merge`, up to rounding in the weight's dtype; of a quantized weight exactly."""
         if not self.merged:
             return
-        weight = self.base_layer.weight
-        if self.lora_magnitude_vector is None:
-            weight.copy_(weight - self._change().to(weight.dtype))
+        base = self.base_layer
+        if isinstance(base, QuantizedLinear):
+            self.merged_weight = None
+        elif self.lora_magnitude_vector is None:
+            base.weight.copy_(base.weight - self._change().to(base.weight.dtype))
         else:
-            weight.copy_((weight / self._merged_share - self._change()).to(weight.dtype))
+            base.weight.copy_((base.weight / self._merged_share - self._change()).to(base.weight.dtype))
             del self._merged_share
         self.merged = False
 
@@ -146,7 +176,7 @@ def lora(
     Source: Hu et al., *LoRA*, 2021; Kalajdzievski, *A rank stabilization scaling factor*, 2023; Liu et al., *DoRA*, 2024; Zhang
     et al., *LoRA-FA*, 2023.
     """
-    found = dict(_targets(model, target_modules))
+    found = dict(linear_layers("lora", model, target_modules))
     for name, layer in found.items():
         if isinstance(r, bool) or not isinstance(r, int) or not 0 < r <= min(layer.in_features, layer.out_features):
             raise ArgumentError(
@@ -164,22 +194,9 @@ def lora(
     return model
 
 
-def _targets(model: Module, names: Iterable[str] | str) -> Iterator[tuple[str, Linear]]:
-    """The layers to change, with their paths."""
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, Linear)}
-    if names == "all-linear":
-        yield from list(layers.items())[:-1]
-        return
-    wanted = (names,) if isinstance(names, str) else tuple(names)
-    for end in wanted:
-        matches = [name for name, _ in model.named_modules() if name == end or name.endswith(f".{end}")]
-        if not matches:
-            raise ArgumentError(f"lora: no module's path ends with {end!r}; linear layers are {', '.join(layers) or 'absent'}")
-        for name in matches:
-            if name not in layers:
-                kind = type(model.get_submodule(name)).__name__
-                raise NotOfferedError(f"lora: {name} is a {kind}: only layers of class Linear are offered")
-    yield from ((name, layers[name]) for name in layers if name in wanted or name.endswith(tuple(f".{end}" for end in wanted)))
+def _weight(layer: Linear | QuantizedLinear, kind: dtype) -> Tensor:
+    """The weight of a layer in ``kind``."""
+    return layer.dequantized(kind) if isinstance(layer, QuantizedLinear) else layer.weight.to(kind)
 
 
 def _norms(weight: Tensor) -> Tensor:

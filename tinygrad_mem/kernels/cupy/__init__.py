@@ -2,6 +2,7 @@
 
 from .activation import *
 from .attention import *
+from .block_codes import *
 from .blockwise import *
 from .computed import *
 from .conv import *

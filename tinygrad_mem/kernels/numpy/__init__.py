@@ -3,6 +3,7 @@
 from .activation import *
 from .addcmul import *
 from .attention import *
+from .block_codes import *
 from .blockwise import *
 from .conv import *
 from .ctc import *

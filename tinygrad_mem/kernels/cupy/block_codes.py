@@ -1,0 +1,100 @@
+"""Numbers as codes of 4 or 8 bits, with a scale for each block. As in ``kernels/numpy/block_codes.py``."""
+
+# pyright: reportAttributeAccessIssue=false
+# (CuPy makes its names when it is imported)
+from __future__ import annotations
+
+from functools import cache
+
+import cupy
+import numpy as np
+
+from ..code_tables import BITS, BORDERS, NESTED, TABLES
+from .c_names import FLOATS
+
+_THREADS = 128
+
+_SOURCE = """
+#include <cuda_fp16.h>
+typedef T_ T;
+typedef A_ A;
+typedef long long wide;
+
+__device__ inline int nearest(float x) {
+    if (x != x) x = 0;
+    if (EVEN) return (int)rintf(x * 127.0f) + 127;
+    int low = 0;
+    for (int step = COUNT / 2; step; step >>= 1) if (BORDERS[low + step - 1] < x) low += step;
+    return low;
+}
+
+// a block a group: its largest absolute value, then its bytes
+extern "C" __global__ void quantize_blocks(const T* x, unsigned char* codes, float* absmax, wide block, wide size) {
+    __shared__ float largest[128];
+    const wide start = (wide)blockIdx.x * block, stop = min(start + block, size);
+    float top = 0;
+    for (wide i = start + threadIdx.x; i < stop; i += blockDim.x) {
+        const float v = fabsf((float)x[i]);
+        top = v > top || v != v ? v : top;
+    }
+    largest[threadIdx.x] = top;
+    for (int m = blockDim.x / 2; m; m >>= 1) {
+        __syncthreads();
+        if ((int)threadIdx.x < m) {
+            const float v = largest[threadIdx.x + m];
+            if (v > largest[threadIdx.x] || v != v) largest[threadIdx.x] = v;
+        }
+    }
+    __syncthreads();
+    top = largest[0];
+    if (threadIdx.x == 0) absmax[blockIdx.x] = top;
+    const int per = 8 / BITS;
+    for (wide b = start / per + threadIdx.x; b * per < stop; b += blockDim.x) {
+        unsigned int byte = 0;
+        for (int k = 0; k < per && b * per + k < stop; ++k)
+            byte |= (unsigned int)nearest((float)x[b * per + k] / top) << (k * BITS);
+        codes[b] = (unsigned char)byte;
+    }
+}
+
+extern "C" __global__ void dequantize_blocks(const unsigned char* codes, const void* absmax, const float* nested,
+                                             const float* offset, wide block, T* out, wide size) {
+    const wide i = (wide)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= size) return;
+    const int per = 8 / BITS, code = codes[i / per] >> (i % per * BITS) & ((1 << BITS) - 1);
+    const wide b = i / block;
+    const A scale = nested ? (A)DYNAMIC[((const unsigned char*)absmax)[b]] * (A)nested[b / NESTED] + (A)offset[0]
+                           : (A)((const float*)absmax)[b];
+    out[i] = (T)((A)NUMBERS[code] * scale);
+}
+"""
+
+
+def _constant(name, values):
+    """A table in CUDA."""
+    return f"__constant__ float {name}[{len(values)}] = {{{', '.join(f'{n:.9e}f' for n in values)}}};\n"
+
+
+@cache
+def _kernel(name, table, char):
+    number, wide = FLOATS[char]
+    tables = [("NUMBERS", TABLES[table]), ("BORDERS", BORDERS[table]), ("DYNAMIC", TABLES["dynamic"])]
+    numbers = {"COUNT": len(TABLES[table]), "BITS": BITS[table], "NESTED": NESTED, "EVEN": int(table == "int8")}
+    head = [f"#define {key} {value}\n" for key, value in numbers.items()] + [_constant(*each) for each in tables]
+    return cupy.RawKernel("".join(head) + _SOURCE.replace("T_", number).replace("A_", wide), name)
+
+
+def quantize_blocks(x, table, block, codes, absmax):
+    """codes (uint8; of 4 bits, two in a byte, the first in the lower half) of the flat x, and absmax of each block."""
+    if x.size:
+        arguments = (x, codes, absmax, int(block), int(x.size))
+        _kernel("quantize_blocks", table, x.dtype.char)((absmax.size,), (_THREADS,), arguments)
+
+
+def dequantize_blocks(codes, absmax, nested, offset, table, block, out):
+    """The flat out = the numbers of the codes, times their block's absmax."""
+    if out.size:
+        nothing = np.intp(0)
+        arguments = (codes, absmax, nothing if nested is None else nested, nothing if nested is None else offset)
+        kernel = _kernel("dequantize_blocks", table, out.dtype.char)
+        kernel((-(-out.size // _THREADS),), (_THREADS,), (*arguments, int(block), out, int(out.size)))

@@ -1,0 +1,141 @@
+"""Numbers as codes of 4 or 8 bits: each block of neighbours is divided by its largest absolute value, and each quotient is
+rounded to the nearest number of a table (``kernels/code_tables.py``).
+
+The blocks' scales may be kept as codes too: of the table ``dynamic``, in blocks of ``NESTED``, less their mean (``offset``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..code_tables import BITS, BORDERS, NESTED, TABLES
+from ..formula import formula
+from .blockwise import _by_block
+from .fast.threads import GRAIN, scratch, split
+
+_TILE = 1 << 15  # numbers at a time, where a block is not longer
+
+
+def _quantize_blocks(x, table, block):
+    x = x.astype(np.float32)
+    top = np.array([np.max(np.abs(x[i : i + block])) for i in range(0, x.size, block)], np.float32)
+    share = np.nan_to_num(x / np.repeat(top, block)[: x.size])
+    if table == "int8":
+        codes = np.rint(share * np.float32(127)) + 127
+    else:
+        codes = np.abs(share[:, None] - TABLES[table].astype(np.float64)).argmin(1)
+    codes = codes.astype(np.uint8)
+    if BITS[table] == 4:
+        codes = np.append(codes, [0] * (codes.size % 2)).astype(np.uint8)
+        codes = codes[::2] | codes[1::2] << 4
+    return {"codes": codes, "absmax": top}
+
+
+@formula(_quantize_blocks)
+def quantize_blocks(x, table, block, codes, absmax):
+    """codes (uint8; of 4 bits, two in a byte, the first in the lower half) of the flat x, and absmax of each block.
+
+    A block with a number that is not finite has such an absmax.
+    """
+    count, step = absmax.size, max(_TILE // block, 1)
+
+    def part(first, last):
+        for b in range(first, last, step):
+            some = slice(b, min(b + step, last))
+            start, stop = b * block, min(some.stop * block, x.size)
+            size, share = (scratch((stop - start,), np.float32, k, 4) for k in (0, 1))
+            np.copyto(share, x[start:stop], casting="unsafe")
+            np.absolute(share, out=size)
+            for blocks, sizes in _by_block(size, block):
+                np.maximum.reduce(sizes, axis=1, out=absmax[some][blocks])
+            for blocks, shares in _by_block(share, block):
+                np.divide(shares, absmax[some][blocks, None], out=shares)
+            _nearest(share, table, codes[start // 2 : -(-stop // 2)] if BITS[table] == 4 else codes[start:stop])
+
+    split(count, part, grain=max(GRAIN // 8 // block, 1))
+
+
+def _nearest(share, table, out):
+    """out = the codes of the table's numbers that are nearest to the shares, which are overwritten; of nan, those of 0."""
+    few, above = scratch(share.shape, np.uint8, 2, 4), scratch(share.shape, np.bool_, 3, 4)
+    np.isnan(share, out=above)
+    np.copyto(share, 0, where=above)
+    if table == "int8":
+        np.multiply(share, 127, out=share)
+        np.rint(share, out=share)
+        np.add(share, 127, out=share)
+        np.copyto(few, share, casting="unsafe")
+    else:
+        few[...] = 0
+        for border in BORDERS[table]:
+            np.greater(share, border, out=above)
+            np.add(few, above.view(np.uint8), out=few)
+    if BITS[table] == 8:
+        np.copyto(out, few)
+        return
+    np.copyto(out, few[::2])
+    second = scratch((few.size // 2,), np.uint8, 3, 4)
+    np.left_shift(few[1::2], 4, out=second)
+    np.bitwise_or(out[: second.size], second, out=out[: second.size])
+
+
+def _dequantize_blocks(codes, absmax, nested, offset, table, block, out):
+    if BITS[table] == 4:
+        codes = np.stack([codes & 15, codes >> 4], 1).reshape(-1)
+    if nested is not None:
+        absmax = TABLES["dynamic"].astype(np.float64)[absmax] * np.repeat(nested, NESTED)[: absmax.size] + offset
+    return TABLES[table].astype(np.float64)[codes[: out.size]] * np.repeat(absmax, block)[: out.size]
+
+
+@formula(_dequantize_blocks)
+def dequantize_blocks(codes, absmax, nested, offset, table, block, out):
+    """The flat out = the numbers of the codes, times their block's absmax.
+
+    Args:
+        absmax: of each block; if ``nested`` is not ``None``, its codes, with the scale of each ``NESTED`` of them in ``nested``
+            and their mean, (1), in ``offset``.
+    """
+    wide = np.dtype(np.float64 if out.dtype == np.float64 else np.float32)
+    step = max(_TILE // block, 1)
+
+    def part(first, last):
+        for b in range(first, last, step):
+            blocks = slice(b, min(b + step, last))
+            start, stop = b * block, min(blocks.stop * block, out.size)
+            few = _unpacked(codes, BITS[table], start, stop)
+            numbers = scratch((stop - start,), wide, 0, 4)
+            np.take(_VALUES[table, wide.char], few, out=numbers, mode="clip")  # other modes buffer the output
+            scales = absmax[blocks] if nested is None else _scales(absmax, nested, offset, blocks, wide)
+            for some, values in _by_block(numbers, block):
+                np.multiply(values, scales[some, None], out=values)
+            np.copyto(out[start:stop], numbers, casting="unsafe")
+
+    split(absmax.size, part, grain=max(GRAIN // 8 // block, 1))
+
+
+_VALUES = {(name, kind): numbers.astype(kind) for name, numbers in TABLES.items() for kind in "fd"}
+
+
+def _unpacked(codes, bits, start, stop):
+    """The codes of the numbers ``start`` to ``stop``, as indices."""
+    index = scratch((stop - start,), np.int64, 1, 2)
+    if bits == 8:
+        np.copyto(index, codes[start:stop])
+        return index
+    pairs = codes[start // 2 : -(-stop // 2)]
+    np.bitwise_and(pairs, 15, out=index[::2], casting="unsafe")
+    np.right_shift(pairs[: index.size // 2], 4, out=index[1::2], casting="unsafe")
+    return index
+
+
+def _scales(absmax, nested, offset, blocks, wide):
+    """The scales of some blocks, of their codes."""
+    count = blocks.stop - blocks.start
+    scales, index = scratch((count,), wide, 1, 4), scratch((count,), np.int64, 1, 2)
+    np.copyto(index, absmax[blocks])
+    np.take(_VALUES["dynamic", wide.char], index, out=scales, mode="clip")
+    for group in range(blocks.start // NESTED, (blocks.stop - 1) // NESTED + 1):
+        some = slice(max(group * NESTED - blocks.start, 0), (group + 1) * NESTED - blocks.start)
+        np.multiply(scales[some], nested[group], out=scales[some])
+    np.add(scales, offset[0], out=scales)
+    return scales
