@@ -90,13 +90,14 @@ def read_header(file: IO[bytes], size: int, what: str) -> tuple[list[Entry], dic
         FileFormatError: truncated, hostile, or of another format.
     """
     start = file.read(8)
-    for magic, found in _OTHERS:
-        if start.startswith(magic) and (magic != b"\x80" or start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):
-            raise FileFormatError(f"{what}: this is {found}")
+    length, fits = int.from_bytes(start, "little"), min(max(size - 8, 0), _LONGEST)
+    if len(start) < 8 or length > fits:  # a length that fits may begin with the bytes of another format
+        for magic, found in _OTHERS:
+            if start.startswith(magic) and (magic != b"\x80" or start[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")):
+                raise FileFormatError(f"{what}: this is {found}")
     if len(start) < 8:
         raise FileFormatError(f"{what}: a safetensors file has 8 bytes of header length at least, found {len(start)} bytes")
-    length = int.from_bytes(start, "little")
-    if length > min(max(size - 8, 0), _LONGEST):
+    if length > fits:
         raise FileFormatError(
             f"{what}: not a safetensors file, or truncated: its header should have {length:,} bytes, "
             f"the file has {max(size - 8, 0):,} after the header's length (at most {_LONGEST:,} are read)"

@@ -295,6 +295,14 @@ def test_damaged_and_foreign_files_are_refused(name, where, tmp_path):
     assert POOL.used_bytes() == before
 
 
+@pytest.mark.parametrize("length", [0x280, 0x380, 0x480, 0x580])
+def test_a_header_whose_length_begins_like_a_pickle_is_read(length):
+    """The length of a header is the file's first bytes. Spaces may follow the header."""
+    text = json.dumps({"x": entry()}).encode().ljust(length)
+    found = tm.load(io.BytesIO(length.to_bytes(8, "little") + text + b"\0" * 8))
+    assert (found["x"].numpy() == 0).all()
+
+
 @pytest.mark.parametrize(
     "structure",
     [
