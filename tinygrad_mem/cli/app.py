@@ -177,6 +177,11 @@ Optimizer = Annotated[
 ]
 
 
+class QuantType(StrEnum):
+    nf4 = "nf4"
+    int8 = "int8"
+
+
 @app.command()
 def estimate(
     network: Annotated[
@@ -206,6 +211,9 @@ def estimate(
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="hf: recompute each block in backward")] = False,
     lora: Annotated[
         int | None, typer.Option(min=1, help="train matrices of this rank beside frozen weights; hf: by peft")
+    ] = None,
+    quantize: Annotated[
+        QuantType | None, typer.Option(help="with --lora, the frozen weights in 4 bits (with double quantization) or 8")
     ] = None,
     budget: Annotated[str | None, typer.Option(help="bytes, such as '8 GiB'; exit status 1 if the step needs more")] = None,
     gpu: Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+import tinygrad_mem as tm
+
 from .. import memory, nn
 from ..errors import ArgumentError
 from ..memory.accounting import Layer, account, watch
@@ -23,6 +25,7 @@ from ..models.names import Named
 from ..models.precision import Step
 from ..recompute import checkpoint_blocks
 from ..techniques import lora as add_lora
+from ..techniques import quantize_frozen
 from ..text import visible
 from . import estimate_mesh, estimate_ranks, estimate_torch
 from .estimate_mesh import OverMesh
@@ -73,6 +76,7 @@ def run(
     budget: str | None,
     gpu: str | None,
     lora: int | None,
+    quantize: str | None,
     checkpoint: bool,
     advise: bool,
     device: str | None,
@@ -91,8 +95,10 @@ def run(
         DeviceError: ``device`` is neither ``cpu`` nor ``cuda``, or CuPy is not installed, which ``cuda`` needs.
     """
     if is_torch(network):
-        if recompute is not None or master_weights:
-            raise ArgumentError("--recompute and --master-weights are for networks of tinygrad_mem; write them in a function")
+        if recompute is not None or master_weights or quantize is not None:
+            raise ArgumentError(
+                "--recompute, --master-weights and --quantize are for networks of tinygrad_mem; write them in a function"
+            )
         if ranks is not None:
             raise ArgumentError(
                 f"--ranks is for networks of tinygrad_mem, and {network} is PyTorch's: pytorch.predict(run, world_size=...) "
@@ -104,6 +110,8 @@ def run(
         raise ArgumentError(f"--gpu, --checkpoint and --advise are for programs of PyTorch, and {network} is none")
     if lora is not None and ranks is not None:
         raise ArgumentError("--lora is for one rank: leave --ranks out")
+    if quantize is not None and lora is None:
+        raise ArgumentError("--quantize freezes the weights, so that nothing would be trained: give --lora too")
     if ranks is None and (zero or picture is not None or max(tensor, pipeline, context) > 1):
         raise ArgumentError("--zero, --tensor, --pipeline, --context and --picture are for several ranks: give --ranks too")
     if batch_size % accumulate:
@@ -120,7 +128,7 @@ def run(
     if ranks is not None:
         asked = estimate_ranks.Several(network, named, batch_size, rule, precision, accumulate, device or "cpu", ranks, zero)
         return estimate_ranks.run(asked, room, picture, as_json)
-    found = _estimate(network, named, batch_size, rule, precision, accumulate, room, device or "cpu", lora)
+    found = _estimate(network, named, batch_size, rule, precision, accumulate, room, device or "cpu", lora, quantize)
     if as_json:
         print(json.dumps(asdict(found), indent=2))
     else:
@@ -143,6 +151,7 @@ def _estimate(
     room: int | None,
     device: str,
     lora: int | None,
+    quantize: str | None,
 ) -> Estimate:
     layers: list[Layer] = []
     count, trained, loss_name = 0, 0, ""
@@ -150,11 +159,11 @@ def _estimate(
     def steps() -> None:
         nonlocal count, trained, loss_name
         step = Step(precision, "cuda")  # loss scaling as on a GPU
-        model = step.make(named.make)
+        model, packed = _quantized(step, named.make, quantize) if quantize else (step.make(named.make), 0)
         if lora is not None:
             _add_lora(model, lora)
         parameters = [p for p in model.parameters() if p.requires_grad]
-        count, trained = (sum(p.numel() for p in each) for each in (model.parameters(), parameters))
+        count, trained = packed + _count(model.parameters()), _count(parameters)
         layers.extend(watch(model))
         update = rule(parameters, **step.options)
         loss_name = step.train(model, update, named, batch_size, accumulate)
@@ -169,6 +178,22 @@ def _estimate(
         *(network, batch_size, device, layers, count, trained, categories, moment.used, reserved, moment.phase, loss_name),
         *(room, fits),
     )
+
+
+def _quantized(step: Step, make: Callable[[], Any], quant_type: str) -> tuple[Any, int]:
+    """The model with frozen weights in codes, and by how much it has more parameters than arrays have elements.
+
+    As when it is read file by file, its weights never exist all at once before they are quantized.
+    """
+    with tm.device("meta"):
+        model = step.make(make)
+        before = _count(model.parameters())
+        quantize_frozen(model, quant_type)
+    return model.to_empty(device="cpu"), before - _count(model.parameters())
+
+
+def _count(parameters: Iterable[Any]) -> int:
+    return sum(p.numel() for p in parameters)
 
 
 def _add_lora(model: nn.Module, rank: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..nn import Module
+from ..techniques.quantized import QuantizedLinear
 from .attribution import Category
 from .moments import When
 
@@ -46,6 +47,8 @@ def watch(model: Module) -> list[Layer]:
     layers = []
     for name, module in model.named_modules():
         sizes = [tuple(p.shape) for p in module._parameters.values() if p is not None]
+        if isinstance(module, QuantizedLinear):  # its codes stand for a matrix
+            sizes = [(module.out_features, module.in_features), *[tuple(p.shape) for p in (module.bias,) if p is not None]]
         layer = Layer(name, type(module).__name__, (), formula(sizes), sum(_count(size) for size in sizes))
         module.register_forward_hook(lambda module, inputs, output, layer=layer: _note(layer, output))
         layers.append(layer)

@@ -240,6 +240,17 @@ _ROWS = (
         ("lora",),
     ),
     Technique(
+        "quantized",
+        "frozen weights in 4 or 8 bits",
+        ("techniques.quantize_frozen",),
+        "frozen weights: 0.516 bytes each in NF4 with double quantization, and 1 byte and 4 for a row in int8; activations stay",
+        "each product dequantizes its weight, in forward and in backward",
+        "approximate",
+        "another model: its weights are rounded",
+        (),
+        ("quantized",),
+    ),
+    Technique(
         "compression",
         "compressed activations",
         ("techniques.compressed",),

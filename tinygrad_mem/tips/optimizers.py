@@ -9,7 +9,7 @@ import tinygrad_mem as tm
 
 from .. import nn
 from ..models.names import Named
-from ..techniques import lora, optimizer_in_backward
+from ..techniques import lora, optimizer_in_backward, quantize_frozen
 from .digits import ADAM, MOMENTUM, learner
 from .tip import Build, Case, Scene, Tip, Training, classify, momentum
 
@@ -48,6 +48,11 @@ def adafactor(scene: Scene) -> Training:
 
 def adapters(scene: Scene) -> Training:
     model = lora(scene.model(), r=8)
+    return classify(scene, model, optimizer=lambda all: tm.optim.Adam([p for p in all if p.requires_grad], lr=1e-3))
+
+
+def quantized_adapters(scene: Scene) -> Training:
+    model = lora(quantize_frozen(scene.model(), "nf4"), r=8)
     return classify(scene, model, optimizer=lambda all: tm.optim.Adam([p for p in all if p.requires_grad], lr=1e-3))
 
 
@@ -112,6 +117,7 @@ TIPS = (
     _instead_of_adam("eight_bit", "Use an 8-bit Adam.", eight_bit_states, partial(tm.optim.Adam8bit, lr=2e-3)),
     _instead_of_adam("adafactor", "Use Adafactor instead of Adam.", adafactor, tm.optim.Adafactor),
     Tip("lora", "Train LoRA's thin matrices instead of the weights.", (Case(adam, adapters),), MLP, free=True),
+    Tip("quantized", "With LoRA, keep the frozen weights in 4 bits.", (Case(adapters, quantized_adapters),), MLP, free=True),
     Tip("in_backward", "Step the optimizer inside backward.", (Case(adam, stepped_in_backward),), MLP, free=True),
     Tip(
         "zero_grad",
