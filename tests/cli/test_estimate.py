@@ -276,6 +276,26 @@ def test_lora_of_a_network_of_ours():
     assert "--lora is for one rank" in inside.run("estimate", "lenet", "--lora", "4", "--ranks", "2").stderr
 
 
+def test_frozen_weights_in_4_or_8_bits():
+    """Parameters are counted as they are in full; their bytes are those of codes and scales."""
+    plain, nf4, int8 = (
+        json.loads(inside.run("estimate", "lenet", "--lora", "4", "--json", *how).stdout)
+        for how in ((), ("--quantize", "nf4"), ("--quantize", "int8"))
+    )
+    assert plain["parameters"] == nf4["parameters"] == int8["parameters"]
+    assert plain["trained"] == nf4["trained"] == int8["trained"]
+    assert [layer["parameters"] for layer in plain["layers"]] == [layer["parameters"] for layer in nf4["layers"]]
+    up = lambda *sizes: sum(-(-n // 512) * 512 for n in sizes)  # noqa: E731
+    full = up(4 * 400 * 120, 4 * 120 * 84)
+    for found, codes in (
+        (nf4, up(24_000, 750, 12, 4) + up(5_040, 158, 4, 4)),
+        (int8, up(48_000, 480) + up(10_080, 336)),
+    ):
+        assert found["by_category"]["parameters"] - plain["by_category"]["parameters"] == codes - full
+    refused = inside.run("estimate", "lenet", "--quantize", "nf4")
+    assert "--quantize freezes the weights, so that nothing would be trained: give --lora too" in refused.stderr
+
+
 @pytest.mark.parametrize("columns", [60, 80, 140])
 def test_blocks_that_are_alike_share_a_row_and_no_number_is_cut(columns: int):
     command = ("estimate", "gpt2", "--batch-size", "1", "--tokens", "64")

@@ -397,6 +397,13 @@ def lora_layers() -> None:
     techniques.LoraLinear(nn.Linear(4, 6), 2, 4, 0.5, True, False, tm.float32)(tm.ones(5, 4)).sum().backward()
 
 
+def quantized_layers() -> None:
+    for quant_type in ("nf4", "int8"):
+        model = techniques.quantize_frozen(nn.Sequential(nn.Linear(64, 6), nn.Linear(6, 3)), quant_type)
+        techniques.lora(model, r=2, target_modules="0")(tm.ones(5, 64)).sum().backward()
+    techniques.QuantizedLinear(nn.Linear(64, 6), "nf4", True)(tm.ones(5, 64))
+
+
 def in_backward() -> None:
     model = _net()
     kept = techniques.optimizer_in_backward(optim.Adam(model.parameters()))
@@ -499,6 +506,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "techniques.InPlaceABN inplace_abn compressed save_on_cpu chunked": techniques_each,
     "techniques.optimizer_in_backward": in_backward,
     "techniques.lora LoraLinear": lora_layers,
+    "techniques.quantize_frozen QuantizedLinear": quantized_layers,
     "techniques.select_labelled": selected,
     "nn.Module T.__deepcopy__": saved_and_read,
     "nn.Embedding optim.SparseAdam": rows_of_tables,

@@ -51,6 +51,8 @@ def lines(last: bool) -> tuple[int, int, int]:
 
 MLP, P = TIPS["sgd"].scene, sizes(TIPS["sgd"].scene)
 THIN = 8 * (784 + 512 + 512 + 512) * FLOAT  # LoRA's matrices beside the first two layers
+SCALES = 784 * 512 // 64  # of the first layer in 4 bits; at the peak it exists in both forms, and its scales in three
+BOTH_FORMS = sum(map(round_up, (784 * 512 // 2, SCALES, 4 * SCALES, 4 * SCALES, 4 * -(-SCALES // 256), 4)))
 MAPS = maps()
 ALL_RESULTS = 2 * sum(MAPS) + sum(m // 4 for m in maps()[1:13:3])  # convolutions', norms'; pools' are less than a quarter
 ROW, COLUMN = 512, 4000  # of the logits
@@ -149,6 +151,7 @@ FORMULAS: dict[tuple[str, str], list[Side]] = {
     ("eight_bit", ""): [change("peak", -1.5 * sum(P), -1.49 * sum(P)), exactly("saved", 0)],
     ("adafactor", ""): [change("peak", -2 * sum(P), -1.99 * sum(P)), exactly("saved", 0)],
     ("lora", ""): [change("peak", -3 * sum(P) + 4 * THIN, -2.7 * sum(P)), exactly("saved", 2 * 64 * 8 * FLOAT)],
+    ("quantized", ""): [after("peak", sum(P) + BOTH_FORMS, sum(P) + BOTH_FORMS), exactly("saved", 0)],
     ("in_backward", ""): [change("peak", -sum(P) + max(P), -sum(P) + max(P) + 4096), exactly("saved", 0)],
     ("zero_grad", "before forward"): [change("peak", -sum(P), -max(P)), exactly("saved", 0)],
     ("zero_grad", "between forward and backward"): [change("peak", -sum(P), -sum(P) / 2), exactly("saved", 0)],
