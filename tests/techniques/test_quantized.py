@@ -31,7 +31,7 @@ N, IN, OUT, R = 64, 256, 384, 8
 def quantized(layer: nn.Linear, quant_type: str = "nf4", double: bool | None = None) -> QuantizedLinear:
     """The layer, quantized."""
     model = nn.Sequential(layer)
-    return quantize_frozen(model, quant_type, double, "0")[0]
+    return quantize_frozen(model, quant_type, double, "0").get_submodule("0")  # type: ignore[return-value]
 
 
 def parts(n: int, out: int, quant_type: str, double: bool) -> list[int]:
@@ -268,12 +268,12 @@ def test_of_the_big_networks():
 # --- numbers
 
 
-def pair(quant_type: str, double: bool, **options: Any) -> tuple[nn.Module, Any]:
+def pair(quant_type: str, double: bool, **options: Any) -> tuple[Any, Any]:
     """Our quantized model with LoRA, and peft's over the dequantized weights, in float64."""
     peft = pytest.importorskip("peft")
     torch.manual_seed(0)
     sizes = [(64, 40), (40, 48), (48, 3)]
-    mine = nn.Sequential(*[nn.Linear(*each) for each in sizes]).double()
+    mine: Any = nn.Sequential(*[nn.Linear(*each) for each in sizes]).double()
     quantize_frozen(mine, quant_type, double)
     other = torch.nn.Sequential(*[torch.nn.Linear(*each) for each in sizes]).double()
     for ours, layer in zip(mine, other, strict=True):
@@ -326,7 +326,8 @@ def test_merged_and_unmerged_it_is_the_same(quant_type: str, double: bool, form:
 
 def test_merged_bytes():
     """A matrix in the dtype of the thin ones, beside the codes, until unmerge."""
-    layer: Any = lora(quantize_frozen(nn.Sequential(nn.Linear(IN, OUT)), target_modules="0"), r=R, target_modules="0")[0]
+    model = lora(quantize_frozen(nn.Sequential(nn.Linear(IN, OUT)), target_modules="0"), r=R, target_modules="0")
+    layer: Any = model.get_submodule("0")
     pool = device("cpu").pool
     before = pool.used_bytes()
     layer.merge()

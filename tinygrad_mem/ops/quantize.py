@@ -90,11 +90,11 @@ class QuantizedLinear(Op):
 
     @staticmethod
     def forward(ctx, x, codes, bias, absmax, nested, offset, *, table, block, shape):
-        ctx.how = table, block, shape
+        ctx.how = {"table": table, "block": block, "shape": shape}
         quantized = codes, absmax, nested, offset
         if ctx.needs[0]:
             ctx.save(**dict(zip(QuantizedLinear.saves, quantized, strict=True)))
-        return linear_forward(ctx, x, _numbers(ctx, quantized, *ctx.how, x.dtype), bias)
+        return linear_forward(ctx, x, _numbers(ctx, quantized, **ctx.how, dtype=x.dtype), bias)
 
     @staticmethod
     def backward(ctx, gy):
@@ -104,5 +104,5 @@ class QuantizedLinear(Op):
             gb = bias_gradient(ctx, rows)
         if ctx.needs[0]:
             quantized = [ctx.take(name) for name in QuantizedLinear.saves]
-            gx = input_gradient(ctx, rows, _numbers(ctx, quantized, *ctx.how, gy.dtype))
+            gx = input_gradient(ctx, rows, _numbers(ctx, quantized, **ctx.how, dtype=gy.dtype))
         return gx, None, gb, None, None, None

@@ -243,7 +243,7 @@ _ROWS = (
         "quantized",
         "frozen weights in 4 or 8 bits",
         ("techniques.quantize_frozen",),
-        "frozen weights: 0.516 bytes each in NF4 with double quantization, and 1 byte and 4 for a row in int8; activations stay",
+        "frozen weights: 0.516 bytes each in NF4 with double quantization, and 1 in int8, with 4 a row; activations stay",
         "each product dequantizes its weight, in forward and in backward",
         "approximate",
         "another model: its weights are rounded",
