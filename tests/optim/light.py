@@ -15,6 +15,11 @@ LIGHT: list[tuple[str, dict[str, Any]]] = [
     ("AdamMini", {"lr": 0.01, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1, "maximize": True}),
     ("Muon", {"adamw": True}),
     ("Muon", {"lr": 0.02, "nesterov": False, "weight_decay": 0.0, "adjust_lr_fn": "match_rms_adamw", "adamw": True}),
+    ("GaLore", {"rank": 2, "update_proj_gap": 20}),
+    ("GaLore", {"lr": 0.01, "rank": 3, "update_proj_gap": 9, "scale": 1.5, "weight_decay": 0.1, "maximize": True}),
+    ("APOLLO", {"rank": 3, "update_proj_gap": 20}),
+    ("APOLLO", {"lr": 0.01, "rank": 2, "scale": 2.0, "weight_decay": 0.1, "maximize": True, "scale_type": "tensor"}),
+    ("APOLLOMini", {"update_proj_gap": 7}),
 ]
 NAMES = sorted({name for name, _ in LIGHT})
 WHOLE = tuple(name for name in NAMES if getattr(optim, name).needs_whole)

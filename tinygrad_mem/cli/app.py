@@ -169,6 +169,9 @@ class Update(StrEnum):
     lion = "lion"
     adam_mini = "adam-mini"
     muon = "muon"
+    galore = "galore"
+    apollo = "apollo"
+    apollo_mini = "apollo-mini"
 
 
 Optimizer = Annotated[

@@ -41,6 +41,9 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "lion": tm.optim.Lion,
     "adam-mini": tm.optim.AdamMini,
     "muon": partial(tm.optim.Muon, adjust_lr_fn="match_rms_adamw", adamw=True),
+    "galore": tm.optim.GaLore,
+    "apollo": tm.optim.APOLLO,
+    "apollo-mini": tm.optim.APOLLOMini,
 }
 """The optimizers by their names for ``--optimizer``; ``-half`` keeps moments in float16."""
 

@@ -14,6 +14,9 @@ KNOWN: dict[str, str] = {
     "(scope.BUFFER)",
     "tables of interpolate": "12 bytes (16 in float64) for each tap of each axis, forward and back, of the last 64 sizes: "
     "what the tensors that an op gets are copied from",
+    "LAPACK": "in a step of GaLore that renews projections: of an n x m matrix, n <= m, copies of it and of its U, S and V, "
+    "and work: at most 4 * (2 * n * m + 6 * n * n + 100 * (n + m)) bytes, of float64 twice as many; for a GPU also the "
+    "results, on the host",
     "OpenBLAS": "packing buffers, once a thread, mapped by the library itself",
     "cuBLAS": "what NVIDIA's library takes from the driver when CuPy opens it, once a thread and GPU (32 MiB on recent ones): "
     "beside CuPy's pool, from which it takes nothing",

@@ -3,7 +3,8 @@
 The table shows the bytes of state per parameter, for a large float32 matrix of n rows and m columns. For small parameters see
 the docstring of the class. For float16 and bfloat16 parameters the moments have the parameter's dtype, as in PyTorch: half of
 the bytes. They are float32 with ``state_dtype=float32``, and with ``master_weights=True``, which takes 4 bytes more.
-8-bit state and Adafactor's are as large for every dtype. ``state_dtype=bfloat16`` takes the bytes of ``state_dtype=float16``.
+8-bit state, Adafactor's, GaLore's and APOLLO's are as large for every dtype, and so is Adam-mini's 4 / m.
+``state_dtype=bfloat16`` takes the bytes of ``state_dtype=float16``.
 
 | optimizer | bytes per parameter |
 |---|---|
@@ -17,8 +18,12 @@ the bytes. They are float32 with ``state_dtype=float32``, and with ``master_weig
 | `Adam8bit`, `AdamW8bit` | 2 + 8 / 2048 |
 | `Adam(amsgrad=True)`, `RMSprop(momentum=0.9, centered=True)` | 12 |
 | `Adafactor` | 4 * (n + m) / (n * m) |
+| `GaLore(rank=128)` | 4 * 128 * (n + 2 * m) / (n * m), where n <= m |
+| `APOLLO(rank=128)` | (8 * 128 * m + 512) / (n * m), where n <= m |
+| `APOLLOMini` | (8 * m + 512) / (n * m), where n <= m |
 
-`LBFGS` keeps ``8 * history_size + 8`` bytes per parameter: 808 with PyTorch's history of 100. Its steps need a closure.
+The 512 of APOLLO are the pool's bytes for one number. `LBFGS` keeps ``8 * history_size + 8`` bytes per parameter: 808 with
+PyTorch's history of 100. Its steps need a closure.
 """
 
 from .. import absent as _absent
@@ -27,7 +32,9 @@ from .adafactor import *
 from .adam import *
 from .adam_mini import *
 from .adaptive import *
+from .apollo import *
 from .eight_bit import *
+from .galore import *
 from .lbfgs import *
 from .lion import *
 from .muon import *

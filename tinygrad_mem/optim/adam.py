@@ -21,6 +21,24 @@ def decay_of(group: dict[str, Any]) -> tuple[float, float]:
     return group["weight_decay"], 1
 
 
+def adamw_update(
+    device: Device,
+    p: Any,
+    g: Any,
+    m: Any,
+    v: Any,
+    lr: float,
+    weight_decay: float,
+    t: int,
+    betas: tuple[float, float],
+    eps: float,
+    maximize: bool,
+) -> None:
+    """Step ``t`` of AdamW, from 1."""
+    rate, root = lr / (1 - betas[0] ** t), sqrt(1 - betas[1] ** t)
+    device.kernels.adam_step(p, g, m, v, None, rate, *betas, eps, root, 0, 1 - lr * weight_decay, maximize)
+
+
 class Adam(Optimizer):
     """Steps scaled by running means of the gradient and of its square.
 

@@ -9,6 +9,7 @@ from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import arithmetic
 from ..errors import ArgumentError
+from .adam import adamw_update
 from .optimizer import Optimizer
 from .state import StateArray, bytes_of, cut, not_negative, options, tick
 
@@ -98,13 +99,10 @@ class Muon(Optimizer):
         return bytes_of(arithmetic(p.dtype), *_rooms(p.array.shape)) if p.ndim == 2 else 0
 
     def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
-        lr, kernels = float(group["lr"]), device.kernels
-        shrink = 1 - lr * group["weight_decay"]
+        lr, decay, kernels = float(group["lr"]), group["weight_decay"], device.kernels
         if p.ndim != 2:
-            t = tick(state)
             m, v = state["exp_avg"].array, state["exp_avg_sq"].array
-            rates = lr / (1 - _BETAS[0] ** t), *_BETAS, _EPS, sqrt(1 - _BETAS[1] ** t), 0, shrink
-            kernels.adam_step(p, g, m, v, None, *rates, False)
+            adamw_update(device, p, g, m, v, lr, decay, tick(state), _BETAS, _EPS, False)
             return
         if p.size == 0:
             return
@@ -116,7 +114,7 @@ class Muon(Optimizer):
         kernels.divide(x, norm, out=x)
         for _ in range(group["ns_steps"]):
             _newton_schulz(kernels, x, tile, product, *group["ns_coefficients"])
-        kernels.scaled_step(p, u, None, _rate(lr, group["adjust_lr_fn"], *p.shape), shrink)
+        kernels.scaled_step(p, u, None, _rate(lr, group["adjust_lr_fn"], *p.shape), 1 - lr * decay)
 
 
 def _rooms(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

@@ -113,7 +113,7 @@ def loaded(name: str, value: Any, p: Tensor, kept: StateArray | None, roots: boo
         ArgumentError: the array has another shape than the state array.
         ArgumentTypeError: it should be an array, or a number, and is not.
     """
-    if name in ("step", "mu_product"):
+    if name in ("step", "mu_product", "seed"):
         like(f"state[...][{name!r}]", value, 0.0)
         return float(value) if hasattr(value, "shape") else value
     if not hasattr(value, "shape"):

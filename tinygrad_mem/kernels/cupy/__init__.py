@@ -32,3 +32,4 @@ from .scan import *
 from .search import *
 from .softmax import *
 from .sort import *
+from .svd import *

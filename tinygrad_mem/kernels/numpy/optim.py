@@ -220,3 +220,9 @@ def weighted_sum(x, y, a, b, out):
 def scaled_step(p, g, scale, rate, shrink):
     """p = shrink * p - rate * g * scale; ``scale`` is broadcast, or ``None`` for 1."""
     return {"p": p * shrink - (g if scale is None else g * scale) * rate}
+
+
+@computed
+def growth_limit(norm, before, most, out):
+    """out = what makes an update of this norm at most ``most`` times as long as the one before: 1 after one of norm 0."""
+    return np.where(before > 0, np.minimum(before * most / norm, 1), 1.0)

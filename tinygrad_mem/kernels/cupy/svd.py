@@ -1,0 +1,17 @@
+"""Singular vectors, found on the host: the GPU's memory is not taken, but the host waits."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.linalg import _umath_linalg as _lapack
+
+
+def left_vectors_workspace(shape, dtype):
+    """Bytes of workspace for the SVD of (n, m) numbers: none here."""
+    return 0
+
+
+def left_vectors(x, work, out):
+    """out = the first left singular vectors of (n, m) numbers, n <= m, as columns. As in ``kernels/numpy/svd.py``."""
+    u, _, _ = _lapack.svd_s(x.get())
+    out.set(np.ascontiguousarray(u[:, : out.shape[1]]))
