@@ -111,10 +111,7 @@ def tips(
     traceback: Traceback = False,
 ) -> None:
     """Measure every memory-saving tip. Each runs before and after: what it does to the peak, to the time and to the result."""
-    options = locals()
-    if html is None and not tip and not as_json:
-        options["html"] = Path("report.html")
-    _run("tips", options)
+    _run("tips", locals())
 
 
 @app.command()

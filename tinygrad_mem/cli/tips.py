@@ -24,6 +24,7 @@ from .networks import network_of, told_elsewhere
 
 BIGGEST = 10
 """The number of tips in the table, unless all are asked for."""
+PAGE = Path("report.html")
 INTERRUPTED = 130
 """The usual exit status after Ctrl-C."""
 
@@ -41,7 +42,7 @@ def run(
     every: bool,
     as_json: bool,
 ) -> int:
-    """Measure the tips, print the biggest effects or all, write the page.
+    """Measure the tips, print the biggest effects or all, write the page: where all tips run and print a table, to ``PAGE``.
 
     Returns 130 after Ctrl-C, 1 if the page was not written, else 0.
 
@@ -73,7 +74,9 @@ def run(
     if picture is not None:
         for each, results in rows:
             _draw(each, results[0], picture)
-    written = html is None or html == Path() or not rows or _written(rows, html)
+    page = Path() if names or as_json else PAGE
+    page = page if html is None else html
+    written = page == Path() or not rows or _written(rows, page)
     if interrupted:
         Console(stderr=True).print(f"tips: interrupted: {len(rows)} of {len(chosen)} tips are done", highlight=False)
     return INTERRUPTED if interrupted else 0 if written else 1

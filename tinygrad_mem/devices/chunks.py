@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from collections import deque
 from collections.abc import Iterator
 from heapq import heapify
@@ -15,7 +16,6 @@ from ..interrupts import copy_queue
 
 ROUND = 512
 _MAPPED = 1 << 16  # segments of this size and above are mapped, so that they go back to the machine when they are freed
-_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if hasattr(mmap, "MAP_ANONYMOUS") else 0)
 
 
 def round_up(size: int) -> int:
@@ -30,8 +30,8 @@ def closed(size: int) -> Any:
     )
 
 
-def take(size: int, *, reserve: bool) -> Any:
-    """A writable buffer of ``size`` bytes; with ``reserve=False`` only address space, without memory until it is touched."""
+def take(size: int) -> Any:
+    """A writable buffer of ``size`` bytes, aligned to 64, that begins with zeros."""
     if size < _MAPPED:
         slack = bytearray(size + 64)
         start = -np.frombuffer(slack, np.uint8).ctypes.data % 64
@@ -39,10 +39,30 @@ def take(size: int, *, reserve: bool) -> Any:
     if not hasattr(mmap, "MAP_ANONYMOUS"):
         return mmap.mmap(-1, size)
     # private: a forked child gets a copy (Python's default is memory that both share)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (0 if reserve else _NORESERVE))
-    if reserve and size >= 1 << 22 and hasattr(mmap, "MADV_HUGEPAGE"):
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if size >= 1 << 22 and hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
+
+
+class _Nowhere(np.ndarray):
+    """Bytes without memory. A class of its own: NumPy leaves a plain array's block out of the bases of views."""
+
+
+class _Addresses:
+    """The interface of ``size`` bytes at addresses where no program has memory. Each address is used once."""
+
+    _end = sys.maxsize // 8
+
+    def __init__(self, size: int) -> None:
+        begin, _Addresses._end = _Addresses._end, _Addresses._end + size
+        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (begin, False)}
+
+
+def pretend(size: int) -> Any:
+    """As :func:`take`, without memory: arrays over it have shapes, strides and overlaps. Small ones, which a mistake might
+    read, have memory; reading a large one would end the process."""
+    return take(size) if size < _MAPPED else np.asarray(_Addresses(size)).view(_Nowhere)
 
 
 class Segment:

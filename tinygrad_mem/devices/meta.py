@@ -1,6 +1,6 @@
 """Meta: shapes, lifetimes and bytes of a run, without its memory and without its arithmetic.
 
-It has the same pool as the cpu, over address space that is never touched, and kernels that do nothing. An op runs the same code
+It has the same pool as the cpu, over addresses without memory, and kernels that do nothing. An op runs the same code
 here as on a real device, so it allocates the same bytes in the same order. This makes a dry run a prediction.
 """
 

@@ -24,7 +24,22 @@ import numpy as np
 from .. import scope
 from ..errors import OutOfMemoryError
 from ..interrupts import context, lock, lock_was_mine
-from .chunks import NOTHING, ROUND, Aside, Chunk, Counts, Pending, Segment, closed, free_runs, heaped, look, merged, take
+from .chunks import (
+    NOTHING,
+    ROUND,
+    Aside,
+    Chunk,
+    Counts,
+    Pending,
+    Segment,
+    closed,
+    free_runs,
+    heaped,
+    look,
+    merged,
+    pretend,
+    take,
+)
 from .chunks import round_up as round_up
 
 
@@ -65,7 +80,7 @@ class Pool:
 
     Args:
         device: the device's name, for messages and listeners.
-        reserve: if False, segments are untouched address space (device ``meta``).
+        reserve: if False, segments have no memory behind them (device ``meta``).
     """
 
     def __init__(self, device: str, *, reserve: bool = True) -> None:
@@ -103,7 +118,7 @@ class Pool:
 
     def _segment(self, size: int) -> Any:
         """Memory from the machine, as a writable buffer."""
-        return take(size, reserve=self.reserve)
+        return take(size) if self.reserve else pretend(size)
 
     def malloc(self, size: int) -> Block:
         """A block of ``size`` > 0 bytes, rounded up to 512.

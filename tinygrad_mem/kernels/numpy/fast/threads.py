@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import groupby, pairwise
 from operator import itemgetter
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -32,8 +33,21 @@ _local = threading.local()
 
 
 def threads() -> int:
-    """The number of workers that kernels use: the cores that this process may run on, or ``TINYGRAD_MEM_THREADS``."""
+    """The number of workers that kernels use: the cores that this process may run on, or ``TINYGRAD_MEM_THREADS``.
+
+    One, where no thread can be started.
+    """
     return _pool.size
+
+
+def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """The cores that this process may use: those that it may run on, at most the processor time of its container (cgroup 2)."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        most, period = quota.read_text(encoding="ascii").split()
+        return min(count, max(1, -(-int(most) // int(period))))
+    except (OSError, ValueError):  # no such file, or "max"
+        return count
 
 
 def scratch(shape: tuple[int, ...], dtype: Any = np.float32, slot: int = 0, slots: int = 1) -> np.ndarray:
@@ -129,8 +143,7 @@ class _Pool:
 
     def __init__(self) -> None:
         asked = os.environ.get("TINYGRAD_MEM_THREADS", "")
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.size = int(asked) if asked.isdecimal() and int(asked) else cores
+        self.size = int(asked) if asked.isdecimal() and int(asked) else cores()
         self._workers: list[_Worker] = []
         self._free = threading.RLock()  # a finalizer may call this too
         self._user: Callable[[], object] = _no_user
@@ -144,8 +157,12 @@ class _Pool:
         with self._free:
             if self._user() is not None:
                 return []
-            while len(self._workers) < count:
-                self._workers.append(_Worker())
+            try:
+                while len(self._workers) < count:
+                    self._workers.append(_Worker())
+            except RuntimeError:  # this system starts no (more) threads
+                self.size = 1
+                return []
             self._user = weakref.ref(user)
             return self._workers[:count]
 

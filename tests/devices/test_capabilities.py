@@ -1,0 +1,101 @@
+"""Each thing that only some systems have is taken away in turn: the bytes and the losses stay the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tinygrad_mem.kernels.numpy.fast import threads
+
+PROGRAM = """
+import tinygrad_mem as tm
+from tinygrad_mem import memory, nn
+
+losses = []
+def train():
+    tm.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 16 * 16, 600),
+                        nn.Tanh(), nn.Linear(600, 10))
+    rule = tm.optim.Adam(net.parameters())
+    x, y = tm.randn(64, 3, 32, 32), tm.arange(64) % 10
+    for _ in range(2):
+        rule.zero_grad()
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        rule.step()
+        loss.device.type == "meta" or losses.append(loss.item())
+
+predicted = memory.predict(train)
+with memory.track() as track:
+    train()
+events = [(e.kind.name, e.requested, e.rounded) for e in track.log]
+import json, zlib
+print(json.dumps({"peak": track.peak, "reserved": track.pool("peak").reserved, "said": predicted.peak,
+                  "by category": {str(k): v for k, v in track.by_category().items()}, "losses": losses,
+                  "events": zlib.crc32(repr(events).encode())}))
+"""
+
+TAKEN_AWAY = {
+    "maps of anonymous memory": "import mmap; del mmap.MAP_ANONYMOUS, mmap.MAP_PRIVATE, mmap.MADV_HUGEPAGE",
+    "OpenBLAS's own functions": "import ctypes\ndef refuse(*a, **k): raise OSError('no such library')\nctypes.CDLL = refuse",
+    "threads": 'import _thread, threading\ndef refuse(*a, **k): raise RuntimeError("can\'t start new thread")\n'
+    "_thread.start_new_thread = threading._start_new_thread = threading._start_joinable_thread = refuse",
+    "fork": "import os; del os.fork, os.register_at_fork",
+    "a list of cores": "import os; del os.sched_getaffinity; os.cpu_count = lambda: None",
+    "all cores but one": "import os; os.sched_getaffinity = lambda pid: {0}",
+    "locks of files": "import sys; sys.modules['fcntl'] = None",
+    "signals other than Ctrl-C": "import signal\nfor name in dir(signal.Signals):\n"
+    "    name.startswith('SIG') and name not in ('SIGINT', 'SIGTERM') and delattr(signal, name)",
+    "/proc": "import builtins\nown = builtins.open\ndef refuse(file, *a, **k):\n"
+    "    if str(file).startswith(('/proc', '/sys')): raise FileNotFoundError(file)\n    return own(file, *a, **k)\n"
+    "builtins.open = refuse",
+    "address space": "import resource; resource.setrlimit(resource.RLIMIT_AS, (2_000_000_000, 2_000_000_000))",
+}
+
+
+def run(before: str, program: str = PROGRAM) -> Any:
+    done = subprocess.run([sys.executable, "-c", f"{before}\n{program}"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def usual() -> dict[str, Any]:
+    found = run("")
+    assert found["peak"] == found["said"]
+    return found
+
+
+@pytest.mark.parametrize("before", TAKEN_AWAY.values(), ids=list(TAKEN_AWAY))
+def test_bytes_and_losses_need_none_of_these(before: str, usual: dict[str, Any]):
+    found = run(before)
+    assert found.pop("losses") == pytest.approx(usual["losses"], rel=1e-6)
+    assert found == {name: value for name, value in usual.items() if name != "losses"}
+
+
+def test_a_tebibyte_is_predicted_in_4_gb_of_address_space():
+    parameter, gradient = 2 * [4 << 38]
+    said = run(
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (4_096_000_000, 4_096_000_000))",
+        """
+import tinygrad_mem as tm
+print(tm.memory.predict(lambda: tm.nn.Linear(1 << 19, 1 << 19, bias=False)(tm.ones(1, 1 << 19)).sum().backward()).peak)
+""",
+    )
+    row = 4 << 19  # the input; the output; its gradient, which is one number, repeated
+    assert parameter + gradient + row <= said <= parameter + gradient + 3 * row
+
+
+@pytest.mark.parametrize(("text", "most"), [("150000 100000", 2), ("1000 100000", 1), ("max 100000", None), ("", None)])
+def test_a_container_with_less_time_than_cores_has_fewer_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, most: int | None
+):
+    (tmp_path / "cpu.max").write_text(text)
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert threads.cores(tmp_path / "cpu.max") == (most or 8)
+    assert threads.cores(tmp_path / "missing") == 8
