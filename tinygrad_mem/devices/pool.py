@@ -24,22 +24,8 @@ import numpy as np
 from .. import scope
 from ..errors import OutOfMemoryError
 from ..interrupts import context, lock, lock_was_mine
-from .chunks import (
-    NOTHING,
-    ROUND,
-    Aside,
-    Chunk,
-    Counts,
-    Pending,
-    Segment,
-    closed,
-    free_runs,
-    heaped,
-    look,
-    merged,
-    pretend,
-    take,
-)
+from . import chunks
+from .chunks import NOTHING, ROUND, Aside, Chunk, Counts, Pending, Segment, closed, free_runs, heaped, look, merged
 from .chunks import round_up as round_up
 
 
@@ -118,7 +104,7 @@ class Pool:
 
     def _segment(self, size: int) -> Any:
         """Memory from the machine, as a writable buffer."""
-        return take(size) if self.reserve else pretend(size)
+        return chunks.take(size) if self.reserve else chunks.pretend(size)
 
     def malloc(self, size: int) -> Block:
         """A block of ``size`` > 0 bytes, rounded up to 512.
