@@ -81,6 +81,7 @@ SAME_RANK = {
     ("stand_ins", "amp"),
     ("stand_ins", "utils"),
     ("distributed", "techniques"),
+    ("techniques", "recompute"),
 }  # in this direction only
 PUBLIC_FACE = ("cli", "clinic", "models", "tips")  # they are users: ``from .. import nn`` is theirs
 LONGEST_FILE, LONGEST_FUNCTION = 420, 80

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from tinygrad_mem.models.llama import LanguageModel, llama
 from tinygrad_mem.models.names import NETWORKS
 from tinygrad_mem.models.published import PUBLISHED, published
 from tinygrad_mem.models.weights import load_weights
+from tinygrad_mem.recompute import checkpoint_blocks
+from tinygrad_mem.techniques import checkpoints_on_cpu
 
 transformers = pytest.importorskip("transformers")
 
@@ -198,12 +201,90 @@ def test_the_bytes_of_experts_do_not_depend_on_the_choice():
     assert memory.predict(step, False).peak == memory.predict(step, True).peak
 
 
-def test_the_loss_in_tiles_is_the_same():
-    model = llama(fields("qwen3")).double()
-    ids = tm.tensor(tokens(2, 12))
-    np.testing.assert_allclose(model.loss(ids, ids).item(), model.loss(ids, ids, loss_chunk=8).item(), rtol=1e-12)
-    with pytest.raises(ValueError, match="final_logit_softcapping needs all logits"):
-        llama(fields("gemma2")).loss(ids, ids, loss_chunk=8)
+def in_tiles(model: LanguageModel, tile: int | None) -> LanguageModel:
+    for module in model.modules():
+        if hasattr(module, "tile"):
+            module.tile = tile
+    return model
+
+
+@pytest.mark.parametrize("case", ["qwen3", "gemma2", "phi3", "mixtral"])
+def test_the_loss_and_its_gradients_in_tiles_are_the_same(case: str):
+    model, ids = both(case)[0].train(), tm.tensor(tokens(2, 12))
+    found = []
+    for tile in (None, 5):
+        loss = in_tiles(model, tile).loss(ids, ids)
+        found.append([loss.detach().numpy(), *(g.numpy() for g in tm.autograd.grad(loss, list(model.parameters())))])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12 * np.abs(a).max())
+
+
+def long_step(case: str, tile: int | None = None, device: str = "cpu", **changes: Any) -> None:
+    """A step with every block recomputed, the inputs of blocks on the host."""
+    with tm.device(device):
+        model = in_tiles(checkpoint_blocks(llama(fields(case) | changes), "every-block"), tile)
+        ids = tm.tensor(tokens(1, 32), device=device)
+        with checkpoints_on_cpu(pin_memory=True):
+            loss = model.loss(ids, ids)
+        memory.mark("forward")
+        loss.backward()
+
+
+@pytest.mark.parametrize("case", ["llama", "gemma2", "qwen3_moe"])
+def test_a_step_with_a_long_context_is_predicted(case: str):
+    assert difference(lambda: long_step(case, 5)) == ""
+
+
+def test_bytes_of_a_long_context_by_formula():
+    """What is kept on the device until backward does not depend on the number of blocks, nor on the widths inside."""
+    kept = [
+        memory.predict(
+            long_step, "llama", 8, num_hidden_layers=layers, intermediate_size=inner, vocab_size=97 + inner
+        ).by_category("forward")[memory.Category.ACTIVATION]
+        for layers, inner in ((2, 96), (7, 96), (2, 4096))
+    ]
+    row = 4 * 32 * TINY["hidden_size"]
+    # the last norm keeps its input (and a number a token); the loss keeps its own, and a number a token, and a number
+    assert kept == [row + 512 + row + 512 + 512] * 3
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("piece", [1, 5, 12])
+def test_a_prompt_in_pieces_has_the_same_logits(case: str, piece: int):
+    model = both(case)[0]
+    ids = tm.tensor(tokens(2, 14))
+    kept = [Cache(model.config, 2, 14, tm.float64) for _ in range(2)]
+    found = model.prefill(ids[:, :13], kept[0], piece)
+    with tm.no_grad():
+        whole = model(ids[:, :13], kept[1], last=1)
+        after = [model(ids[:, 13:], cache).numpy() for cache in kept]
+    for a, b in ((found.numpy(), whole.numpy()), after):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10 * np.abs(b).max())
+    assert kept[0].length == kept[1].length == 14
+
+
+def test_bytes_of_a_prompt_in_pieces_by_formula():
+    """Of a piece: a block's input, its sum with attention, their norm; the activated gate, up, their product; two tables."""
+    config = configuration(fields("llama") | {"intermediate_size": 512, "max_position_embeddings": 1024})
+
+    def run(piece: int) -> None:
+        model = llama(config)
+        ids = tm.zeros(1, 1024, dtype=tm.int64)
+        model.prefill(ids, Cache(config, 1, 1024), piece)
+
+    peaks = {piece: memory.predict(run, piece).peak for piece in (64, 128, 256, 1024)}
+    token = 4 * (3 * config.hidden_size + 3 * config.intermediate_size) + 2 * 4 * config.head_dim // 2
+    for few, many in pairwise(sorted(peaks)):
+        assert peaks[many] - peaks[few] == (many - few) * token
+    assert difference(lambda: run(256)) == ""
+
+
+def test_a_prompt_that_is_too_long_or_in_no_pieces():
+    model = llama(fields("llama"))
+    with pytest.raises(ValueError, match="a piece has 1 token or more, found 0"):
+        model.prefill(tm.tensor(tokens(1, 4)), Cache(model.config, 1, 4), 0)
+    with pytest.raises(ValueError, match="65 tokens: this model has positions for 64"):
+        model.prefill(tm.tensor(tokens(1, 65)), Cache(model.config, 1, 65), 8)
 
 
 @pytest.mark.parametrize("case", ["llama-3.1", "mixtral", "qwen3_moe"])
@@ -300,3 +381,8 @@ def test_a_step_and_generation_on_a_gpu_are_predicted(case: str):
                 model(ids[:, 4:5], cache)
 
     assert difference_on_gpu(run) == ""
+
+
+@pytest.mark.cuda
+def test_a_step_with_a_long_context_on_a_gpu_is_predicted():
+    assert difference_on_gpu(lambda: long_step("gemma2", 5, "cuda")) == ""

@@ -21,8 +21,10 @@ from tinygrad_mem.memory.predict import dry_run
 from tinygrad_mem.models.bert import MaskedLanguageModel
 from tinygrad_mem.models.densenet import DenseNet
 from tinygrad_mem.models.gpt import GPT
+from tinygrad_mem.models.llama import llama
 from tinygrad_mem.models.lstm import LSTMLanguageModel
 from tinygrad_mem.models.mlp import MLP
+from tinygrad_mem.models.names import WithLoss
 from tinygrad_mem.models.resnet import resnet20
 from tinygrad_mem.models.unet import UNet
 from tinygrad_mem.models.vgg import vgg11_bn_cifar
@@ -57,6 +59,8 @@ def mlp() -> nn.Module:
     return MLP(sizes=(64, 128, 128, 96, 128, 10))
 
 
+LLAMA = {"model_type": "llama", "vocab_size": 50, "hidden_size": 32, "intermediate_size": 256, "num_hidden_layers": 4}
+LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
 NETWORKS: dict[str, tuple] = {
     "mlp": (mlp, images(1024, 64), F.cross_entropy),
     "resnet20": (resnet20, images(8, 3, 16, 16), F.cross_entropy),
@@ -65,6 +69,7 @@ NETWORKS: dict[str, tuple] = {
     "densenet": (lambda: DenseNet((3, 3, 3), growth=16, num_classes=10), images(8, 3, 32, 32), F.cross_entropy),
     "gpt": (lambda: GPT(4, 2, 32, context=32, vocabulary=50), tokens(4, 32), tokens_loss),
     "masked": (lambda: MaskedLanguageModel(3, 2, 32, context=16, vocabulary=50), hidden_tokens(8, 16, 20), F.cross_entropy),
+    "llama": (lambda: WithLoss(llama(LLAMA), None), tokens(2, 64), lambda output, targets: output),
     "lstm": (lambda: LSTMLanguageModel(50, 32, 32, 2), tokens(8, 16), tokens_loss),
 }
 

@@ -27,6 +27,7 @@ from tinygrad_mem.plan import (
     InPlace,
     Offload,
     Recompute,
+    Tiles,
     Times,
     TrainingStep,
     largest,
@@ -39,11 +40,15 @@ from tinygrad_mem.plan.techniques import KINDS, names, reason_against
 ALONE = (InBackward(), Offload(), Accumulation(2), Autocast("cpu"), Compression(8), Compression(2))
 CHOICES = [(), *((each,) for each in ALONE), *(pair for pair in combinations(ALONE, 2) if not reason_against(*pair))]
 CHOICES = [each for each in CHOICES if len({type(technique) for technique in each}) == len(each)]
+BLOCKS = Recompute("model.model.layers", ((0,), (1,), (2,), 3), (1, 1, 1, 1))
+MLPS = Tiles(("model", *(f"model.model.layers.{i}.mlp" for i in range(4))), 16)
+LONG = ((Offload(True),), (MLPS,), (Offload(True), MLPS), (MLPS, InBackward()), (MLPS, Accumulation(2)))
 RECOMPUTED = {
     "mlp": (Recompute("layers", (0, (1, 2), 3), (2, 2, 2, 3)),),
     "gpt": (Recompute("transformer.h", ((0,), (1,), 2, 3), (1, 1, 1, 1)),),
     "masked": (Recompute("encoder.layers", ((0,), 1, 2), (1, 1, 1)),),
     "lstm": (),
+    "llama": (BLOCKS,),
 }
 
 
@@ -55,8 +60,11 @@ def runs(name: str) -> Runs:
     return planned(name).search
 
 
-@pytest.mark.parametrize("techniques", CHOICES, ids=text)
-@pytest.mark.parametrize("name", list(RECOMPUTED))
+@pytest.mark.parametrize(
+    ("name", "techniques"),
+    [*((name, each) for name in RECOMPUTED for each in CHOICES), *(("llama", each) for each in LONG)],
+    ids=lambda each: each if isinstance(each, str) else text(each),
+)
 def test_what_was_predicted_is_what_runs(name: str, techniques: tuple[Applied, ...]):
     """With recompute: bytes in use, here and on the host; losses and parameters."""
     choice = Choice((*RECOMPUTED[name], *techniques))
@@ -70,7 +78,7 @@ def test_what_was_predicted_is_what_runs(name: str, techniques: tuple[Applied, .
     finally:
         Pool.host = before
     assert (peak, host.peak_used) == (point.peak, point.host)
-    assert (host.peak_used > 0) == (Offload() in techniques)
+    assert (host.peak_used > 0) == any(isinstance(each, Offload) for each in techniques)
     _, plain, expected = trained(name, Choice())
     tolerance = {"identical": 0, "close": 1e-5, "approximate": 0.05}[choice.numbers]
     np.testing.assert_allclose(losses, plain, rtol=tolerance)
@@ -146,6 +154,32 @@ def test_names_that_are_of_no_use_here():
     with pytest.raises(BudgetError, match="Allow autocast, compression, or a smaller batch") as caught:
         planned("masked").within(planned("masked").plain.kept)
     assert "offload" not in str(caught.value)
+
+
+def test_tiles_are_chosen_where_nothing_identical_fits():
+    close, identical = planned("llama", ("recompute", "chunking")), planned("llama", ("recompute",))
+    budget = (close.search.smallest().peak + identical.search.smallest().peak) // 2
+    found = close.within(budget).choice
+    assert "chunking" in found.names, found
+    with pytest.raises(BudgetError, match="in_backward, chunking, accumulation, autocast, compression, or a smaller batch"):
+        identical.within(budget)
+
+
+def test_only_the_inputs_of_checkpoints_leave_where_that_is_enough():
+    """Fewer bytes are copied than with all that is saved, so the step takes less time."""
+    found = plan(*NETWORKS["llama"], sgd, allow=("recompute", "offload"), times=TIMES, device="cuda").search
+    every_block = Recompute("model.model.layers", ((0,), (1,), (2,), (3,)), (1, 1, 1, 1))
+    some, all_saved = (found.point(Choice((every_block, Offload(only)))) for only in (True, False))
+    assert 0 < some.host < all_saved.host
+    assert some.time < all_saved.time
+    assert some.choice in [choice for series in found.series for base in series for choice in found.choices(base)]
+
+
+def test_tiles_for_another_model():
+    with pytest.raises(ArgumentError, match="a module with a tile 'first'; this one has a Linear without"):
+        losses(Shortcut(), Choice((Tiles(("first",), 4),)))
+    with pytest.raises(ArgumentError, match="chunking is allowed, but no module of this network has an attribute tile"):
+        planned("gpt", "chunking")
 
 
 def test_a_copy_to_the_host_takes_time():

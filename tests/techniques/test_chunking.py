@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
+from tests.predicted import difference_on_gpu
 from tests.profiles import examples
 from tests.pytorch_memory import pytorch_peak
 from tests.techniques import training
@@ -19,7 +20,7 @@ from tinygrad_mem import memory, nn
 from tinygrad_mem.devices import round_up
 from tinygrad_mem.errors import ArgumentError, DimensionError, DTypeError, NotOfferedError, ShapeError
 from tinygrad_mem.nn import functional as F
-from tinygrad_mem.techniques import chunked
+from tinygrad_mem.techniques import chunked, tiled
 
 Options = nn.LinearCrossEntropyOptions
 MIB = 1 << 20
@@ -234,6 +235,103 @@ def test_chunked_bytes_what_it_saves_and_what_not():
     assert peaks[8, True] < peaks[1, True]
 
 
+# --- an MLP in tiles of tokens
+
+
+def an_mlp(width: int, inner: int, **options: Any) -> tuple[nn.Module, Any]:
+    """A network, and a function of each token alone; drawn again from the same seed each time."""
+    tm.manual_seed(0)
+    model = nn.Sequential(nn.Linear(width, inner), nn.Tanh(), nn.Dropout(0.3), nn.Linear(inner, width)).to(**options)
+    return model, model.__call__
+
+
+@pytest.mark.parametrize("shape", [(1, 24, 6), (2, 23, 6), (7, 6)], ids=str)
+@pytest.mark.parametrize("tokens", [1, 5, 8, 24, 100])
+def test_tiled_is_equal_tile_by_tile(shape: tuple[int, ...], tokens: int):
+    """The results of tiles; input gradients to the bit; sums over tiles to rounding; masks of dropout drawn again."""
+    rng = np.random.default_rng(0)
+    inputs, seeds = (tm.tensor(rng.standard_normal(shape)) for _ in range(2))
+    step = -(-shape[-2] // -(-shape[-2] // tokens))  # tiles are even
+    found: list[list[np.ndarray]] = []
+    for way in ("tiled", "one after the other"):
+        model, function = an_mlp(6, 9, dtype=tm.float64)
+        x = inputs.clone().requires_grad_()
+        if way == "tiled":
+            y = tiled(function, x, tokens)
+        else:
+            y = tm.cat([function(x.narrow(-2, i, min(step, shape[-2] - i))) for i in range(0, shape[-2], step)], -2)
+        grads = tm.autograd.grad(y, [x, *model.parameters()], seeds)
+        found.append([t.detach().numpy() for t in (y, *grads)])
+    for number, (a, b) in enumerate(zip(*found, strict=True)):
+        np.testing.assert_allclose(a, b, rtol=0 if number < 2 else 1e-12, atol=0 if number < 2 else 1e-13)
+
+
+def test_tiled_without_tiles_or_gradients_is_the_function():
+    model, function = an_mlp(4, 8)
+    model.eval()
+    x = tm.randn(1, 10, 4)
+    whole = function(x)
+    assert tiled(function, x, None).grad_fn is not None
+    np.testing.assert_array_equal(tiled(function, x, None).detach().numpy(), whole.detach().numpy())
+    with tm.no_grad():
+        np.testing.assert_allclose(tiled(function, x, 3).numpy(), whole.detach().numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("tokens", [256, 128, 64])
+def test_tiled_bytes_by_formula(tokens: int):
+    """In backward: the result's gradient and the input's, whole; one tile of the inside, and its gradient."""
+    length, width, inner = 1024, 128, 512
+
+    def run() -> None:
+        up, down = nn.Linear(width, inner, bias=False), nn.Linear(inner, width, bias=False)
+        x, seed = tm.ones(1, length, width).requires_grad_(), tm.ones(1, length, width)
+        y = tiled(lambda part: down(up(part).tanh()), x, tokens)
+        loss = (y * seed).sum()
+        del y
+        loss.backward()
+
+    x, weight, tile = 4 * length * width, 4 * width * inner, 4 * tokens * inner
+    weights = 2 * weight + 2 * weight + weight  # two, their gradients, and a tile's part of one
+    assert training.assert_predicted(run).peak == 4 * x + weights + 2 * tile + 2 * 512  # x, seed, two gradients; loss and 1
+
+
+@pytest.mark.cuda
+def test_tiled_on_a_gpu_is_predicted():
+    def run() -> None:
+        with tm.device("cuda"):
+            model, function = an_mlp(16, 32)
+            tiled(function, tm.ones(2, 12, 16).requires_grad_(), 5).sum().backward()
+            del model
+
+    assert difference_on_gpu(run) == ""
+
+
+# --- bounded scores
+
+
+@pytest.mark.parametrize("tile", [None, (3, 4), (50, 50)], ids=str)
+def test_bounded_scores_are_the_formula(tile: tuple[int, int] | None):
+    arrays, target = problem(9, 5, 11, bias=True, ignored=2)
+    options = None if tile is None else Options(batch_chunk_size=tile[0], class_chunk_size=tile[1])
+    ours = results(arrays, target, None, options, softcap=0.8, label_smoothing=0.1)
+    x, w, b = (torch.tensor(a, requires_grad=True) for a in arrays)
+    scores = torch.tanh((x @ w.T + b) / 0.8) * 0.8
+    loss = torch.nn.functional.cross_entropy(scores, torch.tensor(target), label_smoothing=0.1)
+    loss.backward()
+    for a, t in zip(ours, (loss.detach(), x.grad, w.grad, b.grad), strict=True):
+        np.testing.assert_allclose(a, t.numpy(), rtol=1e-10, atol=1e-12)
+
+
+def test_bounded_scores_take_a_tile_more_in_backward():
+    def run(cap: float | None) -> None:
+        x, w = tm.ones(256, 64).requires_grad_(), nn.Parameter(tm.ones(1024, 64))
+        tile = Options(batch_chunk_size=64, class_chunk_size=128)
+        F.linear_cross_entropy(x, w, tm.zeros(256, dtype=tm.int64), options=tile, softcap=cap).backward()
+
+    plain, bounded = (training.assert_predicted(lambda cap=cap: run(cap)).peak for cap in (None, 30.0))
+    assert bounded - plain == 4 * 64 * 128
+
+
 # --- bad input
 
 
@@ -271,5 +369,9 @@ def test_bad_input():
         chunked(tm.exp, x, 0)
     with pytest.raises(ShapeError, match=r"of a part of shape \[2, 2\] the function made shape \[2\]; .* along dimension 1"):
         chunked(lambda part: part.sum(1), tm.ones(2, 4), 2, 1)
+    with pytest.raises(ArgumentError, match="softcap bounds the scores and must be positive, found 0"):
+        run(x, w, t, softcap=0)
+    with pytest.raises(ArgumentError, match="tokens is how many are computed at a time, expected 1 or more, found 0"):
+        tiled(tm.exp, x, 0)
     with pytest.raises(ShapeError, match="the function made int"):
         chunked(len, x, 2)  # type: ignore[arg-type]

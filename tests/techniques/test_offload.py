@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
+from tests.predicted import difference_on_gpu
 from tests.profiles import examples
 from tests.pytorch_memory import pytorch_peak
 from tests.techniques import training
@@ -20,7 +21,8 @@ from tinygrad_mem import memory, nn
 from tinygrad_mem.autograd import graph
 from tinygrad_mem.devices import Pool, device, round_up
 from tinygrad_mem.errors import GraphError, OutOfMemoryError
-from tinygrad_mem.techniques import compressed, offload, save_on_cpu
+from tinygrad_mem.techniques import checkpoints_on_cpu, compressed, offload, save_on_cpu
+from tinygrad_mem.utils.checkpoint import checkpoint
 
 PINNED = pytest.mark.parametrize("pinned", [False, True], ids=["", "pinned"])
 
@@ -280,3 +282,90 @@ def test_random_networks_are_predicted(pinned: bool):
                 optimizer.step()
 
     training.assert_predicted(run)
+
+
+# --- the inputs of checkpoints alone
+
+
+class Blocks(nn.Module):
+    """Blocks in checkpoints, with a mask that they share, and a head that is in none."""
+
+    def __init__(self, blocks: int = LAYERS) -> None:
+        super().__init__()
+        tm.manual_seed(0)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.Tanh(), nn.Dropout(0.2)) for _ in range(blocks)
+        )
+        self.head = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        mask = tm.ones(1, WIDTH) * 0.9
+        for block in self.blocks:
+            x = checkpoint(lambda x, mask, block=block: block(x) * mask + x, x, mask)
+        return self.head(x)
+
+
+def blocks(around: Any, layers: int = LAYERS, rows: int = BATCH) -> list:
+    """The pool of the host, and the gradients that a step leaves."""
+    model, x = Blocks(layers), tm.ones(rows, WIDTH).requires_grad_() * 1  # not a leaf, which would stay
+    with around():
+        loss = model(x).square().sum()
+    memory.mark("forward")
+    where = x.device.pool.host()
+    del x
+    loss.backward()
+    return [where, *(p.grad for p in model.parameters())]
+
+
+def test_checkpoints_inputs_come_back_bit_for_bit():
+    plain = blocks(contextlib.nullcontext)[1:]
+    for around in (checkpoints_on_cpu, lambda: checkpoints_on_cpu(pin_memory=True)):
+        for ours, expected in zip(blocks(around)[1:], plain, strict=True):
+            assert (ours.numpy() == expected.numpy()).all()
+        assert host().used_bytes() == 0
+
+
+def test_nothing_but_checkpoints_inputs_leaves_the_device():
+    x = tm.ones(8, 8, requires_grad=True)
+    with checkpoints_on_cpu():
+        y = (x * 2).exp()
+        assert host().used_bytes() == 0
+        z = checkpoint(lambda y: checkpoint(tm.tanh, y.exp()).exp(), y).sum()
+    assert host().used_bytes() == round_up(8 * 8 * 4), "the outer one's input; the inner one is part of the recomputation"
+    z.backward(retain_graph=True)
+    first = x.grad.tolist()
+    x.grad = None
+    z.backward()
+    assert x.grad.tolist() == first
+    del y, z
+    assert host().used_bytes() == 0
+
+
+@PINNED
+@pytest.mark.parametrize("layers", [3, 10])
+def test_bytes_of_checkpoints_inputs_by_formula(pinned: bool, layers: int):
+    """The device keeps none of the inputs, the host each; the mask, that all share, once."""
+    pools, size = list[Pool](), 16 * A  # of an input, which outweighs all weights
+
+    def run(around: Any) -> None:
+        pools.append(blocks(around, layers, 16 * BATCH)[0])
+
+    ours = training.assert_predicted(lambda: run(lambda: checkpoints_on_cpu(pin_memory=pinned)))
+    plain = training.assert_predicted(lambda: run(contextlib.nullcontext))
+    saved = [track.by_category("forward")[memory.Category.ACTIVATION] for track in (ours, plain)]
+    head = 2 * size  # its input, and its result, which square keeps
+    assert saved == [head, head + layers * size + 512]
+    assert {pool.peak_used for pool in pools} == {layers * size + 512, 0}
+    # plain, the peak is in the last block's backward, with all inputs; ours is in the first's, with one input and all
+    # gradients, or with pinned memory in the second's, with the first input on its way
+    first = pinned + 1
+    assert plain.peak - ours.peak == (layers - first) * (size - WEIGHT)
+
+
+@pytest.mark.cuda
+def test_checkpoints_inputs_of_a_gpu_are_predicted():
+    def run() -> None:
+        with tm.device("cuda"):
+            blocks(lambda: checkpoints_on_cpu(pin_memory=True), 3)
+
+    assert difference_on_gpu(run) == ""

@@ -36,6 +36,8 @@ def run(
         ArgumentError: no such network, no such size.
     """
     named = network_of(network, sample, tokens)
+    if named.tiles:
+        named = named.with_own_loss()
     room = None if budget is None else budget_of(budget)
     if largest_batch and room is None:
         raise tm.errors.ArgumentError("--largest-batch needs a --budget")

@@ -168,7 +168,7 @@ def _attend_itself(x: Tensor, attn_mask: Tensor | None, dropout_p: float, is_cau
     return apply(ops.SelfAttention, x, mask, scale=_scale(x, None), window=window, p=p, ticket=ticket)
 
 
-@public()
+@public(cpu=LOWER, cuda=LOWER)
 def varlen_attn(
     query: Tensor,
     key: Tensor,

@@ -60,6 +60,7 @@ def linear_cross_entropy(
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
     options: LinearCrossEntropyOptions | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """``cross_entropy(linear(input, linear_weight, linear_bias), target)``; with ``options`` not all scores are in memory.
 
@@ -68,11 +69,12 @@ def linear_cross_entropy(
         linear_weight: (C, D).
         target: int64 class indices (N), or one. (Probabilities need all scores, so they do not work with ``options``.)
         options: the size of a tile of scores; ``None`` computes all scores at once, as the two functions do.
+        softcap: a bound of the scores, as in Gemma 2: they become ``softcap * tanh(score / softcap)``.
 
     Memory:
         Of N = 8,192 tokens, C = 256,000 classes and float16 the scores are 4,000 MiB, and their gradient as much. With
-        ``options`` there are a tile of scores in float32 (4 MiB by default), 4 bytes a token, and in backward the gradients of
-        input and weight alone (of float16 the input's in float32).
+        ``options`` there are a tile of scores in float32 (4 MiB by default; in backward two with ``softcap``), 4 bytes a token,
+        and in backward the gradients of input and weight alone (of float16 the input's in float32).
     Price:
         The scores are computed again in backward, a fourth matrix product to three.
     Do not use when:
@@ -92,8 +94,11 @@ def linear_cross_entropy(
     if not 0.0 <= label_smoothing <= 1.0:
         raise ArgumentError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     ignore = -100 if ignore_index is None else int(ignore_index)
+    if softcap is not None and not softcap > 0:
+        raise ArgumentError(f"linear_cross_entropy: softcap bounds the scores and must be positive, found {softcap!r}")
     if options is None:
         scores = linear(input, linear_weight, linear_bias)
+        scores = scores if softcap is None else (scores / softcap).tanh() * softcap
         return cross_entropy(scores, target, weight, ignore_index=ignore, reduction=reduction, label_smoothing=label_smoothing)
     if target.is_floating_point():
         raise NotOfferedError("linear_cross_entropy: class probabilities need all scores at once; leave options out")
@@ -101,7 +106,7 @@ def linear_cross_entropy(
     tile = {"rows": options.batch_chunk_size or 1024, "classes": getattr(options, "class_chunk_size", None) or 1024}
     lines, goal = (input.unsqueeze(0), target.reshape(1)) if input.ndim == 1 else (input, target)
     _check_linear(lines, linear_weight, linear_bias, goal, weight)
-    given = {"ignore": ignore, "smoothing": float(label_smoothing), "reduction": reduction, **tile}
+    given = {"ignore": ignore, "smoothing": float(label_smoothing), "reduction": reduction, "cap": softcap, **tile}
     losses = apply(ops.LinearCrossEntropy, lines, linear_weight, linear_bias, goal, weight, **given)
     return losses.reshape(target.shape) if input.ndim == 1 and reduction == "none" else losses
 

@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import Tensor, arange, empty, float32, int32, nn, searchsorted, tensor, zeros
+from .. import Tensor, arange, empty, float32, int32, nn, no_grad, searchsorted, tensor, zeros
 from ..errors import ArgumentError
 from ..nn import functional as F
 from ..nn.attention.varlen import varlen_attn
+from ..techniques import tiled
 from .configuration import Configuration, configuration
 from .key_values import Cache
 from .rotary import frequencies, rotate
@@ -92,13 +93,16 @@ class Attention(nn.Module):
         return y.view(n, t, self.heads, self.head)
 
 
-def rotations(config: Configuration, start: int, tokens: int, like: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """For each layer, cosines and sines (tokens, 1, half of a head's rotated part) from position ``start`` on. Layers share."""
+def rotations(config: Configuration, start: int, tokens: int, length: int, like: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """For each layer, cosines and sines (tokens, 1, half of a head's rotated part) from position ``start`` on. Layers share.
+
+    ``length``: of the whole sequence.
+    """
     made: dict[int, tuple[Tensor, Tensor]] = {}
     places = arange(start, start + tokens, device=like.device, dtype=float32)[:, None, None]
     for rope in config.ropes:
         if id(rope) not in made:
-            turns, factor = frequencies(rope, config, start + tokens)
+            turns, factor = frequencies(rope, config, length)
             angles = places * tensor(turns, dtype=float32, device=like.device)
             cos, sin = angles.cos(), angles.sin()
             made[id(rope)] = (cos * factor).to(like.dtype), (sin * factor).to(like.dtype)
@@ -106,7 +110,13 @@ def rotations(config: Configuration, start: int, tokens: int, like: Tensor) -> l
 
 
 class MLP(nn.Module):
-    """A gated network: down(act(gate(x)) * up(x))."""
+    """A gated network: down(act(gate(x)) * up(x)).
+
+    Attributes:
+        tile: the number of tokens that are computed at a time, and again in backward; ``None``: all, once.
+    """
+
+    tile: int | None = None
 
     def __init__(self, config: Configuration) -> None:
         super().__init__()
@@ -120,8 +130,13 @@ class MLP(nn.Module):
         self.activation = config.activation
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up_proj(x).chunk(2, -1) if hasattr(self, "gate_up_proj") else (self.gate_proj(x), self.up_proj(x))
-        return self.down_proj(_activated(gate, self.activation) * up)
+        return tiled(self._whole, x, self.tile)
+
+    def _whole(self, x: Tensor) -> Tensor:
+        if hasattr(self, "gate_up_proj"):
+            gate, up = self.gate_up_proj(x).chunk(2, -1)
+            return self.down_proj(_activated(gate, self.activation) * up)
+        return self.down_proj(_activated(self.gate_proj(x), self.activation) * self.up_proj(x))
 
 
 def _activated(x: Tensor, name: str) -> Tensor:
@@ -196,11 +211,10 @@ class Block(nn.Module):
         self.gemma = config.gemma
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: Cache | None = None) -> Tensor:
-        y = self.self_attn(self.input_layernorm(x), rotation, cache)
         if not self.gemma:
-            x = x + y
+            x = x + self.self_attn(self.input_layernorm(x), rotation, cache)
             return x + self.mlp(self.post_attention_layernorm(x))
-        x = x + self.post_attention_layernorm(y)
+        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), rotation, cache))
         return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
 
 
@@ -214,11 +228,12 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = _norm(config, config.hidden_size)
 
-    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, cache: Cache | None, length: int) -> Tensor:
+        """``length``: of the sequence, for position embeddings that depend on it."""
         x = self.embed_tokens(tokens)
         if self.config.gemma:
             x = x * tensor(math.sqrt(self.config.hidden_size), dtype=x.dtype, device=x.device)  # rounded to the dtype
-        turned = rotations(self.config, 0 if cache is None else cache.length, tokens.shape[1], x)
+        turned = rotations(self.config, 0 if cache is None else cache.length, tokens.shape[1], length, x)
         for block, rotation in zip(self.layers, turned, strict=True):
             x = block(x, rotation, cache)
         if cache is not None:
@@ -227,7 +242,13 @@ class Decoder(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Tokens (N, T) -> logits (N, T, vocabulary). For training call :meth:`loss`, which need not have all logits in memory."""
+    """Tokens (N, T) -> logits (N, T, vocabulary). For training call :meth:`loss`, which need not have all logits in memory.
+
+    Attributes:
+        tile: the number of tokens whose logits :meth:`loss` has in memory at a time; ``None``: all.
+    """
+
+    tile: int | None = None
 
     def __init__(self, config: Configuration) -> None:
         super().__init__()
@@ -253,33 +274,54 @@ class LanguageModel(nn.Module):
             ArgumentError: the sequence is longer than the model's.
         """
         x = self.hidden(tokens, cache)
-        logits, cap = self.lm_head(x if last is None else x[:, -last:]), self.config.final_logit_softcapping
+        return self._logits(x if last is None else x[:, -last:])
+
+    @no_grad()
+    def prefill(self, tokens: Tensor, cache: Cache, piece: int) -> Tensor:
+        """Read a prompt (N, T) in pieces: keys and values go to the cache. Returns the logits of the last token, (N, 1, V).
+
+        They are those of ``self(tokens, cache, last=1)``, but for rounding. In memory is what a piece needs, not the prompt.
+
+        Args:
+            piece: the tokens of a piece.
+
+        Raises:
+            ArgumentError: ``piece`` is not positive; the prompt is longer than the model's sequences or the cache.
+        """
+        if piece < 1:
+            raise ArgumentError(f"prefill: a piece has 1 token or more, found {piece}")
+        length = cache.length + tokens.shape[1]
+        *before, last = tokens.split(piece, 1)
+        for part in before:
+            self.hidden(part, cache, length)
+        return self._logits(self.hidden(last, cache, length)[:, -1:])
+
+    def _logits(self, x: Tensor) -> Tensor:
+        logits, cap = self.lm_head(x), self.config.final_logit_softcapping
         return logits if cap is None else (logits / cap).tanh() * cap
 
-    def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
-        """(N, T) -> (N, T, width): the input of the output projection."""
-        length = tokens.shape[1] + (0 if cache is None else cache.length)
+    def hidden(self, tokens: Tensor, cache: Cache | None = None, length: int = 0) -> Tensor:
+        """(N, T) -> (N, T, width): the input of the output projection.
+
+        Args:
+            length: the tokens that the sequence will have, if more are to come: some position embeddings depend on it.
+        """
+        length = max(length, tokens.shape[1] + (0 if cache is None else cache.length))
         if length > self.config.longest:
             raise ArgumentError(
                 f"{length} tokens: this model has positions for {self.config.longest}. A longer context needs another "
                 "max_position_embeddings in its config.json, and mostly a rope_scaling"
             )
-        return self.model(tokens, cache)
+        return self.model(tokens, cache, length)
 
-    def loss(self, tokens: Tensor, targets: Tensor, loss_chunk: int | None = None) -> Tensor:
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy of ``targets`` (N, T), the tokens that should come next; where they are -100, nothing is asked.
 
-        Args:
-            loss_chunk: the number of tokens whose logits are in memory at a time; backward computes them again. ``None``: all
-                tokens. Not for Gemma 2, whose logits go through tanh.
+        With :attr:`tile`, backward computes the logits of each tile again.
         """
-        if loss_chunk is None:
-            return F.cross_entropy(self(tokens).flatten(0, 1), targets.flatten())
-        if self.config.final_logit_softcapping is not None:
-            raise ArgumentError("loss: final_logit_softcapping needs all logits: leave loss_chunk out")
-        options = nn.LinearCrossEntropyOptions(batch_chunk_size=loss_chunk)
-        hidden = self.hidden(tokens).flatten(0, 1)
-        return F.linear_cross_entropy(hidden, self.lm_head.weight, targets.flatten(), options=options)
+        options = None if self.tile is None else nn.LinearCrossEntropyOptions(batch_chunk_size=self.tile)
+        hidden, cap = self.hidden(tokens).flatten(0, 1), self.config.final_logit_softcapping
+        return F.linear_cross_entropy(hidden, self.lm_head.weight, targets.flatten(), options=options, softcap=cap)
 
 
 def llama(source: Configuration | str | Path | Mapping[str, Any]) -> LanguageModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import Tensor, nn, randint, randn
@@ -24,6 +24,7 @@ class Named:
         classes: the number of classes; 0 if it is not known, as for a user's network.
         tokens: the number of different tokens, for samples of token numbers; 0 for samples of floats.
         dense: whether each place of an image has its own class.
+        tiles: whether it can compute some tokens at a time, its own loss too; see :meth:`with_own_loss`.
     """
 
     make: Callable[[], nn.Module]
@@ -31,6 +32,11 @@ class Named:
     classes: int
     tokens: int = 0
     dense: bool = False
+    tiles: bool = False
+
+    def with_own_loss(self, tile: int | None = None) -> Named:
+        """The same language model as a network that returns its loss; with ``tile``, of so many tokens at a time."""
+        return replace(self, make=lambda: WithLoss(self.make(), tile), classes=0)
 
     def batch(self, size: int, dtype: Any = None) -> Tensor:
         """Random samples, (size, *sample)."""
@@ -52,6 +58,8 @@ class Named:
             ArgumentError: there is no tensor of floats in it.
         """
         found = _floats(output)
+        if isinstance(output, Tensor) and not output.ndim and found:
+            return output
         if not found:
             raise ArgumentError(f"the network gives {_described(output)}, and a loss needs a tensor of floats")
         scores = self._scores(found)
@@ -67,7 +75,7 @@ class Named:
     def loss_name(self, output: Any) -> str:
         """The loss that :meth:`loss` takes, in a few words."""
         found = _floats(output)
-        if self._scores(found) is not None:
+        if self._scores(found) is not None or (self.tiles and not found[0].ndim):
             return "cross-entropy"
         return "the mean of the output" if len(found) == 1 else f"the sum of the means of {len(found)} outputs"
 
@@ -77,6 +85,20 @@ class Named:
             return found[0]
         wanted = (self.tokens, len(self.sample) + 2)
         return next((each for each in found if (each.shape[-1], each.ndim) == wanted), None) if self.tokens else None
+
+
+class WithLoss(nn.Module):
+    """A language model that returns its loss, for tokens (N, T) which are their own targets."""
+
+    def __init__(self, model: nn.Module, tile: int | None) -> None:
+        super().__init__()
+        self.model = model
+        for module in model.modules():
+            if hasattr(module, "tile"):
+                module.tile = tile
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.model.loss(tokens, tokens)
 
 
 def tensors(output: Any) -> Iterator[Tensor]:
@@ -106,7 +128,7 @@ def _described(output: Any) -> str:
 def of_configuration(config: Configuration, tokens: int | None = None) -> Named:
     """The language model of a configuration, on sequences of ``tokens``; by default as long as 4,096 or as it can."""
     length = min(4096, config.max_position_embeddings) if tokens is None else tokens
-    return Named(lambda: llama.llama(config), (length,), config.vocab_size, tokens=config.vocab_size)
+    return Named(lambda: llama.llama(config), (length,), config.vocab_size, tokens=config.vocab_size, tiles=True)
 
 
 _LARGE, _SMALL = (3, 224, 224), (3, 32, 32)

@@ -13,6 +13,7 @@ from .cross_entropy import reduced
 
 class LinearCrossEntropy(Op):
     """:class:`CrossEntropy` of ``x @ weight.T + bias``, of which a tile of ``rows`` by ``classes`` is in memory at a time.
+    With ``cap``, of ``tanh(score / cap) * cap``: in backward, of the tile's tanh too.
 
     Saves x, weight, bias if given, target, class_weight if given, lse (``target.size * max(4, x.itemsize)`` bytes), and norm
     (``max(4, x.itemsize)`` bytes) if ``reduction == "mean"``. Backward makes each tile of scores again: one matrix product
@@ -26,15 +27,16 @@ class LinearCrossEntropy(Op):
     outputs = ()
 
     @staticmethod
-    def forward(ctx, x, weight, bias, target, class_weight, *, ignore, smoothing, reduction, rows, classes):
+    def forward(ctx, x, weight, bias, target, class_weight, *, ignore, smoothing, reduction, rows, classes, cap):
         wide, goal = arithmetic(x.dtype), target.reshape(-1, 1)
         every = weight.shape[0]
         ctx.kernels.check_target(goal, every, ignore)
-        ctx.options, ctx.tile, ctx.like = (ignore, smoothing), (rows, classes), (weight.shape, weight.dtype)
+        ctx.options, ctx.tile, ctx.cap = (ignore, smoothing), (rows, classes), cap
         lse, losses = ctx.empty(goal.shape, wide), ctx.zeros(goal.shape, wide)
         ctx.kernels.fill(-np.inf, out=lse)
         weights = ctx.cast(class_weight, wide)
         for part, r, c, _, _ in _score_tiles(ctx, x, weight, bias, wide):
+            _bound(ctx, part, part)
             scores = part.reshape(*part.shape, 1)
             ctx.kernels.fold_scores(scores, c.start, goal[r], weights, ignore, smoothing, every, lse[r], losses[r])
         ctx.kernels.finish_scores(goal, weights, ignore, smoothing, every, lse, losses)
@@ -59,10 +61,15 @@ class LinearCrossEntropy(Op):
         total = ctx.empty((1, min(ctx.tile[1], every)), wide) if gb is not None else None
         half = gw is not None and gw.dtype != wide
         sums = ctx.empty((min(ctx.tile[1], every), x.shape[1]), wide) if half else None  # of gw, for the classes of a tile
+        bent = None if ctx.cap is None else ctx.empty((min(ctx.tile[0], len(x)) * min(ctx.tile[1], every),), wide)
         for part, r, c, lines, columns in _score_tiles(ctx, x, weight, bias, wide):
+            tanh = None if bent is None else bent[: part.size].reshape(part.shape)
+            _bound(ctx, part, tanh)
             scores, own = part.reshape(*part.shape, 1), seed if seed.ndim == 0 else seed[r]
             options = (lse[r], goal[r], weights, *ctx.options, saved.get("norm"))
             ctx.kernels.cross_entropy_backward(own, scores, *options, out=scores, first=c.start, classes=every)
+            if tanh is not None:
+                ctx.kernels.tanh_backward(part, tanh, out=part)
             if gx is not None:
                 ctx.kernels.add_matmul(part, columns, out=gx[r])
             if gw is not None:
@@ -80,6 +87,14 @@ class LinearCrossEntropy(Op):
             if sum_of_lines is not None:
                 ctx.kernels.fill(0, out=sum_of_lines)
         return gx, gw, None if gb is None else gb.reshape(every), None, None
+
+
+def _bound(ctx, scores, tanh):
+    """scores = tanh(scores / cap) * cap, if there is a cap; and the tanh, unless it is the same buffer."""
+    if ctx.cap is not None:
+        ctx.kernels.multiply(scores, 1 / ctx.cap, out=scores)
+        ctx.kernels.tanh(scores, out=tanh)
+        ctx.kernels.multiply(tanh, ctx.cap, out=scores)
 
 
 def _score_tiles(ctx, x, weight, bias, wide):

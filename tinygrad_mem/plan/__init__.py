@@ -18,4 +18,5 @@ from .techniques import InBackward as InBackward
 from .techniques import InPlace as InPlace
 from .techniques import Offload as Offload
 from .techniques import Recompute as Recompute
+from .techniques import Tiles as Tiles
 from .times import Times as Times

@@ -65,9 +65,8 @@ class _Block(Module):
     def __init__(self, block: Module, rest: tuple[Any, ...], named: tuple[tuple[str, Any], ...]) -> None:
         super().__init__()
         self.block, self.rest, self.named = block, rest, dict(named)
-        for i, each in enumerate((*rest, *self.named.values())):
-            if isinstance(each, Tensor):
-                self.register_buffer(f"given{i}", each)  # so that it is copied with the block
+        for i, each in enumerate(_tensors((*rest, *self.named.values()))):
+            self.register_buffer(f"given{i}", each)  # so that it is copied with the block
 
     def forward(self, x: Any) -> Any:
         found = self.block(x, *self.rest, **self.named)
@@ -110,7 +109,18 @@ def _hear(module: Module, found: Found, seen: list[Found]) -> None:
 
 
 def _cut(x: Any) -> Any:
+    """``x`` without its graph; also the tensors in a tuple."""
+    if type(x) is tuple:
+        return tuple(map(_cut, x))
     return x.detach() if isinstance(x, Tensor) else x
+
+
+def _tensors(x: Any) -> Iterator[Tensor]:
+    """The tensors in ``x``, also in nested tuples."""
+    if isinstance(x, Tensor):
+        yield x
+    for each in x if type(x) is tuple else ():
+        yield from _tensors(each)
 
 
 def ways(found: Found, ops: Counter[tuple[str, OpCall]], times: Times, root: str) -> tuple[tuple[int, ...], list[Way]] | None:

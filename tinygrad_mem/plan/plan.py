@@ -20,7 +20,7 @@ from ..recompute.profile import copy_of, uninitialised
 from .choice import Choice, Loss, TrainingStep
 from .runs import Point, Recipe
 from .search import Search
-from .techniques import KINDS, LEVELS, Accumulation, Offload, names
+from .techniques import KINDS, LEVELS, Accumulation, Offload, Tiles, names, tileable
 from .times import Times
 
 T = TypeVar("T")
@@ -151,8 +151,9 @@ def plan(
             the plan is the plain step; its ``front`` shows the choices.
         device: the device to plan for; by default the default device. If it is not here, its workspaces are predicted and times
             are modelled.
-        allow: ``"identical"``; ``"close"``, also other rounding: splitting the batch; ``"approximate"``, also half precision
-            and compressed activations; or names of techniques (``plan.NAMES``).
+        allow: ``"identical"``; ``"close"``, also other rounding: splitting the batch, and tiles of tokens in modules that have
+            an attribute ``tile``, ``None`` until now; ``"approximate"``, also half precision and compressed activations; or
+            names of techniques (``plan.NAMES``).
         times: measured times of ops, to share between plans.
         progress: called with a short text about each choice that is tried.
 
@@ -231,6 +232,8 @@ def _useless(recipe: Recipe, like: str) -> dict[str, str]:
     found = {} if like == "cuda" else {Offload.name: "on the cpu, the host's memory is the same memory"}
     with dry_run():
         inputs, _ = recipe.batch()
+        if not tileable(recipe.model()) or not isinstance(inputs, Tensor) or inputs.ndim < 2:
+            found[Tiles.name] = "no module of this network has an attribute tile, or its inputs have no axis of tokens"
     if not isinstance(inputs, Tensor):
         found[Accumulation.name] = (
             "inputs that are not one tensor cannot be split: it is not known which of them have a dimension of samples"

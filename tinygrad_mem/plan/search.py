@@ -21,7 +21,9 @@ from .techniques import (
     InPlace,
     Offload,
     Recompute,
+    Tiles,
     reason_against,
+    tileable,
 )
 from .times import OpCall, OpCounts, Times
 
@@ -30,6 +32,7 @@ FEW = 8  # of so few choices, all are tried
 SECOND_LOOKS = 3  # choices to try before the one that bisection found
 NEAR = 1.1  # times a budget: if the smallest peak is larger, no other choice is tried
 ALIKE = 0.998  # of a peak: a choice that saves less is not shown
+TILES = (4, 16, 64)  # of a sequence
 PARTS = (2, 4, 8, 16, 32, 64, 128)
 BITS = (8, 4, 2)
 Series = list[tuple[Applied, ...]]
@@ -66,13 +69,23 @@ class Search(Runs):
         """The sets of techniques to combine with recompute and the free ones; those that change numbers least come first."""
         parts = [Accumulation(n) for n in PARTS if n <= self._samples()] if Accumulation.name in self.allow else []
         bits = [Compression(n) for n in BITS] if Compression.name in self.allow else []
-        offload = [Offload()] if Offload.name in self.allow else []
+        offload = [Offload(only_checkpoints=True), Offload()] if Offload.name in self.allow else []
+        tiles = self._tiles() if Tiles.name in self.allow else []
         autocast = [Autocast(self.like)] if Autocast.name in self.allow else []
-        found: list[Series] = [[()], [(each,) for each in offload], [(each,) for each in parts]]
+        found: list[Series] = [[()], *([(each,)] for each in offload), [(each,) for each in tiles], [(each,) for each in parts]]
+        found += [[(a, b) for b in tiles] for a in offload] + [[(a, b) for a in tiles[-1:] for b in parts]]
+        offload = offload[-1:]
         found += [[(a, b) for a in offload for b in parts], [(each,) for each in autocast], [(each,) for each in bits]]
         found += [[(a, b) for a in offload for b in autocast], [(a, b) for a in autocast for b in bits[:1]]]
         found += [[(b, a) for a in autocast for b in parts], [(b, a) for a in bits[:1] for b in parts]]
         return [each for each in found if each]
+
+    def _tiles(self) -> list[Applied]:
+        """Tiles of the tokens, which are the second axis of the inputs, for the modules that can compute in tiles."""
+        with dry_run():
+            inputs, _ = self.recipe.batch()
+            paths = tileable(self.recipe.model())
+        return [Tiles(paths, tokens) for tokens in dict.fromkeys(-(-inputs.shape[1] // n) for n in TILES)]
 
     def _samples(self) -> int:
         with dry_run():

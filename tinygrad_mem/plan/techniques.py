@@ -12,7 +12,7 @@ from ..dtypes import float16
 from ..errors import ArgumentError
 from ..nn import Module, ModuleList, Sequential
 from ..recompute import Schedule, checkpoint_wrapper, scheduled
-from ..techniques import TABLE, catalogue, compressed, optimizer_in_backward, save_on_cpu
+from ..techniques import TABLE, catalogue, checkpoints_on_cpu, compressed, optimizer_in_backward, save_on_cpu
 from ..techniques.catalogue import LEVELS
 
 if TYPE_CHECKING:
@@ -115,15 +115,44 @@ class InBackward(Applied):
 
 @dataclass(frozen=True)
 class Offload(Applied):
-    """Tensors saved for backward are kept in host memory."""
+    """Tensors saved for backward are kept in host memory.
 
+    Attributes:
+        only_checkpoints: only the inputs of recomputed parts are.
+    """
+
+    only_checkpoints: bool = False
     rows = ("offload",)
 
     def region(self) -> AbstractContextManager[Any]:
-        return save_on_cpu(pin_memory=True)
+        return (checkpoints_on_cpu if self.only_checkpoints else save_on_cpu)(pin_memory=True)
 
     def __str__(self) -> str:
-        return "offload"
+        return "offload of checkpoints' inputs" if self.only_checkpoints else "offload"
+
+
+@dataclass(frozen=True)
+class Tiles(Applied):
+    """Parts of the model compute some tokens at a time, and again in backward.
+
+    Attributes:
+        paths: the paths of these modules. Each has an attribute ``tile``, which is ``None``.
+        tokens: what it becomes.
+    """
+
+    paths: tuple[str, ...]
+    tokens: int
+    rows = ("chunking",)
+
+    def prepare(self, step: TrainingStep) -> None:
+        for path in self.paths:
+            module: Any = _part(step.model, path, f"a module with a tile {path!r}")
+            if not hasattr(module, "tile"):
+                raise _other_model(f"a module with a tile {path!r}", f"a {type(module).__name__} without")
+            module.tile = self.tokens
+
+    def __str__(self) -> str:
+        return f"{self.tokens} tokens at a time"
 
 
 @dataclass(frozen=True)
@@ -171,7 +200,12 @@ class Compression(Applied):
         return f"saved in {self.bits} bits"
 
 
-KINDS: tuple[type[Applied], ...] = (Recompute, InPlace, InBackward, Offload, Accumulation, Autocast, Compression)
+KINDS: tuple[type[Applied], ...] = (Recompute, InPlace, InBackward, Offload, Tiles, Accumulation, Autocast, Compression)
+
+
+def tileable(model: Module) -> tuple[str, ...]:
+    """Return the paths of the modules that could compute in tiles, and do not."""
+    return tuple(path for path, module in model.named_modules() if getattr(module, "tile", 0) is None)
 
 
 def names(level: str) -> tuple[str, ...]:

@@ -7,12 +7,14 @@ from .accumulation import accumulate as accumulate
 from .catalogue import TABLE as TABLE
 from .catalogue import Technique as Technique
 from .chunking import chunked as chunked
+from .chunking import tiled as tiled
 from .compression import compressed as compressed
 from .in_backward import optimizer_in_backward as optimizer_in_backward
 from .inplace import InPlaceABN as InPlaceABN
 from .inplace import inplace_abn as inplace_abn
 from .lora import LoraLinear as LoraLinear
 from .lora import lora as lora
+from .offload import checkpoints_on_cpu as checkpoints_on_cpu
 from .offload import save_on_cpu as save_on_cpu
 from .quantized import QuantizedLinear as QuantizedLinear
 from .quantized import quantize_frozen as quantize_frozen

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ShapeError, pins_nothing
 from ..functional import creation, join
+from ..recompute.checkpoint import checkpoint
 
 
 @pins_nothing
@@ -42,9 +44,12 @@ def chunked(function: Callable[[Tensor], Tensor], input: Tensor, chunks: int, di
     """
     if isinstance(chunks, bool) or not isinstance(chunks, int) or chunks < 1:
         raise ArgumentError(f"chunked: chunks is into how many parts the input is cut, expected 1 or more, found {chunks!r}")
-    parts = input.chunk(chunks, dim)
-    if len(parts) == 1:
+    size = input.size(dim)
+    step = max(-(-size // chunks), 1)
+    if step >= size:
         return _checked(function, input, dim)
+    # a part is cut just before its turn: backward then adds its gradient to the input's before it walks the next part
+    parts = (input.narrow(dim, start, min(step, size - start)) for start in range(0, size, step))
     if is_grad_enabled():
         return join.cat([_checked(function, part, dim) for part in parts], dim)
     out, start = None, 0
@@ -59,6 +64,38 @@ def chunked(function: Callable[[Tensor], Tensor], input: Tensor, chunks: int, di
         del found
     assert out is not None
     return out
+
+
+@pins_nothing
+def tiled(function: Callable[[Tensor], Tensor], input: Tensor, tokens: int | None) -> Tensor:
+    """Compute ``function(input)`` for some tokens at a time, in backward again: nothing of its inside is kept.
+
+    Args:
+        function: of each token alone, such as the MLP of a transformer: (..., tokens, width) -> (..., tokens, any width).
+        tokens: the most tokens in a tile; ``None``: all are computed at once, and what the function saves is kept.
+
+    Memory:
+        Of the function's inside, one tile. Kept for backward: the input. The result exists twice for a moment, when the tiles
+        are joined; in backward there is the gradient of the weights twice, the sum of the tiles before and this tile's.
+    Price:
+        The function's forward once more. Inside a block that is recomputed too, all tiles but the last run a third time.
+    Do not use when:
+        What the function keeps is small: its input stays, and each tile adds kernels and a sum of gradients.
+
+    Results are those of the tiles, bit for bit. Gradients of weights are sums over tiles, and so rounded in another order.
+
+    Raises:
+        ArgumentError: ``tokens`` is not a positive whole number. ShapeError: as :func:`chunked`.
+
+    Source: Bekman et al., *Arctic long sequence training*, 2025.
+
+    >>> y = tiled(mlp, x, 4096)
+    """
+    if tokens is None:
+        return function(input)
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+        raise ArgumentError(f"tiled: tokens is how many are computed at a time, expected 1 or more, found {tokens!r}")
+    return chunked(partial(checkpoint, function), input, max(-(-input.shape[-2] // tokens), 1), -2)
 
 
 def _checked(function: Callable[[Tensor], Tensor], part: Tensor, dim: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Offload: tensors saved for backward are kept in host memory."""
+"""Offload: tensors saved for backward, or the inputs of checkpoints alone, are kept in host memory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from ..autograd import graph
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import uint8
+from ..recompute.frame import Checkpoint
+from ..scope import local
 from .packing import Once, UnpackedTensor, stays
 
 
@@ -48,13 +50,48 @@ class save_on_cpu(graph.saved_tensors_hooks):
         super().__init__(store.pack, store.unpack)
 
 
+class checkpoints_on_cpu(graph.saved_tensors_hooks):
+    """Inside, the inputs of checkpoints are kept in host memory. What else is saved stays, as without it.
+
+    Args:
+        pin_memory: as for :class:`save_on_cpu`.
+
+    Memory:
+        With n equal blocks, each in a checkpoint, the device holds one input and, with ``pin_memory``, the next, instead of
+        n: activations no longer grow with depth. The host holds n. Inputs that several checkpoints share, such as a mask, are
+        there once.
+    Price:
+        Each input is copied to the host and back, beside the recomputation. An input that all checkpoints share comes back
+        for each of them.
+    Do not use when:
+        The inputs are a small part of the peak; or there is no checkpoint, where it does nothing: see :class:`save_on_cpu`.
+
+    Values are copied bit for bit. The copies have not run on a real GPU yet.
+
+    Source: Bekman et al., *Arctic long sequence training*, 2025.
+
+    >>> checkpoint_blocks(model, "every-block")
+    >>> with checkpoints_on_cpu(pin_memory=True):
+    ...     loss = model.loss(tokens, targets)
+    >>> loss.backward()
+    """
+
+    def __init__(self, pin_memory: bool = False) -> None:
+        store = _Store(pin_memory)
+
+        def pack(tensor: Tensor) -> Any:
+            return store.pack(tensor) if local.saving[0].op is Checkpoint else UnpackedTensor(tensor)
+
+        super().__init__(pack, store.unpack)
+
+
 class _Store:
     """The copies of one ``save_on_cpu``."""
 
     def __init__(self, pinned: bool) -> None:
         self.pinned = pinned
         self._once = Once()
-        self._order: list[weakref.ref[Parked]] = []  # in the order of saving; backward needs them in the opposite order
+        self._order: list[weakref.ref[Parked]] = []  # each time one is saved; backward needs them in the opposite order
 
     def pack(self, tensor: Tensor) -> Any:
         """Copy the storage of ``tensor`` to the host, once, and note which part of it the tensor shows."""
@@ -63,12 +100,13 @@ class _Store:
             return UnpackedTensor(tensor)
         block, offset = place
         parked = self._once.find(tensor)
+        while self._order and self._order[-1]() is None:
+            self._order.pop()
         if parked is None:
-            while self._order and self._order[-1]() is None:
-                self._order.pop()
-            parked = Parked(tensor.device, block, self.pinned, len(self._order))
-            self._order.append(weakref.ref(parked))
+            parked = Parked(tensor.device, block, self.pinned)
             self._once.note(tensor, parked)
+        parked.index = len(self._order)
+        self._order.append(weakref.ref(parked))
         return parked, offset, _Layout(tensor.array)
 
     def unpack(self, packed: Any) -> Tensor:
@@ -78,9 +116,9 @@ class _Store:
         parked, offset, layout = packed
         window = parked.show(offset, layout)
         if self.pinned:
-            for reference in reversed(self._order[: parked.index]):
-                before = reference()
-                if before is not None:
+            for index in reversed(range(parked.index)):
+                before = self._order[index]()
+                if before is not None and before.index == index:  # and not saved again later, for which it is here by then
                     before.fetch_ahead()
                     break
         return Tensor._wrap(window, parked.device)
@@ -96,10 +134,16 @@ class _Layout:
 
 
 class Parked:
-    """A storage in host memory, and its copy on the device while that is in use."""
+    """A storage in host memory, and its copy on the device while that is in use.
 
-    def __init__(self, device: Device, block: Any, pinned: bool, index: int) -> None:
-        self.device, self.index = device, index
+    Attributes:
+        index: its number in the order of saving, where it was saved last.
+    """
+
+    index: int
+
+    def __init__(self, device: Device, block: Any, pinned: bool) -> None:
+        self.device = device
         self.bytes = np.ndarray(block.shape, uint8, device.pool.host(pinned=pinned).malloc(block.size))
         self._here: list[weakref.ref] = []  # NumPy's views hold the block, CuPy's hold the array that they were made of
         self._ahead: tuple | None = None
