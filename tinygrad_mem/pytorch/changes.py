@@ -23,6 +23,7 @@ from .program.changing import (
     stepping_in_backward,
     zeroed_to_none,
 )
+from .program.logits import Head, LossInChunks
 from .program.seen import BlockList, Seen
 
 _DOCS = "https://docs.pytorch.org/docs/stable/"
@@ -157,7 +158,7 @@ class CheckpointedBlocks(ProgramChange):
         self.cost = f"one more forward of {count} blocks ({lists[0].block}) a step"
         step = "" if every == 1 else f"[::{every}]"
         self.code = "\n".join(
-            f"for b in {_dotted(each)}{step}: b.forward = partial(checkpoint, b.forward, use_reentrant=False)" for each in lists
+            f"for b in {_dotted(each.path)}{step}: b.forward = partial(checkpoint, b.forward, use_reentrant=False)" for each in lists
         )
         self.kinds = frozenset(f"{each.root}.{each.path}" for each in lists)
 
@@ -181,7 +182,7 @@ class SegmentedBlocks(ProgramChange):
         again = blocks.count // self.segments * (self.segments - 1)
         self.name = f"checkpoint {where} in {self.segments} segments"
         self.cost = f"one more forward of {again} blocks ({blocks.block}) a step"
-        at = _dotted(blocks)
+        at = _dotted(blocks.path)
         self.code = f"{at}.forward = partial(checkpoint_sequential, {at}, {self.segments}, use_reentrant=False)"
         self.kinds = frozenset({f"{blocks.root}.{blocks.path}"})
 
@@ -286,16 +287,24 @@ class EightBitStates(ProgramChange):
         return adam_becomes(BitsAndBytesAdam, ("lr", "betas", "eps", "weight_decay"))
 
 
-class LossInChunks(ProgramChange):
-    name = "loss in chunks"
+class ChunkedLoss(ProgramChange):
+    """The last linear layer and the cross entropy as one function, which makes some rows of the logits at a time."""
+
+    name, cost, numbers = "loss in chunks", "smaller matrix products; no second backward", "the same but for rounding"
+    price, kinds = 1, frozenset({"logits"})
     source = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.linear_cross_entropy.html"
 
+    def __init__(self, heads: list[Head]) -> None:
+        self.heads = heads
+        self.code = "\n".join(map(_chunked, heads))
+
     def why_not(self, seen: Seen, device: str) -> str:
-        return (
-            "cannot be made from outside: the head has made all logits before the loss is asked for. Where it is a linear "
-            "layer directly before cross_entropy, return its input, and write F.linear_cross_entropy(x, head.weight, targets, "
-            "options=torch.nn.LinearCrossEntropyOptions())"
-        )
+        if not hasattr(nn.functional, "linear_cross_entropy"):
+            return "this PyTorch has no F.linear_cross_entropy"
+        return "" if self.heads else seen.heads.why_none
+
+    def made(self, device: str) -> AbstractContextManager:
+        return LossInChunks(self.heads).running()
 
 
 def changes(seen: Seen) -> list[ProgramChange]:
@@ -314,13 +323,26 @@ def changes(seen: Seen) -> list[ProgramChange]:
         found += [CheckpointedBlocks([each], 1), CheckpointedBlocks([each], 2), SegmentedBlocks(each)]
     if len(seen.lists) > 1:
         found.append(CheckpointedBlocks(seen.lists, 1))
-    return [*found, AutocastForward(), OffloadSaved(), LossInChunks()]
+    return [*found, AutocastForward(), OffloadSaved(), ChunkedLoss(seen.heads.found)]
 
 
-def _dotted(blocks: BlockList) -> str:
-    """The list as Python code: ``model.layers[0].blocks``."""
-    parts = [f"[{part}]" if part.isdigit() else f".{part}" for part in blocks.path.split(".") if part]
+def _dotted(path: str) -> str:
+    """A path in a model as Python code: ``model.layers[0].blocks``."""
+    parts = [f"[{part}]" if part.isdigit() else f".{part}" for part in path.split(".") if part]
     return "model" + "".join(parts)
+
+
+def _chunked(head: Head) -> str:
+    """The code in place of a head and its loss."""
+    weight = _dotted(head.path)
+    layer = weight.removesuffix(".weight")
+    cast = "" if head.autocast is None else f".to({head.autocast})"
+    bias = f"linear_bias={layer}.bias{cast}, " if head.bias else ""
+    return (
+        f"# x: what {layer} is called with; the model returns it in place of {layer}(x)\n"
+        f"loss = F.linear_cross_entropy(x.flatten(0, -2){cast}, {weight}{cast}, targets.flatten(), "
+        f"{bias}options=nn.LinearCrossEntropyOptions())"
+    )
 
 
 def _first(a: Any, b: Any) -> Any:

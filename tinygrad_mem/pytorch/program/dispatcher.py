@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ...interrupts import context
@@ -53,6 +54,11 @@ def operator(name: str) -> Any:
     """The op of a name with its overload, such as ``"pow.Tensor_Scalar"``."""
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def written_in_python(op: Any) -> Kernel:
+    """The Python function of an op that ``torch.library.custom_op`` made."""
+    return OPDEFS[op._schema.name]._init_fn
 
 
 def _leaves(arg: Any) -> Any:

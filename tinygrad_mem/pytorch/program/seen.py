@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ...interrupts import context
 from .changing import at_first_call, before_backward
 from .cuda import patched
+from .logits import HeadsSeen
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Seen:
         scales: a ``GradScaler`` made the step.
         autocast: forward ran in autocast.
         narrow: a model has parameters of half precision.
+        heads: linear layers whose results go to the cross entropy.
     """
 
     lists: list[BlockList] = field(default_factory=list)
@@ -67,11 +69,13 @@ class Seen:
     scales: bool = False
     autocast: bool = False
     narrow: bool = False
+    heads: HeadsSeen = field(default_factory=HeadsSeen)
     _places: set[int] = field(default_factory=set)
 
     def module(self, root: nn.Module) -> None:
         """A module that the program calls."""
         self.lists += [found for found in blocks_of(root) if found not in self.lists]
+        self.heads.module(root)
         self.narrow |= any(p.dtype in (torch.float16, torch.bfloat16) for p in root.parameters())
         self.autocast |= torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
 
@@ -100,6 +104,7 @@ class Seen:
         try:
             with (
                 at_first_call(self.module),
+                self.heads,
                 before_backward(self._backward),
                 patched(clip, {name: self._told("clips", function) for name, function in own.items()}),
                 patched(scaler, {"step": self._told("scales", step)}),

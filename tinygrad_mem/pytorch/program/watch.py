@@ -20,7 +20,7 @@ from . import recurrent
 from .alone import Alone, as_made
 from .attention import attention
 from .composite import KERNELS
-from .dispatcher import operator
+from .dispatcher import operator, written_in_python
 from .fake import DEVICE, GpuTensorMode, seen_by_cpp
 from .in_place import AutogradWrites, node
 from .kernels import Gpu, Kernels
@@ -43,6 +43,7 @@ _LIFT = aten.lift_fresh.default  # ``torch.tensor`` made a real one, unseen
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _WITHOUT_GRAD = torch._C.DispatchKey.CompositeExplicitAutograd
 _OF_OTHERS = {aten.binary_cross_entropy_with_logits.default, aten.addr.default}  # on a GPU, with temporaries
+_PYTHON = "torch_nn"  # PyTorch's own ops that are written in Python
 _COUNTED = ("aten", "prim", "prims")
 _LOG_SIGMOID = aten.log_sigmoid_forward.default
 
@@ -112,6 +113,9 @@ class Watch(TorchDispatchMode):
                 made = func.decompose(*args, **kwargs) if ours is None else ours(*args, **kwargs)
             if made is not NotImplemented:
                 return made
+        if func.namespace == _PYTHON:
+            with self:
+                return written_in_python(func)(*args, **kwargs)
         if func in _OF_OTHERS and self.device.type == "cuda" and _on_gpu(args[0]):
             with self:
                 return func._op_dk(_WITHOUT_GRAD, *args, **kwargs)
