@@ -158,7 +158,8 @@ class CheckpointedBlocks(ProgramChange):
         self.cost = f"one more forward of {count} blocks ({lists[0].block}) a step"
         step = "" if every == 1 else f"[::{every}]"
         self.code = "\n".join(
-            f"for b in {_dotted(each.path)}{step}: b.forward = partial(checkpoint, b.forward, use_reentrant=False)" for each in lists
+            f"for b in {_dotted(each.path)}{step}: b.forward = partial(checkpoint, b.forward, use_reentrant=False)"
+            for each in lists
         )
         self.kinds = frozenset(f"{each.root}.{each.path}" for each in lists)
 

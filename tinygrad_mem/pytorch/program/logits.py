@@ -45,7 +45,7 @@ class Head(NamedTuple):
 
 
 class _Known:
-    """What is known of tensors, as long as they live."""
+    """Remembers something about tensors, as long as they live."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref, Any]] = {}
@@ -55,7 +55,7 @@ class _Known:
         self._entries[key] = weakref.ref(tensor, lambda _: self._entries.pop(key, None)), value
 
     def find(self, values: Any) -> Any:
-        """What is known of the first of the arguments of which something is."""
+        """The fact about the first of these arguments that has one."""
         for value in values:
             found = self.find(value) if isinstance(value, (list, tuple)) else self._entries.get(id(value), (None, None))[1]
             if found is not None:
