@@ -98,10 +98,6 @@ def test_what_is_not_predicted_is_refused():
         dist.init_process_group()
         DistributedDataParallel(nn.Linear(2, 2).cuda()).register_comm_hook(None, lambda state, bucket: None)
 
-    def on_a_mesh():
-        dist.init_process_group()
-        dist.init_device_mesh("cuda", (2,))
-
     for run, words in (
         (
             lambda: train("cuda", {"find_unused_parameters": True}, 1),
@@ -109,7 +105,6 @@ def test_what_is_not_predicted_is_refused():
         ),
         (lambda: train("cuda", {"static_graph": True}, 1), r"DistributedDataParallel\(static_graph=True\) is not predicted"),
         (hooked, "register_comm_hook is not predicted: leave it out"),
-        (on_a_mesh, "a mesh, and so fully_shard and DTensor, is not predicted for PyTorch"),
     ):
         with pytest.raises(NotImplementedError, match=words):
             predict(run, world_size=2)

@@ -60,7 +60,6 @@ def around(watch: Watch) -> Iterator[None]:
             (nn.Module, {"_apply": _moved(nn.Module._apply)}),
             (threading.Thread, {"start": _started(watch, threading.Thread.start)}),
             (nn.parallel.DistributedDataParallel, {"__init__": _alone}),
-            (getattr(torch.distributed, "DeviceMesh", None), {"__init__": _of_several_processes}),
         ]:
             stack.enter_context(patched(owner, replacements))
         stack.enter_context(_in_lists())
@@ -139,13 +138,6 @@ def _alone(*args: Any, **kwargs: Any) -> Any:
     raise NotOfferedError(
         "DistributedDataParallel: say which process is predicted: predict(run, world_size=8, rank=0), where run calls "
         "torch.distributed.init_process_group"
-    )
-
-
-def _of_several_processes(*args: Any, **kwargs: Any) -> Any:
-    raise NotOfferedError(
-        "torch.distributed: a mesh, and so fully_shard and DTensor, is not predicted for PyTorch: what they send lies on "
-        "streams of its own. DistributedDataParallel is predicted with world_size and rank"
     )
 
 

@@ -106,13 +106,13 @@ def _to(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         device, dtype, wait, layout = other.device, other.dtype, False, kwargs.get("memory_format")
     else:
         device, dtype, wait, layout = _parsed(watch, *args, **kwargs)
-    if not isinstance(tensor, FakeTensor):
+    if not isinstance(watch.local(tensor), FakeTensor):
         if tensor.requires_grad or isinstance(tensor, torch.nn.Parameter):
             watch.adopt(tensor)
         if isinstance(tensor, torch.nn.Parameter):
             raise DeviceError("a parameter was made outside of the prediction: make the model inside the predicted function")
     device = _without_memory(watch) if device is not None and device.type == "meta" else _indexed(watch, device)
-    same = (device is None or device == tensor.device) and (dtype is None or dtype == tensor.dtype)
+    same = (device is None or device == watch.local(tensor).device) and (dtype is None or dtype == tensor.dtype)
     if same and not copy and (layout is None or layout is torch.preserve_format or tensor.is_contiguous(memory_format=layout)):
         return tensor
     options = {"dtype": dtype, "device": device, "non_blocking": wait, "memory_format": layout}
@@ -160,19 +160,25 @@ def _cpu(watch: Watch, tensor: Tensor, memory_format: Any = torch.preserve_forma
     return _to(watch, tensor, torch.device("cpu"), memory_format=memory_format)
 
 
+@_handles(_getter("device"))
+def _device_of(watch: Watch, tensor: Tensor) -> torch.device:
+    """C++ made a divided tensor where it sees its part."""
+    return watch.local(tensor).device
+
+
 @_handles(_getter("is_cuda"))
 def _is_cuda(watch: Watch, tensor: Tensor) -> bool:
-    return tensor.device.type == "cuda"
+    return watch.local(tensor).device.type == "cuda"
 
 
 @_handles(_getter("is_meta"))
 def _is_meta(watch: Watch, tensor: Tensor) -> bool:
-    return tensor.device.type == "meta"
+    return watch.local(tensor).device.type == "meta"
 
 
 @_handles(_getter("is_cpu"))
 def _is_cpu(watch: Watch, tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu"
+    return watch.local(tensor).device.type == "cpu"
 
 
 @_handles(Tensor.get_device)
@@ -192,30 +198,30 @@ def _is_pinned(watch: Watch, tensor: Tensor, device: Any = None) -> bool:
 
 @_handles(vars(torch._C.TensorBase)["data"].__set__)
 def _set_data(watch: Watch, tensor: Tensor, value: Tensor) -> None:
-    _own(tensor, ".data is set")
+    _own(watch, tensor, ".data is set")
     replace(watch, tensor, value)
 
 
-def _own(tensor: Tensor, what: str) -> None:
-    if not isinstance(tensor, FakeTensor):
+def _own(watch: Watch, tensor: Tensor, what: str) -> None:
+    if not isinstance(watch.local(tensor), FakeTensor):
         raise DeviceError(f"{what} for a tensor that was made outside of the prediction. Make it inside the predicted function")
 
 
 @_handles(Tensor.requires_grad_)
 def _requires_grad(watch: Watch, tensor: Tensor, requires_grad: bool = True) -> Tensor:
-    _own(tensor, "requires_grad is set")
+    _own(watch, tensor, "requires_grad is set")
     return tensor.requires_grad_(requires_grad)
 
 
 @_handles(vars(torch._C.TensorBase)["requires_grad"].__set__)
 def _set_requires_grad(watch: Watch, tensor: Tensor, value: bool) -> None:
-    _own(tensor, "requires_grad is set")
+    _own(watch, tensor, "requires_grad is set")
     tensor.requires_grad = value
 
 
 @_handles(vars(torch._C.TensorBase)["grad"].__set__)
 def _set_grad(watch: Watch, tensor: Tensor, value: Tensor | None) -> None:
-    _own(tensor, "grad is set")
+    _own(watch, tensor, "grad is set")
     tensor.grad = value
 
 

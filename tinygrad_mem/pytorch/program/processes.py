@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Reducer, _create_work_from_future  # type: ignore[attr-defined]
+from torch._C._distributed_c10d import Reducer  # type: ignore[attr-defined]
 from torch.distributed import distributed_c10d as groups
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as data_parallel
@@ -21,16 +21,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import NotOfferedError
 from ...interrupts import context
+from .collectives import Collectives
 from .cuda import patched
+from .mesh import PYTHON, meshes
 
 if TYPE_CHECKING:
     from .watch import Watch
 
-c10d = torch.ops.c10d
-_INTO_FIRST = (  # the collectives that are predicted: they write into their first argument, and NCCL's ask for nothing
-    c10d.allreduce_.default, c10d.broadcast_.default, c10d._allgather_base_.default, c10d._reduce_scatter_base_.default
-)  # fmt: skip
-_BARRIER = c10d.barrier.default  # NCCL's sums up one float32
+_REDUCING = ("allreduce", "reduce_scatter_single", "_reduce_scatter_base")  # the name differs between versions
+_NAMESPACES = ("c10d", "_c10d_functional")
 _EMPTY = torch.ops.aten.empty.memory_format
 _LEFT_OUT = ("find_unused_parameters", "static_graph", "mixed_precision", "delay_all_reduce_named_params", "batched_grad_copy")
 _NCCL = "torch.distributed: what NCCL and CUDA take for each process lies outside of PyTorch's allocator, and is not counted"
@@ -46,6 +45,7 @@ class Processes:
     def __init__(self, watch: Watch, rank: int, world_size: int) -> None:
         self._watch, self._rank, self._size = watch, rank, world_size
         self.rebuilding = False
+        self._collectives = Collectives(watch)
 
     def op(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of an op of ``torch.distributed``, or of one that must be real; else ``NotImplemented``.
@@ -58,23 +58,10 @@ class Processes:
                 made = func(*args, **kwargs)
             self._watch.own(made, made)
             return made
-        if func.namespace != "c10d":
-            return NotImplemented
-        if func is _BARRIER:
-            if self._watch.device.type == "cuda":
-                place = self._watch.places.here("barrier")
-                self._watch.ledger.free(self._watch.ledger.malloc(4, place, "COMMUNICATION"), place)
-            return _done([])
-        if func not in _INTO_FIRST:
-            names = ", ".join(each._opname.strip("_") for each in (*_INTO_FIRST, _BARRIER))
-            raise NotOfferedError(
-                f"torch.distributed: {func._opname.strip('_')} of several processes is not predicted, as NCCL's may ask for "
-                f"memory. These are: {names}"
-            )
-        written = args[0] if isinstance(args[0], list) else [args[0]]
-        for tensor in written:
-            self._watch.numbers.written(tensor)
-        return args[0], _done(written)
+        if func in PYTHON:
+            with self._watch:
+                return PYTHON[func](*args, **kwargs)
+        return self._collectives.op(func, args) if func.namespace in _NAMESPACES else NotImplemented
 
     @context
     def running(self) -> Iterator[None]:
@@ -87,12 +74,21 @@ class Processes:
             for owner, answers in (
                 (groups, {"rendezvous": self._meeting, "_new_process_group_helper": self._group}),
                 (groups, {"_get_default_timeout": lambda backend: groups.default_pg_timeout}),
+                (
+                    dist.ProcessGroup,
+                    {
+                        name: self._told(getattr(dist.ProcessGroup, name))
+                        for name in _REDUCING
+                        if hasattr(dist.ProcessGroup, name)
+                    },
+                ),
                 (Reducer, {"_rebuild_buckets": self._rebuilt(Reducer._rebuild_buckets)}),
                 (DistributedDataParallel, {"__init__": self._data_parallel()}),
                 (DistributedDataParallel, {"register_comm_hook": _hook}),
                 (data_parallel, {"_verify_param_shape_across_processes": lambda *args, **kwargs: None}),
             ):
                 stack.enter_context(patched(owner, answers))
+            stack.enter_context(meshes(self._watch))
             try:
                 os.environ.update({name: str(number) for name, number in told.items()})
                 yield
@@ -110,6 +106,16 @@ class Processes:
 
     def _group(self, size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
         return _own_group(size, rank, ranks, "fake", *args, **(kwargs | {"backend_options": None, "device_id": None}))
+
+    def _told(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        def reduce(group: Any, *args: Any) -> Any:
+            self._collectives.averages = getattr(args[-1], "reduceOp", None) == dist.ReduceOp.AVG
+            try:
+                return own(group, *args)
+            finally:
+                self._collectives.averages = False
+
+        return reduce
 
     def _data_parallel(self) -> Callable[..., None]:
         def make(model: Any, *args: Any, **kwargs: Any) -> None:
@@ -131,13 +137,6 @@ class Processes:
                 self.rebuilding = False
 
         return rebuild
-
-
-def _done(tensors: list[torch.Tensor]) -> Any:
-    """The handle of a collective that has ended, as C++ takes it."""
-    found = torch.futures.Future()
-    found.set_result(tensors)
-    return _create_work_from_future(found).boxed()
 
 
 _own_group, _own_model = groups._new_process_group_helper, DistributedDataParallel.__init__

@@ -28,7 +28,6 @@ from .fake import GpuTensorMode
 from .kernels import Gpu
 from .ledger import Ledger
 from .places import Places, users_line
-from .processes import Processes
 from .roles import Roles
 from .state import unchanged
 from .watch import Watch
@@ -46,6 +45,8 @@ def run_program(
     """The log of a program, the settings, the peak of reserved bytes, what was refused, notes, and what is not known."""
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", 0)
+    if place is not None:
+        from .processes import Processes  # PyTorch takes half a second to import what it needs
     ledger, places = Ledger(str(device), settings, capacity), Places()
     watch = Watch(
         GpuTensorMode(device if device.type == "cuda" else torch.device("cuda", 0)),

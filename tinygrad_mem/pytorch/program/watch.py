@@ -69,6 +69,7 @@ class Watch(TorchDispatchMode):
             "scaled_dot_product_attention": partial(attention, gpu),
         }
         self.processes: Any = None  # of a program that is one of several
+        self.wrappers: tuple[type, ...] = ()  # the types of its tensors of which each process holds a part
         self._table = Kernels(gpu)
         self._composites = {operator(name): kernel for name, kernel in self.kernels.items()}
         self.numbers = KnownNumbers()
@@ -86,6 +87,8 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE:
             return seen_by_cpp(args[0])
+        if self.wrappers and any(issubclass(kind, self.wrappers) for kind in types):
+            return NotImplemented  # PyTorch calls this again with what they wrap
         with torch._C.DisableTorchFunction():
             return self._run(func, args, dict(kwargs or {}))
 
@@ -127,7 +130,7 @@ class Watch(TorchDispatchMode):
         if func is _LOG_SIGMOID and _on_gpu(args[0]):
             made = made[0], made[0].new_empty(0)  # only the CPU's kernel has a buffer
         if func in _RESIZES:
-            self._resized(args[0])
+            self.resized(args[0].untyped_storage(), args[0])
         self._ask(func, args, kwargs, made)
         self.numbers.after(func, args, kwargs, made, number)
         return made
@@ -182,9 +185,16 @@ class Watch(TorchDispatchMode):
 
     # --- storages ---------------------------------------------------------------------------------------------------------
 
+    def local(self, tensor: Any) -> Any:
+        """What this process holds of a tensor."""
+        while isinstance(tensor, self.wrappers):
+            tensor = getattr(tensor, tensor.__tensor_flatten__()[0][0])
+        return tensor
+
     def find(self, tensor: torch.Tensor) -> HeldBlock | None:
         """The block of a tensor; ``None``: it is on another device, or empty."""
         with torch._C.DisableTorchFunction():
+            tensor = self.local(tensor)
             if type(tensor) is not FakeTensor and not isinstance(tensor, FakeTensor):
                 return None
             entry = self._held.get(tensor.untyped_storage()._cdata)
@@ -270,9 +280,8 @@ class Watch(TorchDispatchMode):
         held = [self.find(t) for t in _flat(args) if isinstance(t, FakeTensor)]
         return "INPUT" if all(h is None or h.role == "INPUT" for h in held) else "TEMPORARY"
 
-    def _resized(self, tensor: torch.Tensor) -> None:
-        """A storage that has grown, or shrunk to nothing, has another block."""
-        storage = tensor.untyped_storage()
+    def resized(self, storage: Any, tensor: torch.Tensor | None = None) -> None:
+        """A storage that has grown, or shrunk to nothing, has another block. ``tensor``: one that lies in it."""
         reference, held = self._held.get(storage._cdata, (None, None))
         if reference is None:  # ``set_`` gave it a storage that nobody has seen, such as one of a file
             return self._see(_RESIZE, (), tensor)
@@ -280,7 +289,7 @@ class Watch(TorchDispatchMode):
             return
         place, new = self.places.here("resize_"), None
         if storage.nbytes():
-            new = self._malloc(storage.nbytes(), place, held.role if held else "TEMPORARY")
+            new = self._malloc(storage.nbytes(), place, self.role or (held.role if held else "TEMPORARY"))
         if held is not None:
             self.ledger.free(held, place)
         self._held[storage._cdata] = reference, new

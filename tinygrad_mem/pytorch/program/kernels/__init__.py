@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from . import attention, blas, convolution, indexing, norms, recurrent, reductions, sorting
+from . import attention, blas, convolution, indexing, norms, packing, recurrent, reductions, sorting
 from .call import NOTHING, ROWS, Bound, Gpu, KernelCall, KernelRow, Request, Requests
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "convolution",
     "indexing",
     "norms",
+    "packing",
     "recurrent",
     "reductions",
     "rows",

@@ -1,0 +1,140 @@
+"""The collectives of a process that is one of several: nothing is sent; they ask for what NCCL asks for, on the CPU gloo.
+
+NCCL takes no memory of PyTorch's allocator for these. Gloo takes some on the CPU, for which each function names its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
+
+from ...errors import NotOfferedError
+
+if TYPE_CHECKING:
+    from .watch import Watch
+
+aten, c10d, functional = torch.ops.aten, torch.ops.c10d, torch.ops._c10d_functional
+_GATHER = c10d._allgather_base_.default, functional.all_gather_into_tensor.default
+_SCATTER = c10d._reduce_scatter_base_.default, functional.reduce_scatter_tensor.default
+_INTO_FIRST = (  # they write into their first argument
+    c10d.allreduce_.default, c10d.broadcast_.default, c10d.scatter_.default, _GATHER[0], _SCATTER[0]
+)  # fmt: skip
+_BARRIER = c10d.barrier.default  # NCCL's sums up one float32
+_WAIT = functional.wait_tensor.default
+_NUMBER = 8  # bytes of the number of processes, by which gloo divides
+
+
+class Collectives:
+    """Answers the ops of ``torch.distributed``.
+
+    Args:
+        watch: counts what they ask for.
+
+    Attributes:
+        averages: True while the program calls one that divides a sum: the op itself does not show it.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self.averages = False
+        self._running: dict[int, Any] = {}  # by the storage of a result: what its collective reads until it is waited for
+
+    def op(self, func: Any, args: tuple[Any, ...]) -> Any:
+        """The result of one.
+
+        Raises:
+            NotOfferedError: it is another than those that are known.
+        """
+        if func is _WAIT:
+            self._running.pop(args[0].untyped_storage()._cdata, None)
+            return args[0]
+        if func is _BARRIER:
+            if self._watch.device.type == "cuda":
+                self._for_a_moment(4)
+            return _done([])
+        if func in _MADE:
+            return self._made(func, args)
+        if func not in _INTO_FIRST:
+            names = ", ".join(sorted({each._opname.strip("_") for each in (*_INTO_FIRST, _BARRIER, *_MADE)}))
+            raise NotOfferedError(
+                f"torch.distributed: {func._opname.strip('_')} of several processes is not predicted, as NCCL's may ask for "
+                f"memory. These are: {names}"
+            )
+        written = args[0] if isinstance(args[0], list) else [args[0]]
+        self._beside(func, written[0], args[1], self.averages)
+        for tensor in written:
+            self._watch.numbers.written(tensor)
+        return args[0], _done(written)
+
+    def _made(self, func: Any, args: tuple[Any, ...]) -> Any:
+        """A collective with a result of its own, which whoever asked waits for."""
+        with self._watch, self._watch.as_role("COMMUNICATION"):
+            made = _MADE[func](*args)
+        self._beside(func, made, args[0], "avg" in args[1:2])
+        if made is not args[0]:
+            self._running[made.untyped_storage()._cdata] = args[0]
+        return made
+
+    def _beside(self, func: Any, output: torch.Tensor, input: Any, averages: bool) -> None:
+        """Count what gloo takes on the CPU until a collective has ended.
+
+        Source: ``torch/csrc/distributed/c10d/ProcessGroupGloo.cpp``: ``AsyncAllgatherWork`` gathers into a flat tensor of its
+        own; ``reduce_scatter_tensor_coalesced`` sums up a copy of its input; a sum is divided by a number.
+        """
+        if not (self._watch.device == output.device == _CPU):
+            return
+        whole = output if func in _GATHER else input if func in _SCATTER else None
+        sizes = [] if whole is None else [whole.numel() * whole.element_size()]
+        self._for_a_moment(*sizes, *([_NUMBER, output.element_size()] if averages else []))
+
+    def _for_a_moment(self, *sizes: int) -> None:
+        place, ledger = self._watch.places.here("collective"), self._watch.ledger
+        for block in [ledger.malloc(size, place, "COMMUNICATION") for size in sizes]:
+            ledger.free(block, place)
+
+
+_CPU = torch.device("cpu")
+
+
+def _done(tensors: list[torch.Tensor]) -> Any:
+    """The handle of a collective that has ended, as C++ takes it."""
+    found = torch.futures.Future()
+    found.set_result(tensors)
+    return _create_work_from_future(found).boxed()
+
+
+# --- results; source: ``torch/csrc/distributed/c10d/Functional.cpp`` -------------------------------------------------------
+
+
+def _copied(input: torch.Tensor, *args: Any) -> torch.Tensor:
+    return aten.clone(input, memory_format=torch.contiguous_format)
+
+
+def _gathered(input: torch.Tensor, size: int, group: str) -> torch.Tensor:
+    return aten.new_empty(input, [input.shape[0] * size, *input.shape[1:]])
+
+
+def _scattered(input: torch.Tensor, op: str, size: int, group: str) -> torch.Tensor:
+    return aten.new_empty(input, [input.shape[0] // size, *input.shape[1:]])
+
+
+def _exchanged(input: torch.Tensor, sizes: list[int], given: list[int], group: str) -> torch.Tensor:
+    return aten.new_empty(input, [sum(sizes), *input.shape[1:]])
+
+
+def _in_place(input: torch.Tensor, *args: Any) -> torch.Tensor:
+    return input
+
+
+_MADE: dict[Any, Callable[..., torch.Tensor]] = {
+    functional.all_reduce.default: _copied,
+    functional.broadcast.default: _copied,
+    functional.all_reduce_.default: _in_place,
+    functional.broadcast_.default: _in_place,
+    functional.all_gather_into_tensor.default: _gathered,
+    functional.reduce_scatter_tensor.default: _scattered,
+    functional.all_to_all_single.default: _exchanged,
+}

@@ -1,0 +1,176 @@
+"""Meshes of processes, and the tensors and networks that are divided over them: ``DeviceMesh``, ``DTensor``, ``fully_shard``.
+
+All of them run as PyTorch wrote them. A mesh is made of real numbers: which process is where does not depend on data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group as sharding
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.distributed.tensor import DTensor, _random
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ...errors import NotOfferedError
+from ...interrupts import cleanup, context
+from .cuda import patched
+
+if TYPE_CHECKING:
+    from .watch import Watch
+
+WRAPPERS = (DTensor, AsyncCollectiveTensor)
+"""The types of tensors of which each process holds a part, or has still to receive one."""
+PYTHON = {
+    torch.ops.fsdp.all_gather_copy_in.default: _fsdp_collectives.all_gather_copy_in_cuda,
+    torch.ops.fsdp.split_with_sizes_copy.default: _fsdp_collectives.split_with_sizes_copy,
+    torch.ops.fsdp.chunk_cat.default: _fsdp_collectives.chunk_cat,
+}
+"""Ops that PyTorch writes in Python, of ops that are known."""
+_SENDING = ("foreach_all_gather", "foreach_all_gather_copy_out", "foreach_reduce")
+_GROUP = sharding.FSDPParamGroup
+
+
+@context
+def meshes(watch: Watch) -> Iterator[None]:
+    """Let a program divide its tensors and networks over a mesh."""
+    watch.wrappers = WRAPPERS
+    tracker = _random._rng_tracker
+
+    def forget() -> None:
+        _clear_sharding_prop_cache()  # it holds meshes, and one of another world may be equal
+        _random._rng_tracker = tracker
+
+    _clear_sharding_prop_cache()
+    _random._rng_tracker = None
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(_real_numbers(watch))
+            for owner, answers in (
+                (sharding, {name: _sends(watch, getattr(sharding, name)) for name in _SENDING}),
+                (ShardingPropagator, {"_propagate_tensor_meta_non_cached": _shapes(watch)}),
+                (FSDPParam, {"reset_sharded_param": _reset}),
+                (torch.UntypedStorage, {"resize_": _resized(watch)}),
+                (FullyShardedDataParallel, {"__init__": _refused("FullyShardedDataParallel", "use fully_shard")}),
+                (_GROUP, {"set_symm_mem": _refused("set_symm_mem", "leave it out")}),
+                (_GROUP, {"set_allocate_memory_from_process_group": _refused("memory of a process group", "leave it out")}),
+            ):
+                stack.enter_context(patched(owner, answers))
+            yield
+    finally:
+        cleanup(forget)
+
+
+@context
+def _real_numbers(watch: Watch) -> Iterator[None]:
+    """Let meshes be made of real tensors, without the modes of a prediction."""
+    own = {name: member for name, member in vars(DeviceMesh).items() if _runs(member)}
+    try:
+        for name, member in own.items():
+            setattr(DeviceMesh, name, _outside(member))
+        with patched(DeviceMesh, {"__init__": _mesh(watch, DeviceMesh.__init__)}):
+            yield
+    finally:
+        for name, member in own.items():
+            setattr(DeviceMesh, name, member)
+
+
+def _runs(member: Any) -> bool:
+    return isinstance(member, (FunctionType, staticmethod, property))
+
+
+def _outside(member: Any) -> Any:
+    """A member of a class that runs without modes."""
+    if isinstance(member, property):
+        return property(_outside(member.fget))
+    if isinstance(member, staticmethod):
+        return staticmethod(_outside(member.__func__))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            return member(*args, **kwargs)
+
+    return call
+
+
+def _mesh(watch: Watch, own: Callable[..., None]) -> Callable[..., None]:
+    def make(mesh: DeviceMesh, device_type: str, ranks: Any = None, **kwargs: Any) -> None:
+        if isinstance(ranks, FakeTensor):
+            raise NotOfferedError(
+                "DeviceMesh: a tensor of ranks has no values in a prediction. Give it a list, or use init_device_mesh"
+            )
+        if isinstance(kwargs.get("_rank_map"), FakeTensor):  # of ``init_device_mesh``: all ranks in order
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                kwargs["_rank_map"] = torch.arange(kwargs["_layout"].numel(), dtype=torch.int)
+        own(mesh, device_type, ranks, **kwargs)
+        if mesh._root_mesh is None:  # else it has the numbers of that one
+            with torch._C.DisableTorchFunction():
+                watch.own(mesh._rank_map, mesh._rank_map)
+
+    return make
+
+
+def _shapes(watch: Watch) -> Callable[..., Any]:
+    """PyTorch runs each op once with tensors of the whole shape to learn that of its result: they have no memory."""
+    own = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def learn(*args: Any) -> Any:
+        with _disable_current_modes(), torch._C.DisableTorchFunction(), watch.fake:
+            return own(*args)
+
+    return learn
+
+
+def _sends(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
+    """What a unit gathers, and what it sends of its gradients, is communication."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with watch.as_role("COMMUNICATION"):
+            return own(*args, **kwargs)
+
+    return call
+
+
+def _resized(watch: Watch) -> Callable[..., Any]:
+    own = torch.UntypedStorage.resize_
+
+    def resize(storage: torch.UntypedStorage, size: int) -> Any:
+        found = own(storage, size)
+        watch.resized(storage)
+        return found
+
+    return resize
+
+
+_own_reset = FSDPParam.reset_sharded_param
+
+
+def _reset(param: Any) -> None:
+    """Look whether the program has replaced the part of a parameter: PyTorch compares addresses, which are all 0 here."""
+    now = getattr(param._module_info.module, param._module_info.param_name)
+    if now is param.sharded_param and _storage(now._local_tensor) == _storage(param._sharded_param_data):
+        param._sharding_spec = now._spec
+    else:
+        _own_reset(param)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _refused(name: str, instead: str) -> Callable[..., None]:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise NotOfferedError(f"{name} is not predicted for PyTorch: {instead}")
+
+    return refuse
