@@ -133,7 +133,7 @@ def _shapes(watch: Watch) -> Callable[..., Any]:
 
 
 def _sends(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
-    """What a unit gathers, and what it sends of its gradients, is communication."""
+    """A function of ``fully_shard`` whose requests are communication."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with watch.as_role("COMMUNICATION"):

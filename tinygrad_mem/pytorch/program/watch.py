@@ -186,7 +186,7 @@ class Watch(TorchDispatchMode):
     # --- storages ---------------------------------------------------------------------------------------------------------
 
     def local(self, tensor: Any) -> Any:
-        """What this process holds of a tensor."""
+        """The part of a tensor that this process holds."""
         while isinstance(tensor, self.wrappers):
             tensor = getattr(tensor, tensor.__tensor_flatten__()[0][0])
         return tensor
