@@ -18,6 +18,7 @@ from tinygrad_mem.memory.accounting import formula
 from tinygrad_mem.models.names import NETWORKS
 from tinygrad_mem.models.precision import Step
 from tinygrad_mem.nn import functional as F
+from tinygrad_mem.techniques import optimizer_in_backward
 
 
 def estimate(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
@@ -73,6 +74,30 @@ def test_it_is_what_a_run_measures(optimizer: str, precision: str):
     assert answer["peak_used"] == track.peak
     assert answer["by_category"] == measured
     assert answer["peak_reserved"] == track.pool("end").reserved
+
+
+@pytest.mark.parametrize(("optimizer", "rule"), [("lomo", tm.optim.Lomo), ("adalomo", tm.optim.AdaLomo)])
+def test_lomo_steps_in_backward(optimizer: str, rule: Any):
+    """One gradient exists at a time: at the peak that of the layer whose backward runs."""
+    named, step = NETWORKS["vgg16"], Step("float32", "cuda")
+
+    def run() -> None:
+        model = step.make(named.make)
+        update = rule(model.parameters())
+        with optimizer_in_backward(update):
+            for _ in range(2):
+                named.loss(model(named.batch(1, step.dtype))).backward()
+
+    answer = found("vgg16", "--batch-size", "1", "--optimizer", optimizer)
+    assert answer["peak_used"] == memory.predict(run).peak
+    assert found("vgg16", "--batch-size", "1", "--optimizer", "sgd")["peak_used"] - answer["peak_used"] > 10**8
+
+
+@pytest.mark.parametrize("options", [("--accumulate", "2"), ("--precision", "half"), ("--ranks", "2")])
+def test_lomo_refuses_what_needs_gradients_after_backward(options: tuple[str, str]):
+    done = estimate("lenet", "--batch-size", "4", "--optimizer", "lomo", *options)
+    assert done.returncode == 2
+    assert "--optimizer lomo updates each parameter in backward" in done.stderr
 
 
 def test_on_cuda_it_is_the_prediction_like_cuda():

@@ -20,6 +20,12 @@ LIGHT: list[tuple[str, dict[str, Any]]] = [
     ("APOLLO", {"rank": 3, "update_proj_gap": 20}),
     ("APOLLO", {"lr": 0.01, "rank": 2, "scale": 2.0, "weight_decay": 0.1, "maximize": True, "scale_type": "tensor"}),
     ("APOLLOMini", {"update_proj_gap": 7}),
+    ("Adam4bit", {"min_4bit_size": 0}),
+    ("AdamW4bit", {"weight_decay": 0.1, "block_size": 64, "min_4bit_size": 0, "maximize": True}),
+    ("Lomo", {}),
+    ("Lomo", {"lr": 0.1, "clip_grad_value": 0.3, "maximize": True}),
+    ("AdaLomo", {}),
+    ("AdaLomo", {"lr": 0.1, "decay_rate": -0.5, "clip_threshold": 1.5, "eps": 0.1, "maximize": True}),
 ]
 NAMES = sorted({name for name, _ in LIGHT})
 WHOLE = tuple(name for name in NAMES if getattr(optim, name).needs_whole)

@@ -50,7 +50,7 @@ def test_every_optimizer_is_in_the_table():
 @pytest.mark.parametrize(("made", "expected"), table(), ids=lambda v: v if isinstance(v, str) else "")
 def test_the_table_is_true(made: str, expected: float):
     """Without a float32 copy, moments in half precision are of half precision too."""
-    as_said = "state_dtype" in made or "8bit" in made or made.startswith(("Adafactor", "GaLore", "APOLLO"))
+    as_said = "state_dtype" in made or "bit" in made or made.startswith(("Adafactor", "AdaLomo", "GaLore", "APOLLO"))
     for dtype, masters in [(tm.float32, False), *itertools.product((tm.float16, tm.bfloat16), (False, True))]:
         found = kept(made, dtype, masters)
         halved = not as_said and dtype != tm.float32 and not masters

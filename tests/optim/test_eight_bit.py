@@ -46,8 +46,9 @@ def test_the_numbers_of_a_byte():
 def packed(x: np.ndarray, signed: bool, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     codes, top = np.zeros(x.size, np.uint8), np.zeros(-(-x.size // block), np.float32)
     again = np.empty_like(x)
-    local.run(blockwise._pack, x, signed, block, top, codes)
-    local.run(blockwise._unpack, codes, top, signed, block, again)
+    coded = blockwise._SIGNED if signed else blockwise._UNSIGNED
+    local.run(blockwise._pack, x, coded, block, top, codes)
+    local.run(blockwise._unpack, codes, top, coded, block, again)
     return codes, top, again
 
 
@@ -75,7 +76,7 @@ def test_packing_takes_the_nearest(signed: bool, block: int, size: int, spread: 
 
 def test_packing_at_every_border_and_beside_it():
     for signed in (True, False):
-        edges = borders(signed)[:-1]
+        edges = borders(dynamic_map(signed))[:-1]
         x = np.concatenate([np.nextafter(edges, -2), edges, np.nextafter(edges, 2), [0.0, -0.0, 1.0]]).astype(np.float32)
         x = x if signed else np.abs(x)
         codes, _, _ = packed(x, signed, 4096)

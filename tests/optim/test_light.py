@@ -77,8 +77,34 @@ def muon(
     return p * (1 - lr * weight_decay) - rate * x
 
 
+def lomo(p: Array, g: Array, s: dict, t: int, lr=1e-3, clip_grad_value=np.inf, maximize=False) -> Array:
+    return p - lr * np.clip(-g if maximize else g, -clip_grad_value, clip_grad_value)
+
+
+def adalomo(
+    p: Array, g: Array, s: dict, t: int, lr=1e-3, decay_rate=-0.8, clip_threshold=1.0, eps=1e-3, maximize=False
+) -> Array:
+    if not p.size:
+        return p
+    keep = 1 - float(t) ** decay_rate
+
+    def mean(name: str, value: Array) -> Array:
+        s[name] = keep * s.get(name, 0.0) + (1 - keep) * value
+        return s[name]
+
+    g = -g if maximize else g
+    if p.ndim < 2:
+        square = mean("v", g**2)
+    else:
+        rows, columns = mean("r", (g**2).mean(-1, keepdims=True)), mean("c", (g**2).mean(-2, keepdims=True))
+        square = rows * columns / rows.mean(-2, keepdims=True)
+    u = g / np.sqrt(square)
+    u = u / max(1.0, np.sqrt((u**2).mean()) / clip_threshold)
+    return p - lr * max(eps, np.sqrt((p**2).mean())) * u
+
+
 _ADAMW = adamw
-RULES: dict[str, Reference] = {"Lion": lion, "AdamMini": adam_mini, "Muon": muon}
+RULES: dict[str, Reference] = {"Lion": lion, "AdamMini": adam_mini, "Muon": muon, "Lomo": lomo, "AdaLomo": adalomo}
 
 
 @pytest.mark.parametrize(("name", "options"), [row for row in LIGHT if row[0] in RULES], ids=str)
@@ -234,6 +260,16 @@ def test_a_run_goes_on_bit_for_bit(name: str, options: dict, dtype: str, tmp_pat
         (lambda p: optim.Lion([p], lr=-1), "Invalid learning rate: -1"),
         (lambda p: optim.Lion([p], betas=(0.9, 1.0)), "Invalid beta parameter at index 1: 1.0"),
         (lambda p: optim.AdamMini([p], eps=-1), "Invalid epsilon value: -1"),
+        (lambda p: optim.Lomo([p], lr=-1), "Invalid learning rate: -1"),
+        (
+            lambda p: optim.Lomo([p], clip_grad_value=0),
+            "Lomo: clip_grad_value should be above 0, or None to cut nothing, found 0",
+        ),
+        (lambda p: optim.AdaLomo([p], decay_rate=0.1), "AdaLomo: decay_rate should be at most 0 and .* found 0.1 and 1.0"),
+        (lambda p: optim.AdaLomo([p], clip_threshold=0), "clip_threshold above 0, found -0.8 and 0"),
+        (lambda p: optim.Adam4bit([p], optim_bits=8), "optim_bits should be 4 or 32, found 8"),
+        (lambda p: optim.AdamW4bit([p], block_size=65), "block_size should be between 64 and 16384, and even, found 65"),
+        (lambda p: optim.Adam4bit([p], min_4bit_size=-1), "min_4bit_size should be a number of elements, found -1"),
         (lambda p: optim.Muon([p], momentum=-1), "Invalid momentum value: -1"),
         (
             lambda p: optim.Muon([p[0].detach()]),

@@ -169,6 +169,10 @@ class Update(StrEnum):
     galore = "galore"
     apollo = "apollo"
     apollo_mini = "apollo-mini"
+    adam4bit = "adam4bit"
+    adamw4bit = "adamw4bit"
+    lomo = "lomo"
+    adalomo = "adalomo"
 
 
 Optimizer = Annotated[

@@ -25,11 +25,11 @@ from ..models.names import Named
 from ..models.precision import Step
 from ..recompute import checkpoint_blocks
 from ..techniques import lora as add_lora
-from ..techniques import quantize_frozen
+from ..techniques import optimizer_in_backward, quantize_frozen
 from ..text import visible
 from . import estimate_mesh, estimate_ranks, estimate_torch
 from .estimate_mesh import OverMesh
-from .networks import OPTIMIZERS, budget_of, network_of
+from .networks import IN_BACKWARD, OPTIMIZERS, budget_of, network_of
 from .torch_programs import Asked
 from .users import is_torch
 
@@ -116,6 +116,12 @@ def run(
         raise ArgumentError("--zero, --tensor, --pipeline, --context and --picture are for several ranks: give --ranks too")
     if batch_size % accumulate:
         raise ArgumentError(f"--accumulate {accumulate} does not divide --batch-size {batch_size}")
+    in_backward = optimizer in IN_BACKWARD
+    if in_backward and (ranks is not None or accumulate > 1 or precision in ("autocast", "half")):
+        raise ArgumentError(
+            f"--optimizer {optimizer} updates each parameter in backward, so gradients are not added up, scaled or averaged: "
+            "leave --ranks, --accumulate and --precision half or autocast out"
+        )
     room = None if budget is None else budget_of(budget)
     rule = partial(OPTIMIZERS[optimizer], **({"master_weights": True} if master_weights else {}))
     if ranks is not None and estimate_mesh.is_meant(network, tensor, pipeline, context):
@@ -128,7 +134,9 @@ def run(
     if ranks is not None:
         asked = estimate_ranks.Several(network, named, batch_size, rule, precision, accumulate, device or "cpu", ranks, zero)
         return estimate_ranks.run(asked, room, picture, as_json)
-    found = _estimate(network, named, batch_size, rule, precision, accumulate, room, device or "cpu", lora, quantize)
+    found = _estimate(
+        *(network, named, batch_size, rule, in_backward, precision, accumulate, room, device or "cpu", lora, quantize)
+    )
     if as_json:
         print(json.dumps(asdict(found), indent=2))
     else:
@@ -146,6 +154,7 @@ def _estimate(
     named: Named,
     batch_size: int,
     rule: Callable[..., Any],
+    in_backward: bool,
     precision: str,
     accumulate: int,
     room: int | None,
@@ -166,6 +175,8 @@ def _estimate(
         count, trained = packed + _count(model.parameters()), _count(parameters)
         layers.extend(watch(model))
         update = rule(parameters, **step.options)
+        if in_backward:
+            optimizer_in_backward(update)
         loss_name = step.train(model, update, named, batch_size, accumulate)
 
     track = memory.predict(steps, like=device)

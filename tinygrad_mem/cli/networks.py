@@ -44,8 +44,14 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "galore": tm.optim.GaLore,
     "apollo": tm.optim.APOLLO,
     "apollo-mini": tm.optim.APOLLOMini,
+    "adam4bit": tm.optim.Adam4bit,
+    "adamw4bit": tm.optim.AdamW4bit,
+    "lomo": tm.optim.Lomo,
+    "adalomo": tm.optim.AdaLomo,
 }
 """The optimizers by their names for ``--optimizer``; ``-half`` keeps moments in float16."""
+IN_BACKWARD = ("lomo", "adalomo")
+"""Those whose steps ``estimate`` makes in backward, as their papers do."""
 
 _COMMAND = "python -m tinygrad_mem estimate"
 _ESTIMATE = f"its memory is told by {_COMMAND}"

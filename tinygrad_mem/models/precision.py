@@ -60,7 +60,9 @@ class Step:
         self.scaler.scale(loss).backward()
 
     def update(self, optimizer: Any) -> None:
-        """The optimizer's step, unless a gradient overflowed."""
+        """The optimizer's step, unless a gradient overflowed, or the step was made in backward."""
+        if optimizer._in_backward is not None:
+            return
         self.scaler.step(optimizer)
         self.scaler.update()
 

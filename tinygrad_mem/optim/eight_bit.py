@@ -22,14 +22,15 @@ BLOCK = 2048
 """How many numbers share a scale: the paper's number. bitsandbytes has 256 today; 64 to 16,384 are accepted."""
 
 
-class _Bytes(Optimizer):
-    """The base of the 8-bit optimizers: which parameters have 8-bit moments, and the arrays of these."""
+class InBytes(Optimizer):
+    """The base of optimizers with moments of few bits: which parameters have such moments, and the arrays of these."""
 
+    bits = 8
     moments: tuple[str, ...] = ()  # their names in 32 bits, in the order of state1 and state2
 
     def in_bytes(self, group: dict[str, Any], p: Tensor) -> bool:
-        """True if ``p`` has 8-bit moments: it is not small, and its group does not ask for 32 bits."""
-        return group["optim_bits"] == 8 and p.array.size >= group["min_8bit_size"]
+        """True if ``p`` has moments of few bits: it is not small, and its group does not ask for 32 bits."""
+        return group["optim_bits"] == self.bits and p.array.size >= group[f"min_{self.bits}bit_size"]
 
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         packed = [name for i in range(len(self.moments)) for name in (f"state{i + 1}", f"absmax{i + 1}")]
@@ -39,23 +40,26 @@ class _Bytes(Optimizer):
         if not self.in_bytes(group, p):
             return {name: StateArray(p.array.shape, arithmetic(p.dtype)) for name in self.moments}
         blocks = -(-p.array.size // group["block_size"])
+        codes = p.array.shape if self.bits == 8 else (-(-p.array.size // 2),)
         kept = {}
         for i in range(1, len(self.moments) + 1):
-            kept[f"state{i}"] = StateArray(p.array.shape, np.dtype(np.uint8))
+            kept[f"state{i}"] = StateArray(codes, np.dtype(np.uint8))
             kept[f"absmax{i}"] = StateArray((blocks,), np.dtype(np.float32))
         return kept
 
 
-def _check(optim_bits: int, min_8bit_size: int, block_size: int) -> None:
-    if optim_bits not in (8, 32):
-        raise ValueError(f"optim_bits should be 8 or 32, found {optim_bits!r}")
-    if not (isinstance(min_8bit_size, int) and min_8bit_size >= 0):
-        raise ValueError(f"min_8bit_size should be a number of elements, found {min_8bit_size!r}")
-    if not (isinstance(block_size, int) and 64 <= block_size <= 1 << 14):
-        raise ValueError(f"block_size should be between 64 and 16384, found {block_size!r}")
+def check_bits(bits: int, optim_bits: int, min_size: int, block_size: int) -> None:
+    """Refuse options outside of their range: of an optimizer whose moments have so many bits."""
+    if optim_bits not in (bits, 32):
+        raise ValueError(f"optim_bits should be {bits} or 32, found {optim_bits!r}")
+    if not (isinstance(min_size, int) and min_size >= 0):
+        raise ValueError(f"min_{bits}bit_size should be a number of elements, found {min_size!r}")
+    if not (isinstance(block_size, int) and 64 <= block_size <= 1 << 14 and block_size * bits % 8 == 0):
+        even = ", and even" if bits == 4 else ""
+        raise ValueError(f"block_size should be between 64 and 16384{even}, found {block_size!r}")
 
 
-class Adam8bit(_Bytes, Adam):
+class Adam8bit(InBytes, Adam):
     """Adam with moments of one byte per number: an index into 256 values, which are scaled by the largest number of each block.
 
     A step unpacks the moments tile by tile, updates them in float32 and packs them again. ``exp_avg`` is kept as ``state1``
@@ -109,8 +113,12 @@ class Adam8bit(_Bytes, Adam):
         if amsgrad:
             raise NotOfferedError("amsgrad=True is not offered in 8 bits: use Adam")
         check_rates(lr, eps, weight_decay, betas)
-        _check(optim_bits, min_8bit_size, block_size)
+        check_bits(8, optim_bits, min_8bit_size, block_size)
         Optimizer.__init__(self, params, options(locals()))
+
+    def kernel(self, device: Device) -> Any:
+        """The rule of packed moments."""
+        return device.kernels.adam8bit_step
 
     def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         if "state1" not in state:
@@ -121,7 +129,7 @@ class Adam8bit(_Bytes, Adam):
         m, m_top, v, v_top = (state[name].array for name in ("state1", "absmax1", "state2", "absmax2"))
         rate, root = float(group["lr"]) / (1 - beta1**t), sqrt(1 - beta2**t)
         rates = rate, beta1, beta2, group["eps"], root, *decay_of(group)
-        device.kernels.adam8bit_step(p, g, m, m_top, v, v_top, group["block_size"], *rates, group["maximize"])
+        self.kernel(device)(p, g, m, m_top, v, v_top, group["block_size"], *rates, group["maximize"])
 
 
 class AdamW8bit(Adam8bit):
@@ -148,7 +156,7 @@ class AdamW8bit(Adam8bit):
         super().__init__(params, **options(locals()), decoupled_weight_decay=True)
 
 
-class SGD8bit(_Bytes, SGD):
+class SGD8bit(InBytes, SGD):
     """SGD with a momentum of one byte per number, as in :class:`Adam8bit` (``state1``, ``absmax1``).
 
     Memory: ``n + 4 * ceil(n / block_size)`` bytes for n parameters: 1.002 each, and 4 with SGD.
@@ -187,7 +195,7 @@ class SGD8bit(_Bytes, SGD):
         check_sgd(lr, momentum, dampening, weight_decay, nesterov)
         if momentum == 0:
             raise ValueError("SGD8bit keeps its momentum in 8 bits: without momentum use SGD")
-        _check(optim_bits, min_8bit_size, block_size)
+        check_bits(8, optim_bits, min_8bit_size, block_size)
         Optimizer.__init__(self, params, options(locals()))
 
     def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:

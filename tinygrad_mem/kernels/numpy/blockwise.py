@@ -1,56 +1,80 @@
-"""Update rules whose state has one byte per number, and one float32 per block of numbers (in C order). It is unpacked, updated
-and packed again tile by tile. As in ``optim.py``, ``p`` and the state are written, ``g`` is read, and half precision is
-computed in float32.
+"""Update rules whose state has a byte or half of one per number, and one float32 per block of numbers (in C order). It is
+unpacked, updated and packed again tile by tile. As in ``optim.py``, ``p`` and the state are written, ``g`` is read, and half
+precision is computed in float32.
 
-A number is the largest absolute value of its block times one of 256 values: see ``kernels/dynamic_map.py``. It is rounded to
-the nearest of them.
+A number is the largest absolute value of its block times one of 256 or 16 values: see ``kernels/dynamic_map.py``. It is rounded
+to the nearest of them. Of two numbers in a byte the first has the lower bits.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..dynamic_map import borders, dynamic_map
+from ..dynamic_map import borders, dynamic_map, linear_map
 from ..formula import formula
 from .fast import rules
 from .fast.computed import Written
 from .fast.threads import GRAIN, scratch, split
 
 _TILE = 1 << 15  # numbers at a time: eight tiles of int64 or float64 share the scratch
-_VALUES = {(signed, d): dynamic_map(signed).astype(d) for signed in (True, False) for d in ("f", "d")}
-_BORDERS = {signed: borders(signed) for signed in (True, False)}
 
 
-def _first_guesses(signed):
-    """The code of the lowest number of each bucket of float32s that share their upper 16 bits; none holds two borders."""
-    upper = np.arange(1 << 16, dtype=np.uint32) << 16
-    lowest = np.where(upper >> 31, upper | 0xFFFF, upper).astype(np.uint32).view(np.float32)  # a negative one grows downwards
-    return np.searchsorted(_BORDERS[signed], lowest).clip(0, 255).astype(np.uint8)
+class _Map:
+    """The numbers that codes stand for.
+
+    Attributes:
+        values: dtype -> the numbers by their codes.
+        borders: see :func:`~..dynamic_map.borders`.
+        guesses: the code of the lowest number of each bucket of float32s that share their upper 16 bits; none has two borders.
+        each: how many numbers a byte has.
+    """
+
+    def __init__(self, numbers):
+        self.values = {d: numbers.astype(d) for d in ("f", "d")}
+        self.borders, self.each = borders(numbers), 1 if len(numbers) == 256 else 2
+        upper = np.arange(1 << 16, dtype=np.uint32) << 16
+        lowest = (
+            np.where(upper >> 31, upper | 0xFFFF, upper).astype(np.uint32).view(np.float32)
+        )  # a negative one grows downwards
+        self.guesses = np.searchsorted(self.borders, lowest).clip(0, len(numbers) - 1).astype(np.uint8)
 
 
-_GUESSES = {signed: _first_guesses(signed) for signed in (True, False)}
+_SIGNED, _UNSIGNED = (_Map(dynamic_map(signed)) for signed in (True, False))
+_SIGNED4, _LINEAR4 = _Map(dynamic_map(True, 4)), _Map(linear_map())
 
 
-def _numbers(codes, top, block, signed, shape):
+def _numbers(codes, top, block, coded, shape):
     """The numbers that bytes stand for."""
-    return (dynamic_map(signed)[codes].reshape(-1) * np.repeat(top, block)[: codes.size]).reshape(shape)
+    size = int(np.prod(shape))
+    codes = codes.reshape(-1) if coded.each == 1 else np.stack([codes & 15, codes >> 4], -1).reshape(-1)[:size]
+    return (coded.values["d"][codes] * np.repeat(top, block)[:size]).reshape(shape)
 
 
-def _adam8bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
-    m, v = _numbers(m, m_top, block, True, p.shape), _numbers(v, v_top, block, False, p.shape)
-    moved = rules.adam(p, g, m, v, None, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize)
-    return {"p": moved["p"]}
+def _adam_in_bytes(signed, unsigned):
+    def formula(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
+        m, v = _numbers(m, m_top, block, signed, p.shape), _numbers(v, v_top, block, unsigned, p.shape)
+        moved = rules.adam(p, g, m, v, None, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize)
+        return {"p": moved["p"]}
+
+    return formula
 
 
-@formula(_adam8bit_step)
+@formula(_adam_in_bytes(_SIGNED, _UNSIGNED))
 def adam8bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
     """Adam's rule (``adam_step``) with m and v in bytes: the signed map for m, the unsigned one for v."""
     numbers = (None, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize)
-    _run(_ADAM, p, g, block, [(m, m_top, True), (v, v_top, False)], numbers)
+    _run(_ADAM, p, g, block, [(m, m_top, _SIGNED), (v, v_top, _UNSIGNED)], numbers)
+
+
+@formula(_adam_in_bytes(_SIGNED4, _LINEAR4))
+def adam4bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
+    """Adam's rule with two numbers of m, and of v, in a byte: the signed map for m, equal steps for v; block is even."""
+    numbers = (None, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize)
+    _run(_ADAM, p, g, block, [(m, m_top, _SIGNED4), (v, v_top, _LINEAR4)], numbers)
 
 
 def _sgd8bit_step(p, g, buf, top, block, lr, momentum, dampening, weight_decay, nesterov, maximize):
-    buf = _numbers(buf, top, block, True, p.shape)
+    buf = _numbers(buf, top, block, _SIGNED, p.shape)
     return {"p": rules.momentum(p, g, buf, lr, momentum, dampening, weight_decay, nesterov, maximize)["p"]}
 
 
@@ -58,18 +82,18 @@ def _sgd8bit_step(p, g, buf, top, block, lr, momentum, dampening, weight_decay, 
 def sgd8bit_step(p, g, buf, top, block, lr, momentum, dampening, weight_decay, nesterov, maximize):
     """SGD's rule (``sgd_step``) with its momentum in bytes."""
     numbers = (lr, momentum, dampening, weight_decay, nesterov, maximize)
-    _run(_MOMENTUM, p, g, block, [(buf, top, True)], numbers)
+    _run(_MOMENTUM, p, g, block, [(buf, top, _SIGNED)], numbers)
 
 
 _ADAM, _MOMENTUM = Written(rules.adam), Written(rules.momentum)
 
 
 def _run(rule, p, g, block, states, numbers):
-    """The rule of p, g, the states and numbers over whole blocks of all; a state is (bytes, largest of each block, signed)."""
+    """The rule of p, g, the states and numbers over whole blocks of all; a state is (bytes, largest of each block, map)."""
     wide = np.dtype(np.float64 if p.dtype == np.float64 else np.float32)
     count, step = -(-p.size // block), max(_TILE // block, 1)
     run, temps = rule(p, g, *[codes for codes, _, _ in states], *numbers)
-    states = [(codes.reshape(-1), top, signed) for codes, top, signed in states]
+    states = [(codes.reshape(-1), top, coded) for codes, top, coded in states]
 
     def part(first, last):
         for b in range(first, last, step):
@@ -79,13 +103,13 @@ def _run(rule, p, g, block, states, numbers):
             for array, tile in ((p, tiles[0]), (g, tiles[1])):
                 for at, piece in _pieces(array, start, stop):
                     np.copyto(tile[at : at + piece.size].reshape(piece.shape), piece, casting="unsafe")
-            for (codes, top, signed), tile in zip(states, tiles[2:], strict=False):
-                _unpack(codes[start:stop], top[some], signed, block, tile)
+            for (codes, top, coded), tile in zip(states, tiles[2:], strict=False):
+                _unpack(codes[start // coded.each : -(-stop // coded.each)], top[some], coded, block, tile)
             run(*tiles[: 2 + len(states)], *numbers, *tiles[2 + len(states) :])
             for at, piece in _pieces(p, start, stop):
                 np.copyto(piece, tiles[0][at : at + piece.size].reshape(piece.shape), casting="unsafe")
-            for (codes, top, signed), tile in zip(states, tiles[2:], strict=False):
-                _pack(tile, signed, block, top[some], codes[start:stop])
+            for (codes, top, coded), tile in zip(states, tiles[2:], strict=False):
+                _pack(tile, coded, block, top[some], codes[start // coded.each : -(-stop // coded.each)])
 
     split(count, part, grain=max(GRAIN // 4 // block, 1))
 
@@ -118,16 +142,20 @@ def _by_block(tile, block):
         yield slice(whole, whole + 1), tile[whole * block :].reshape(1, -1)
 
 
-def _unpack(codes, top, signed, block, out):
+def _unpack(codes, top, coded, block, out):
     """out = the numbers that the codes stand for."""
-    index = scratch(codes.shape, np.int64, 7, 8)
-    np.copyto(index, codes)
-    np.take(_VALUES[signed, out.dtype.char], index, out=out, mode="clip")  # other modes buffer the output
+    index = scratch(out.shape, np.int64, 7, 8)
+    if coded.each == 1:
+        np.copyto(index, codes)
+    else:
+        np.bitwise_and(codes, 15, out=index[::2], casting="unsafe")
+        np.right_shift(codes[: out.size // 2], 4, out=index[1::2], casting="unsafe")
+    np.take(coded.values[out.dtype.char], index, out=out, mode="clip")  # other modes buffer the output
     for some, numbers in _by_block(out, block):
         np.multiply(numbers, top[some, None], out=numbers)
 
 
-def _pack(x, signed, block, top, codes):
+def _pack(x, coded, block, top, codes):
     """codes = the nearest in the map to x divided by its block's largest absolute value, which is written to top."""
     size, index = scratch(x.shape, x.dtype, 0, 8), scratch(x.shape, np.int64, 7, 8)
     np.absolute(x, out=size)
@@ -137,10 +165,15 @@ def _pack(x, signed, block, top, codes):
     for (some, numbers), (_, shares) in zip(_by_block(x, block), _by_block(share, block), strict=True):
         np.divide(numbers, top[some, None], out=shares, casting="unsafe")  # a block of zeros: any code times 0
     np.right_shift(share.view(np.uint32), 16, out=index, casting="unsafe")
-    np.take(_GUESSES[signed], index, out=codes, mode="clip")
-    np.copyto(index, codes)
+    found = codes if coded.each == 1 else scratch(x.shape, np.uint8, 6, 8)
+    np.take(coded.guesses, index, out=found, mode="clip")
+    np.copyto(index, found)
     border = scratch(x.shape, np.float32, 0, 8)
-    np.take(_BORDERS[signed], index, out=border, mode="clip")
+    np.take(coded.borders, index, out=border, mode="clip")
     above = scratch(x.shape, np.bool_, 7, 8)
     np.greater(share, border, out=above)
-    np.add(codes, above.view(np.uint8), out=codes)
+    np.add(found, above.view(np.uint8), out=found)
+    if coded.each == 2:
+        np.copyto(codes, found[::2])
+        np.left_shift(found[1::2], 4, out=found[1::2])
+        np.bitwise_or(codes[: x.size // 2], found[1::2], out=codes[: x.size // 2])

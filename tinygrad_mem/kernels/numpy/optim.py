@@ -223,6 +223,13 @@ def scaled_step(p, g, scale, rate, shrink):
 
 
 @computed
-def growth_limit(norm, before, most, out):
-    """out = what makes an update of this norm at most ``most`` times as long as the one before: 1 after one of norm 0."""
-    return np.where(before > 0, np.minimum(before * most / norm, 1), 1.0)
+def growth_limit(norm, before, growth, out):
+    """out = what makes an update of this norm at most ``growth`` times as long as the one before: 1 after one of norm 0."""
+    return np.where(before > 0, np.minimum(before * growth / norm, 1), 1.0)
+
+
+@_rule()
+def lomo_step(p, g, lr, bound, maximize):
+    """p -= lr * d, d = g or -g, cut to -bound and bound; ``None`` cuts nothing."""
+    d = rules.decayed(p, g, 0, maximize)
+    return {"p": p - (d if bound is None else np.minimum(np.maximum(d, -bound), bound)) * lr}

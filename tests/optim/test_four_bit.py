@@ -1,0 +1,146 @@
+"""4-bit moments: the paper's 16 numbers and its algorithm, step by step; bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tinygrad_mem as tm
+from tests.optim.test_eight_bit import Paper
+from tests.witness import numpy_allocations
+from tinygrad_mem import optim
+from tinygrad_mem.devices import device
+from tinygrad_mem.kernels.dynamic_map import dynamic_map, linear_map
+from tinygrad_mem.kernels.numpy import blockwise
+from tinygrad_mem.scope import local
+
+RULES = {"Adam4bit": {"lr": 0.01}, "AdamW4bit": {"lr": 0.01, "weight_decay": 0.1}}
+every = pytest.mark.parametrize("name", RULES)
+SIGNED = [-0.8875, -0.6625, -0.4375, -0.2125, -0.0775, -0.0325, -0.0055]
+SIGNED += [0.0, 0.0055, 0.0325, 0.0775, 0.2125, 0.4375, 0.6625, 0.8875, 1.0]
+"""The dynamic exponent of 4 bits: the middles of 4, 2 and 1 parts of three decades, with a sign, and 0 and 1."""
+
+
+def test_the_numbers_of_four_bits():
+    np.testing.assert_allclose(dynamic_map(True, 4), SIGNED, rtol=1e-6)
+    np.testing.assert_allclose(linear_map(), [(i + 1) / 16 for i in range(16)])
+
+
+def packed(x: np.ndarray, signed: bool, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    codes, top = np.full(-(-x.size // 2), 255, np.uint8), np.zeros(-(-x.size // block), np.float32)
+    again, coded = np.empty_like(x), blockwise._SIGNED4 if signed else blockwise._LINEAR4
+    local.run(blockwise._pack, x, coded, block, top, codes)
+    local.run(blockwise._unpack, codes, top, coded, block, again)
+    return codes, top, again
+
+
+@given(signed=st.booleans(), block=st.sampled_from([64, 100, 128]), size=st.integers(1, 999), seed=st.integers(0, 99))
+def test_packing_takes_the_nearest_two_in_a_byte(signed: bool, block: int, size: int, seed: int):
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_normal(size) * np.exp(2 * rng.standard_normal(size))).astype(np.float32)
+    x = x if signed else np.abs(x)
+    codes, top, again = packed(x, signed, block)
+    numbers = np.array(SIGNED) if signed else np.arange(1, 17) / 16
+    single = np.stack([codes & 15, codes >> 4], -1).reshape(-1)[:size]
+    scales = np.repeat(top, block)[:size]
+    assert (top == [np.abs(x[i : i + block]).max() for i in range(0, size, block)]).all()
+    distance = np.abs(x / scales - numbers[single])
+    assert (distance <= np.abs((x / scales)[:, None] - numbers).min(1) + 1e-6).all()
+    np.testing.assert_allclose(again, numbers[single] * scales, rtol=1e-6)
+
+
+class Paper4(Paper):
+    """Adam as the paper has it: unpack, update in 32 bits, pack."""
+
+    def nearest(self, x: np.ndarray, signed: bool) -> np.ndarray:
+        numbers, out = np.array(SIGNED) if signed else np.arange(1, 17) / 16, np.empty_like(x)
+        for start in range(0, x.size, self.block):
+            part = x[start : start + self.block]
+            top = np.abs(part).max()
+            out[start : start + self.block] = numbers[np.abs((part / top)[:, None] - numbers).argmin(1)] * top
+        return out
+
+
+@every
+@pytest.mark.parametrize(("size", "block"), [(4096, 128), (10_001, 128), (5_000, 64), (5_000, 4096)])
+def test_steps_are_the_papers(name: str, size: int, block: int, dev: str):
+    rng = np.random.default_rng(0)
+    start = rng.standard_normal(size).astype(np.float32)
+    p = tm.tensor(start, device=dev).requires_grad_()
+    o = getattr(optim, name)([p], block_size=block, **RULES[name])
+    paper = Paper4(start, "AdamW8bit" if name == "AdamW4bit" else "Adam8bit", RULES[name], block)
+    for _ in range(8):
+        g = (rng.standard_normal(size) * np.exp(rng.standard_normal(size))).astype(np.float32)
+        p.grad = tm.tensor(g, device=dev)
+        o.step()
+        paper.step(g)
+        found = p.detach().cpu().numpy()
+        np.testing.assert_allclose(found, paper.p, rtol=1e-5, atol=2e-6)
+        kept = [o.state[p][key].cpu().numpy() for key in ("state1", "absmax1", "state2", "absmax2")]
+        for codes, top, numbers, expected in (
+            (*kept[:2], np.array(SIGNED), paper.m),
+            (*kept[2:], np.arange(1, 17) / 16, paper.v),
+        ):
+            single = np.stack([codes & 15, codes >> 4], -1).reshape(-1)[:size]
+            mine = (numbers[single] * np.repeat(top, block)[:size]).astype(np.float32)
+            assert np.isclose(mine, expected, rtol=1e-4, atol=1e-9).mean() > 0.995, "but for numbers beside a border"
+            expected[...] = mine
+        paper.p = found.copy()
+
+
+@every
+@pytest.mark.parametrize("where", ["cpu", "meta"])
+def test_bytes(name: str, where: str):
+    n = 1 << 20
+    p = tm.zeros(n, device=where, requires_grad=True)
+    p.grad = tm.ones(n, device=where)
+    o = getattr(optim, name)([p], **RULES[name])
+    pool = device(where).pool
+    before = pool.used_bytes()
+    o.step()
+    assert pool.used_bytes() - before == n + 8 * n // 128
+    with numpy_allocations() as sizes:
+        before = pool.used_bytes()
+        o.step()
+        assert pool.used_bytes() == before
+        assert [n for n in sizes if n > 64] == []
+
+
+def test_an_odd_number_of_elements():
+    p = tm.zeros(4097, requires_grad=True)
+    p.grad = tm.ones(4097)
+    o = optim.Adam4bit([p])
+    o.step()
+    assert o.state[p]["state1"].shape == (2049,)
+    assert o.state[p]["absmax1"].shape == (33,)
+    np.testing.assert_allclose(p.detach().numpy(), -1e-3, rtol=1e-4)
+
+
+def test_small_parameters_and_groups_of_32_bits_are_plain():
+    for size, options, bits in ((4095, {}, 32), (4096, {}, 4), (6000, {"optim_bits": 32}, 32)):
+        p, q = (tm.ones(size, requires_grad=True) for _ in range(2))
+        p.grad = q.grad = tm.full((size,), 0.5)
+        o, plain = optim.AdamW4bit([{"params": [p], **options}]), optim.AdamW([q])
+        o.step()
+        plain.step()
+        assert ("state1" in o.state[p]) == (bits == 4)
+        np.testing.assert_allclose(p.detach().numpy(), q.detach().numpy(), rtol=1e-6 if bits == 4 else 0)
+
+
+@every
+def test_in_any_memory_order(name: str, dev: str):
+    rng = np.random.default_rng(0)
+    start, gradient = (rng.standard_normal((70, 90)).astype(np.float32) for _ in range(2))
+    found = []
+    for turned in (False, True):
+        p = tm.tensor(start.T.copy() if turned else start, device=dev)
+        p = (p.t().detach() if turned else p).requires_grad_()
+        g = tm.tensor(gradient if turned else gradient.T.copy(), device=dev)
+        o = getattr(optim, name)([p], block_size=1000, **RULES[name])
+        for _ in range(3):
+            p.grad = g if turned else g.t().detach()
+            o.step()
+        found.append(p.detach().cpu().numpy())
+    np.testing.assert_array_equal(*found)
