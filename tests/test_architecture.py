@@ -25,6 +25,7 @@ RANKS = {
     "models": 8,
     "tips": 8,
     "clinic": 8,
+    "claims": 8,
     "cuda": 8,
     "accelerator": 8,
     "plan": 7,
@@ -72,6 +73,10 @@ SAME_RANK = {
     ("cli", "tips"),
     ("cli", "pytorch"),
     ("cli", "clinic"),
+    ("cli", "claims"),
+    ("claims", "models"),
+    ("claims", "pytorch"),
+    ("claims", "tips"),
     ("clinic", "models"),
     ("clinic", "pytorch"),
     ("tips", "models"),
@@ -83,7 +88,7 @@ SAME_RANK = {
     ("distributed", "techniques"),
     ("techniques", "recompute"),
 }  # in this direction only
-PUBLIC_FACE = ("cli", "clinic", "models", "tips")  # they are users: ``from .. import nn`` is theirs
+PUBLIC_FACE = ("claims", "cli", "clinic", "models", "tips")  # they are users: ``from .. import nn`` is theirs
 LONGEST_FILE, LONGEST_FUNCTION = 420, 80
 LONG_FILES: dict[str, str] = {
     "autograd/core.py": "the core is one file, to be read from top to bottom",

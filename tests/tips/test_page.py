@@ -60,7 +60,7 @@ def test_the_drawing_is_as_high_as_the_bytes(rows: list[Row]):
     assert isinstance(result, Measured)
     top = max(result.before.track.peak, result.after.track.peak)
     for run in (result.before, result.after):
-        drawn = report._timeline("run", run.track, top)
+        drawn = report.timeline("run", run.track, top)
         heights = [float(y) for y in re.findall(r"V([\d.]+)", drawn)]
         assert min(heights) == pytest.approx(report.HEIGHT - 0.95 * report.HEIGHT * run.track.peak / top, abs=0.11)
         assert max(heights) <= report.HEIGHT

@@ -301,6 +301,18 @@ def clinic(
 
 
 @app.command()
+def claims(
+    names: Annotated[list[str] | None, typer.Argument(help="show these claims in full; without any, a table of all")] = None,
+    about: Annotated[str | None, typer.Option(help="only claims whose name, source or words contain this text")] = None,
+    html: Annotated[Path | None, typer.Option(help="write an HTML page to this file")] = None,
+    as_json: AsJson = False,
+    traceback: Traceback = False,
+) -> None:
+    """Judge published figures about memory, found again in bytes: reproduced, explained or refuted; the most wrong first."""
+    _run("claims", locals())
+
+
+@app.command()
 def snapshot(
     file: Annotated[Path, typer.Argument(help="what torch.cuda.memory._dump_snapshot wrote; no code in it is run")],
     what_if: Annotated[

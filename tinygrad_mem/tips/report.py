@@ -96,7 +96,7 @@ def _case(result: Measured | Failed, case: Case) -> str:
     if isinstance(result, Failed):
         return f'{title}<p class="bad">{html.escape(result.message)}</p>'
     top = max(result.before.track.peak, result.after.track.peak, 1)
-    pair = "".join(_timeline(name, run.track, top) for name, run in (("before", result.before), ("after", result.after)))
+    pair = "".join(timeline(name, run.track, top) for name, run in (("before", result.before), ("after", result.after)))
     code = "".join(f"<pre>{html.escape(source)}</pre>" for source in case.source())
     return f"""{title}<p>{html.escape(reason(result))}</p><div class="pair">{pair}</div>{_legend(result)}{_owners(result)}
 <details><summary>the code before and after</summary>{code}</details>"""
@@ -109,7 +109,7 @@ def _legend(result: Measured) -> str:
     return f'<ul class="legend">{"".join(named)}</ul>'
 
 
-def _timeline(name: str, track: Track, top: int) -> str:
+def timeline(name: str, track: Track, top: int) -> str:
     """Bytes in use after each event, stacked by category; ``top`` is the highest of both runs."""
     line = track.timeline()
     at = sample(line, POINTS)

@@ -1,0 +1,22 @@
+"""Published figures about the memory of training, each found again in bytes, and the verdict.
+
+A claim is a record in the list ``CLAIMS`` of a file of ``cases``: the command line, the page and the tests find it there.
+"""
+
+from .cases import CLAIMS as CLAIMS
+from .claim import EXPLAINED as EXPLAINED
+from .claim import REFUTED as REFUTED
+from .claim import REPRODUCED as REPRODUCED
+from .claim import RULES as RULES
+from .claim import VERDICTS as VERDICTS
+from .claim import Claim as Claim
+from .claim import Figure as Figure
+from .claim import Found as Found
+from .claim import Judged as Judged
+from .claim import Part as Part
+from .claim import Source as Source
+from .claim import Verdict as Verdict
+from .claim import by_error as by_error
+from .claim import examine as examine
+from .claim import judge as judge
+from .claim import summary as summary

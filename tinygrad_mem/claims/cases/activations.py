@@ -1,0 +1,181 @@
+"""What a forward keeps for backward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from functools import cache, partial
+
+import tinygrad_mem as tm
+from tinygrad_mem import Tensor, memory, nn
+
+from ...memory import Category, Track
+from ...memory.accounting import account, watch
+from ...models.resnet import resnet50
+from ...models.vgg import vgg16
+from ...nn import functional as F
+from ...techniques import InPlaceABN, compressed
+from ..claim import Claim, Figure, Found, Part, Source, paper, thread
+
+VGG16 = [
+    ("features.0", 224 * 224 * 64, 1_728), ("features.2", 224 * 224 * 64, 36_864), ("features.4", 112 * 112 * 64, 0),
+    ("features.5", 112 * 112 * 128, 73_728), ("features.7", 112 * 112 * 128, 147_456), ("features.9", 56 * 56 * 128, 0),
+    ("features.10", 56 * 56 * 256, 294_912), ("features.12", 56 * 56 * 256, 589_824), ("features.14", 56 * 56 * 256, 589_824),
+    ("features.16", 28 * 28 * 256, 0), ("features.17", 28 * 28 * 512, 1_179_648), ("features.19", 28 * 28 * 512, 2_359_296),
+    ("features.21", 28 * 28 * 512, 2_359_296), ("features.23", 14 * 14 * 512, 0), ("features.24", 14 * 14 * 512, 2_359_296),
+    ("features.26", 14 * 14 * 512, 2_359_296), ("features.28", 14 * 14 * 512, 2_359_296), ("features.30", 7 * 7 * 512, 0),
+    ("classifier.0", 4_096, 102_760_448), ("classifier.3", 4_096, 16_777_216), ("classifier.6", 1_000, 4_096_000),
+]  # fmt: skip
+"""What the course's notes print: (layer here, numbers of its output, weights without biases)."""
+
+
+@cache
+def vgg16_rows() -> list[tuple[str, int, int]]:
+    """The same rows, of a run for one image."""
+    layers, biases = [], {}
+
+    def run() -> None:
+        model = vgg16()
+        biases.update({name: module.bias.numel() for name, module in model.named_modules() if hasattr(module, "bias")})
+        layers.extend(watch(model))
+        out = model(tm.randn(1, 3, 224, 224))
+        memory.mark("forward ends")
+        out.sum().backward()
+
+    found = {layer.name: layer for layer in account(memory.predict(run), layers, "forward ends")}
+    return [(n, math.prod(found[n].output), found[n].parameters - biases.get(n, 0)) for n, _, _ in VGG16]
+
+
+def vgg16_numbers() -> int:
+    return 4 * (3 * 224 * 224 + sum(numbers for _, numbers, _ in vgg16_rows()))
+
+
+@cache
+def one_layer_often() -> Track:
+    """A layer of 1,024 inputs and outputs, applied a hundred times."""
+
+    def run() -> None:
+        layer, x = nn.Linear(1024, 1024), tm.randn(10240, 1024)
+        for _ in range(100):
+            x = layer(x)
+        memory.mark("forward ends")
+
+    return memory.predict(run)
+
+
+def after_forward(track: Track, *categories: Category) -> int:
+    """Bytes in use at the mark "forward ends", of these categories, or of all."""
+    found = track.by_category("forward ends")
+    return sum(size for category, size in found.items() if category in categories or not categories)
+
+
+def _kept(model: Callable[[], nn.Module], shape: tuple[int, ...], bits: int | None = None) -> int:
+    """Activations of a forward, saved in so many bits."""
+
+    def run() -> None:
+        network, x = model(), tm.randn(*shape)
+        if bits is None:
+            y = network(x)
+        else:
+            with compressed(bits):
+                y = network(x)
+        memory.mark("forward ends")
+        y.sum().backward()
+
+    return after_forward(memory.predict(run), Category.ACTIVATION)
+
+
+def inplace_abn() -> Fraction:
+    """What activated batch norm in place saves, of a chain of sixteen convolutions with batch norm and leaky ReLU."""
+
+    def chain(inplace: bool) -> nn.Module:
+        layers: list[nn.Module] = []
+        for _ in range(16):
+            layers.append(nn.Conv2d(64, 64, 3, padding=1, bias=False))
+            layers += [InPlaceABN(64)] if inplace else [nn.BatchNorm2d(64), nn.LeakyReLU(0.01)]
+        return nn.Sequential(*layers)
+
+    shape = (16, 64, 56, 56)
+    return 1 - Fraction(_kept(partial(chain, True), shape), _kept(partial(chain, False), shape))
+
+
+def actnn() -> Found:
+    """How many times smaller the saved activations of ResNet-50 become in 2 bits."""
+    shape = (32, 3, 224, 224)
+    plain, pressed = _kept(resnet50, shape), _kept(resnet50, shape, 2)
+    with_signs = Fraction(plain, pressed + plain // 64)
+    share = Fraction(plain, pressed)
+    return Found(share, (Part("a bit more for each number that a ReLU keeps, at most half of them", with_signs - share, 0),))
+
+
+def attention(tokens: int) -> Fraction:
+    """Peak of attention forward and backward in float16, written out, over that of attention without scores."""
+
+    def by_hand(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.dropout((q @ k.mT * 0.125).softmax(-1), 0.1) @ v
+
+    def without_scores(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
+
+    def peak(how: Callable[[Tensor, Tensor, Tensor], Tensor]) -> int:
+        def run() -> None:
+            q, k, v = (tm.randn(2, 16, tokens, 64, dtype=tm.float16, requires_grad=True) for _ in range(3))
+            how(q, k, v).backward(tm.ones(2, 16, tokens, 64, dtype=tm.float16))
+
+        return memory.predict(run).peak
+
+    return Fraction(peak(by_hand), peak(without_scores))
+
+
+_NOTES = Source("CS231n, Convolutional neural networks, Stanford", "https://cs231n.github.io/convolutional-networks/")
+_FLASH = Source("FlashAttention, README", "https://github.com/Dao-AILab/flash-attention#memory")
+_ATTENTION = "attention with dropout, 16 heads of 64 in float16, forward and backward, predicted: the ratio of the peaks"
+
+CLAIMS = [
+    Claim(
+        "vgg16-rows", _NOTES, "The notes' table of VGG16: outputs and weights, layer by layer.", Figure("21 rows"),
+        "a forward of one image, predicted; rows whose two numbers are those of the run",
+        lambda: sum(found == said for found, said in zip(vgg16_rows(), VGG16, strict=True)),
+    ),
+    Claim(
+        "vgg16-forward", _NOTES, "The outputs of VGG16's layers for one image, summed. The notes write MB for 2**20 bytes.",
+        Figure("about 93 MiB"), "the image, and the output of each layer of the run", vgg16_numbers,
+        "The notes' own rows add up to 15.2 million numbers, and not to their 24 million.",
+    ),
+    Claim(
+        "torchinfo-144", thread("TylerYep/torchinfo", 144),
+        "A layer of 1,024 inputs and outputs, applied 100 times to 10,240 rows: what the tool estimates.", Figure("130.03 MB"),
+        "the forward is predicted; all bytes in use after it", lambda: Found(after_forward(one_layer_often()),
+        track=one_layer_often()),
+        "The tool counts a layer once. Each call makes an output, and the next call keeps it for backward.",
+    ),
+    Claim(
+        "torchinfo-144-measured", thread("TylerYep/torchinfo", 144),
+        "A layer of 1,024 inputs and outputs, applied 100 times to 10,240 rows, as PyTorch measured it on a GPU.",
+        Figure("4,044.004 MiB"), "the forward is predicted; all bytes in use after it",
+        lambda: Found(after_forward(one_layer_often()), track=one_layer_often()),
+    ),
+    Claim(
+        "inplace-abn", paper("1712.02616", "Rota Bulo et al., In-place activated BatchNorm, 2018, abstract"),
+        "What activated batch norm in place saves of a network's memory.", Figure("at most 50 %"),
+        "sixteen convolutions with batch norm and leaky ReLU, predicted both ways; activations after the forward", inplace_abn,
+        "Nearly one of the two buffers of each layer. Parameters, gradients and the convolutions' workspaces stay.",
+    ),
+    Claim(
+        "actnn", paper("2104.14129", "Chen et al., ActNN, 2021, abstract"),
+        "How many times smaller activations become in 2 bits.",
+        Figure("about 12 times"), "ResNet-50 on 32 images, predicted both ways; activations after the forward", actnn,
+        "Theirs keeps the signs of a ReLU beside the 2 bits; ours reads them from the 2 bits.",
+    ),
+    Claim(
+        "flash-attention-2k", _FLASH, "How many times less memory attention of 2,048 tokens takes.", Figure("about 10 times"),
+        _ATTENTION, partial(attention, 2048),
+        "The factor depends on the size of a head, and on what is counted beside the scores.",
+    ),
+    Claim(
+        "flash-attention-4k", _FLASH, "How many times less memory attention of 4,096 tokens takes.", Figure("about 20 times"),
+        _ATTENTION, partial(attention, 4096),
+        "Twice the tokens, twice the factor: the scores are quadratic, the rest is linear.",
+    ),
+]  # fmt: skip

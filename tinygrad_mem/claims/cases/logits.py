@@ -1,0 +1,71 @@
+"""The scores of all words for all tokens, which the loss of a language model is taken of."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any
+
+import tinygrad_mem as tm
+from tinygrad_mem import memory, nn
+
+from ...memory import Track
+from ...nn import functional as F
+from ..claim import Claim, Figure, Found, Source, paper, thread
+
+
+@cache
+def head(tokens: int, vocabulary: int, dtype: Any, width: int = 64, tile: int | None = None) -> Track:
+    """The output projection and its loss: marks "logits" and "loss"."""
+
+    def run() -> None:
+        hidden = tm.randn(tokens, width, dtype=dtype, requires_grad=True)
+        weight = tm.randn(vocabulary, width, dtype=dtype, requires_grad=True)
+        targets = tm.zeros(tokens, dtype=tm.int64)
+        if tile is not None:
+            options = nn.LinearCrossEntropyOptions(batch_chunk_size=tile)
+            F.linear_cross_entropy(hidden, weight, targets, options=options).backward()
+            return
+        logits = F.linear(hidden, weight)
+        memory.mark("logits")
+        F.cross_entropy(logits, targets).backward()
+
+    return memory.predict(run)
+
+
+def logits(tokens: int, vocabulary: int, dtype: Any = tm.bfloat16) -> Found:
+    """Bytes of the logits."""
+    track = head(tokens, vocabulary, dtype)
+    return Found(max(block.requested for block in track.live("logits")), track=track)
+
+
+def saved_by_tiles() -> int:
+    """What a loss in tiles of 1,024 tokens saves for Llama 3's vocabulary and 16,384 tokens in float32."""
+    sizes = (16_384, 128_256, tm.float32, 4096)
+    return head(*sizes).peak - head(*sizes, 1024).peak
+
+
+_CUT = Source("Cut cross-entropy, README", "https://github.com/apple/ml-cross-entropy#readme")
+_LOGITS = "the output projection runs on meta; the block of its result"
+
+CLAIMS = [
+    Claim(
+        "trl-3678", thread("huggingface/trl", 3678), "Logits in bfloat16 of 2 x 256 tokens and 151,665 words.",
+        Figure("310 MB"), _LOGITS, partial(logits, 2 * 256, 151_665),
+        "In float32 they are 310,609,920 bytes: half of them in bfloat16.",
+    ),
+    Claim(
+        "trl-6858", thread("huggingface/trl", 6858, "pull"), "Logits in bfloat16 of 16,384 tokens and 248,320 words.",
+        Figure("16 GB"),
+        _LOGITS, partial(logits, 16_384, 248_320), "In float32 they are 16.3 GB: half of them in bfloat16.",
+    ),
+    Claim(
+        "cut-cross-entropy-logits", _CUT, "Logits in bfloat16 of 8,192 tokens and 256,000 words.", Figure("4,000 MiB"),
+        _LOGITS, partial(logits, 8192, 256_000), "A step needs them twice: their gradient is as large.",
+    ),
+    Claim(
+        "alst-tiled-loss", paper("2506.13996", "Bekman et al., Arctic long sequence training, 2025"),
+        "What a loss in tiles saves for Llama 3's vocabulary and 16k tokens.", Figure("at least 14 GiB"),
+        "head and loss of 16,384 tokens in float32, whole and in tiles of 1,024, predicted: the difference of the peaks",
+        saved_by_tiles,
+    ),
+]  # fmt: skip

@@ -1,0 +1,120 @@
+"""Figures of PyTorch's own programs: each is predicted for a GPU with PyTorch's own autograd, so these need PyTorch."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from importlib import import_module
+from typing import Any
+
+from ...memory import Category
+from ..claim import Claim, Figure, Found, Part, Source, paper, thread
+
+MIB = 1 << 20
+CONTEXT = 1343 * MIB
+"""What the guide reads before the model is loaded: context, kernels, and PyTorch's first segment of 2 MiB."""
+
+
+def _runs() -> Any:
+    """The programs, which import PyTorch."""
+    return import_module("..torch_runs", __package__)
+
+
+def _layer(recompute: bool = False) -> int:
+    return _runs().layer(recompute)
+
+
+def selective() -> Fraction:
+    return 1 - Fraction(_layer(True), _layer())
+
+
+def bert_weights() -> Found:
+    track = _runs().bert_large(None)
+    return Found(CONTEXT + track.peak_reserved - 2 * MIB, track=track)
+
+
+def bert_training() -> Found:
+    track = _runs().bert_large(4)
+    scores = 24 * 4 * 16 * 512 * 512 * 4
+    parts = (
+        Part("an array of scores in each layer that PyTorch of 2022 may have kept beside", 0, scores),
+        Part("kernels and libraries that are loaded later than the first reading", 0, 512 * MIB),
+    )
+    return Found(CONTEXT + track.peak_reserved - 2 * MIB, parts, track)
+
+
+def resnet50_kept() -> Found:
+    """What the forward keeps: its activations, and the images."""
+    track = _runs().resnet50()
+    found = track.by_category(len(track.log) - 1)
+    pooled = 4 * 16 * 2048
+    part = Part("the pooled features, gone when the tool takes its peak, in the backward", -pooled, -pooled)
+    return Found(found[Category.ACTIVATION] + found[Category.INPUT], (part,), track)
+
+
+def resnet50_parameters() -> Found:
+    track = _runs().resnet50()
+    return Found(track.by_category(len(track.log) - 1)[Category.PARAMETER], track=track)
+
+
+_MEGATRON = paper("2205.05198", "Korthikanti et al., Reducing activation recomputation in large transformer models, 2022")
+_LAYER = "a layer of GPT-3 in PyTorch, 2,048 tokens in float16, predicted; bytes that its forward leaves, over numbers of input"
+_ANATOMY = Source(
+    "Hugging Face, Model training anatomy", "https://huggingface.co/docs/transformers/v4.38.2/model_memory_anatomy"
+)
+_TRANSFORMERS = ("torch", "transformers")
+
+CLAIMS = [
+    Claim(
+        "cublas-workspace",
+        Source("PyTorch, CUDA environment variables", "https://docs.pytorch.org/docs/stable/cuda_environment_variables.html"),
+        "The workspace of cuBLAS by default, before Hopper: 2 x 4,096 + 8 x 16 KiB.", Figure("8,519,680 B"),
+        "a first product in PyTorch, predicted: bytes that stay, beside its result", lambda: _runs().workspace(),
+        needs=("torch",),
+        seconds=2,
+    ),
+    Claim(
+        "foreach", Source("PyTorch, torch.optim.Adam", "https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html"),
+        "What a step on lists takes more at its peak, in times of the parameters.", Figure("about 1 times"),
+        "a step of Adam on 64 equal matrices in PyTorch, predicted both ways: the difference of the peaks",
+        lambda: Fraction(_runs().foreach()),
+        "61 of 64: a step on lists has all square roots at once, one after the other has three arrays of one matrix.",
+        needs=("torch",), seconds=1,
+    ),
+    Claim(
+        "transformer-layer",
+        _MEGATRON, "A transformer layer's activations, 34 + 5as/h bytes for each number of its input, for GPT-3.",
+        Figure("114.0 bytes a number"), _LAYER, lambda: Fraction(_layer(), 2048 * 12_288),
+        "32,768 bytes more: mean and deviation of two layer norms, which the formula leaves out.", needs=("torch",), seconds=1,
+    ),
+    Claim(
+        "selective-recompute", _MEGATRON, "What recomputing attention alone saves of these activations, for GPT-3.",
+        Figure("70 %"),
+        "the same layer with torch.utils.checkpoint around the scores, predicted", selective, needs=("torch",), seconds=1,
+    ),
+    Claim(
+        "peft-2196-parameters", thread("huggingface/peft", 2196),
+        "The parameters of ResNet-50 with one output, as MemTracker has them.",
+        Figure("89.68 MiB"), "a forward in PyTorch on the CPU, predicted", resnet50_parameters, needs=("torch",), seconds=2,
+    ),
+    Claim(
+        "peft-2196-activations", thread("huggingface/peft", 2196),
+        "The activations of ResNet-50 for 16 images of 224 x 224, as MemTracker has them.",
+        Figure("1,310.95 MiB"), "a forward in PyTorch on the CPU, predicted; its activations and the images", resnet50_kept,
+        "The tool takes the parts of its peak a moment later.", needs=("torch",), seconds=2,
+    ),
+    Claim(
+        "bert-large-weights", _ANATOMY, "The driver's reading after BERT-large was moved to the GPU.", Figure("2,631 MiB"),
+        "the same in PyTorch, predicted; what its allocator reserves, beside the 1,343 MiB that were there before",
+        bert_weights,
+        "The guide writes MB for 2**20 bytes. 1,279 MiB of weights become 1,288 by the allocator's segments.",
+        needs=_TRANSFORMERS, seconds=6,
+    ),
+    Claim(
+        "bert-large-training",
+        _ANATOMY, "The driver's reading after training BERT-large on batches of 4 x 512 tokens with AdamW.",
+        Figure("14,949 MiB"),
+        "two steps in PyTorch, predicted; what its allocator reserves, beside the 1,343 MiB that were there before",
+        bert_training,
+        "The guide is of January 2022: PyTorch's kernels and the library's model were others.", needs=_TRANSFORMERS, seconds=9,
+    ),
+]  # fmt: skip

@@ -1,0 +1,77 @@
+"""Judged claims in a terminal (rich): the table, wide or narrow, and one claim in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from rich.box import HORIZONTALS
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..memory.render.bars import draw, of_track
+from .claim import EXPLAINED, REFUTED, REPRODUCED, Figure, Found, Judged, Part
+
+NARROW = 100
+"""On terminals with fewer columns, what a claim says stands below its name."""
+STYLES = {REPRODUCED: "green", EXPLAINED: "yellow", REFUTED: "red"}
+
+
+def found_text(judged: Judged) -> str:
+    """What was found: a size in bytes, and in the figure's unit."""
+    if judged.found is None:
+        return f"not run: {' and '.join(judged.claim.missing)} needed"
+    stated, value = judged.claim.stated, Fraction(judged.found.value)
+    whole = f"{int(value):,} B, " if stated.in_bytes and not stated.exact else ""
+    return f"{whole}{stated.shown(value)}"
+
+
+def part_text(stated: Figure, part: Part) -> str:
+    """A part in words, with its size in the figure's unit."""
+    sizes = [stated.shown(Fraction(size)) for size in (part.least, part.most)]
+    return f"{part.what}: " + (sizes[0] if part.least == part.most else f"{sizes[0]} to {sizes[1]}")
+
+
+def table(rows: Sequence[Judged], width: int) -> Table:
+    """A row for each claim."""
+    made = Table(box=HORIZONTALS, pad_edge=False, show_lines=True)
+    made.add_column("claim, verdict", overflow="fold", min_width=20)
+    if width >= NARROW:
+        made.add_column("what it says", overflow="fold")
+    made.add_column("figure", justify="right", overflow="fold", min_width=9)
+    made.add_column("found", justify="right", overflow="fold", min_width=9)
+    for each in rows:
+        name = Text(each.claim.name, "bold")
+        if each.verdict is not None:
+            name.append(f"\n{each.verdict.text}", f"not bold {STYLES[each.verdict.kind]}")
+        says = Text(each.claim.says)
+        first = [name, says] if width >= NARROW else [name.append("\n").append(each.claim.says, "not bold default")]
+        made.add_row(*first, each.claim.stated.text, found_text(each))
+    return made
+
+
+def details(judged: Judged, console: Console) -> None:
+    """Print one claim in full: where it stands, what it says, what is found and how, and where the bytes of the run are."""
+    claim, verdict = judged.claim, judged.verdict
+    title = Text(f"{claim.name}: ", "bold")
+    if verdict is not None:
+        title.append(verdict.text, STYLES[verdict.kind])
+    console.print(title)
+    console.print(Text(f"{claim.says} Figure: {claim.stated.text}."))
+    console.print(Text.assemble(("Source. ", "bold"), f"{claim.source.title}: {claim.source.link}"))
+    console.print(Text.assemble(("Found. ", "bold"), f"{found_text(judged)}: {claim.how}."))
+    for part in () if judged.found is None else judged.found.parts:
+        console.print(Text.assemble(("Beside. ", "bold"), f"{part_text(claim.stated, part)}."))
+    if claim.why:
+        console.print(Text.assemble(("Why. ", "bold"), claim.why))
+    _run(judged.found, console)
+    console.print()
+
+
+def _run(found: Found | None, console: Console) -> None:
+    """The run's bytes over its events, and what they are at its peak."""
+    if found is None or found.track is None:
+        return
+    draw([of_track(found.track, f"the run: peak {found.track.peak:,} bytes in {found.track.at_peak().phase}")], console)
+    console.print(Text(str(found.track.table())))

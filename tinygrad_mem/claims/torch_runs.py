@@ -1,0 +1,153 @@
+"""Programs of PyTorch that claims are about, predicted for a GPU with PyTorch's own autograd. Importing this needs PyTorch."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ..pytorch import Prediction, predict
+
+GPU = "cuda"
+LAYERS, WIDTH = 64, 256
+
+
+def _square_layers(foreach: bool) -> None:
+    layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False, device=GPU) for _ in range(LAYERS))
+    optimizer = torch.optim.Adam(layers.parameters(), foreach=foreach)
+    for _ in range(2):
+        for parameter in layers.parameters():
+            parameter.grad = torch.empty_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def foreach() -> float:
+    """What Adam's step on lists takes more at its peak than one parameter after the other, in times of the parameters."""
+    peaks = [predict(_square_layers, foreach).peak for foreach in (True, False)]
+    return (peaks[0] - peaks[1]) / (4 * LAYERS * WIDTH * WIDTH)
+
+
+def workspace() -> int:
+    """What cuBLAS takes for its first product."""
+
+    def run() -> None:
+        x = torch.empty(256, 256, device=GPU)
+        before.append(torch.cuda.memory_allocated())
+        y = x @ x
+        after.append(torch.cuda.memory_allocated() - 4 * y.numel())
+
+    before: list[int] = []
+    after: list[int] = []
+    predict(run)
+    return after[0] - before[0]
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attention with all its scores."""
+    return F.dropout((q @ k.mT).softmax(-1), 0.1) @ v
+
+
+class MegatronLayer(nn.Module):
+    """A layer of GPT-3, as Megatron writes it: scores in memory, dropout after softmax and after both halves, in float16."""
+
+    def __init__(self, width: int, heads: int, recompute: bool) -> None:
+        super().__init__()
+        self.recompute = recompute
+        options: dict[str, Any] = {"device": GPU, "dtype": torch.float16}
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width, **options), nn.LayerNorm(width, **options)
+        self.qkv, self.out = nn.Linear(width, 3 * width, **options), nn.Linear(width, width, **options)
+        self.up, self.down = nn.Linear(width, 4 * width, **options), nn.Linear(4 * width, width, **options)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, s, h = x.shape
+        q, k, v = (part.view(b, s, self.heads, -1).transpose(1, 2) for part in self.qkv(self.norm1(x)).chunk(3, -1))
+        y = checkpoint(attend, q, k, v, use_reentrant=False) if self.recompute else attend(q, k, v)
+        y = y.transpose(1, 2).reshape(b, s, h)
+        x = x + F.dropout(self.out(y), 0.1)
+        return x + F.dropout(self.down(F.gelu(self.up(self.norm2(x)))), 0.1)
+
+
+@cache
+def layer(recompute: bool = False, width: int = 12_288, heads: int = 96, tokens: int = 2048) -> int:
+    """What the layer keeps for backward of one sequence, beside its parameters and its result."""
+    kept: list[int] = []
+
+    def run() -> None:
+        model = MegatronLayer(width, heads, recompute)
+        x = torch.empty(1, tokens, width, device=GPU, dtype=torch.float16, requires_grad=True)
+        model(x)  # what libraries take at first
+        before = torch.cuda.memory_allocated()
+        y = model(x)
+        kept.append(torch.cuda.memory_allocated() - before - y.nbytes + x.nbytes)
+
+    predict(run)
+    return kept[0]
+
+
+def bert_large(batch: int | None) -> Prediction:
+    """BERT-large for classification: its weights on the GPU, or two steps of AdamW on sequences of 512 tokens."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+    config._attn_implementation = "eager"
+
+    def run() -> None:
+        torch.ones((1, 1)).to(GPU)
+        model = BertForSequenceClassification(config).to(GPU)
+        if batch is None:
+            return
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+        for _ in range(2):
+            ids = torch.zeros(batch, 512, dtype=torch.int64, device=GPU)
+            labels = torch.zeros(batch, dtype=torch.int64, device=GPU)
+            model(input_ids=ids, labels=labels).loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            model.zero_grad(set_to_none=False)  # as PyTorch did by default in 2022
+
+    return predict(run)
+
+
+class Bottleneck(nn.Module):
+    """A block of ResNet-50: three convolutions, a batch norm after each, and a sum."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
+        self.down: nn.Module | None = None
+        if stride > 1 or channels != 4 * width:
+            self.down = nn.Sequential(nn.Conv2d(channels, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        y = F.relu(self.bn2(self.conv2(y)), inplace=True)
+        y = self.bn3(self.conv3(y))
+        y += x if self.down is None else self.down(x)
+        return F.relu(y, inplace=True)
+
+
+@cache
+def resnet50(batch: int = 16) -> Prediction:
+    """A forward of ResNet-50 with one output on images of 224 x 224, on the CPU; at the end its graph is there."""
+
+    def run() -> None:
+        start = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+        blocks, channels = [], 64
+        for width, number, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+            for i in range(number):
+                blocks.append(Bottleneck(channels, width, stride if i == 0 else 1))
+                channels = 4 * width
+        model = nn.Sequential(*start, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1))
+        images = torch.empty(batch, 3, 224, 224)
+        held.extend((model, images, model(images)))
+
+    held: list[object] = []
+    return predict(run, device="cpu")
