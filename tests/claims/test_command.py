@@ -41,7 +41,7 @@ def test_a_claim_in_full_fits(columns: int):
         assert f"Figure: {claim.stated.text}." in text
         assert claim.why in text
     assert "155,304,960 B, 155.30 MB" in text
-    assert "Beside. the square roots of all moments, which PyTorch's step holds at once: 1.22 GB." in text
+    assert "Beside. the square roots of moments that PyTorch's step holds: 1.22 GB." in text
     assert "█" in ran.stdout
     assert (
         text.index("trl-3678: refuted") < text.index("step-after-backward: explained") < text.index("resnet50-parameters: rep")
@@ -74,8 +74,12 @@ def test_the_page_has_each_claim_and_asks_for_nothing(tmp_path: Path):
     assert "refuted: 2.00 times too large" in text
 
 
-def test_a_page_that_cannot_be_written_is_status_1(tmp_path: Path):
-    ran = claims("trl-3678", "--html", str(tmp_path / "nowhere" / "page.html"))
+def test_a_page_that_cannot_be_written_is_status_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(rows: object, path: Path) -> None:
+        raise OSError(f"no space left: {path}")
+
+    monkeypatch.setattr(command.page, "write", full)
+    ran = claims("trl-3678", "--html", str(tmp_path / "page.html"))
     assert ran.exit_code == 1
     assert "claims: no page: " in ran.stderr
     assert "trl-3678" in ran.stdout

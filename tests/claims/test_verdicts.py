@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from tinygrad_mem.claims import Figure, Found, Part, by_error, judge
-from tinygrad_mem.claims.claim import Claim, Judged, Source
+from tinygrad_mem.claims import Counted, Extra, Figure, by_error, judge
+from tinygrad_mem.claims.claim import Claim, Judged, Publication
 from tinygrad_mem.errors import ArgumentError
 
 GB = 10**9
@@ -43,17 +43,17 @@ GB = 10**9
     ],
 )
 def test_the_last_digit_decides(figure: str, found: int | Fraction, kind: str):
-    assert judge(Figure(figure), Found(found)).kind == kind
+    assert judge(Figure(figure), Counted(found)).kind == kind
 
 
 def test_how_exactly_is_said():
-    assert judge(Figure("1,024 B"), Found(1024)).text == "reproduced to the byte"
-    assert judge(Figure("21 rows"), Found(21)).text == "reproduced exactly"
-    assert judge(Figure("1.0 KiB"), Found(1024)).text == "reproduced to its last digit"
-    assert judge(Figure("at most 2 KiB"), Found(1024)).text == "reproduced within its bound"
-    assert judge(Figure("310 MB"), Found(155_304_960)).text == "refuted: 2.00 times too large"
-    assert judge(Figure("130.03 MB"), Found(4_240_445_440)).text == "refuted: 33 times too small"
-    assert judge(Figure("418.18 MiB"), Found(433_241_088)).text == "refuted: 1.012 times too large"
+    assert judge(Figure("1,024 B"), Counted(1024)).text == "reproduced to the byte"
+    assert judge(Figure("21 rows"), Counted(21)).text == "reproduced exactly"
+    assert judge(Figure("1.0 KiB"), Counted(1024)).text == "reproduced to its last digit"
+    assert judge(Figure("at most 2 KiB"), Counted(1024)).text == "reproduced within its bound"
+    assert judge(Figure("310 MB"), Counted(155_304_960)).text == "refuted: 2.00 times too large"
+    assert judge(Figure("130.03 MB"), Counted(4_240_445_440)).text == "refuted: 33 times too small"
+    assert judge(Figure("418.18 MiB"), Counted(433_241_088)).text == "refuted: 1.012 times too large"
 
 
 @pytest.mark.parametrize(
@@ -68,26 +68,26 @@ def test_how_exactly_is_said():
     ],
 )
 def test_parts_explain_only_what_they_reach(least: int, most: int, kind: str):
-    found = judge(Figure("6 GB"), Found(4 * GB, (Part("the rest", least, most),)))
+    found = judge(Figure("6 GB"), Counted(4 * GB, (Extra("the rest", least, most),)))
     assert found.kind == kind
     assert found.off == 1.5
 
 
 def test_parts_add_up_and_can_be_what_a_figure_leaves_out():
-    parts = (Part("a", GB, GB), Part("b", GB, GB))
-    assert judge(Figure("6 GB"), Found(4 * GB, parts)).kind == "explained"
-    assert judge(Figure("6 GB"), Found(4 * GB, parts[:1])).kind == "refuted"
-    assert judge(Figure("6 GB"), Found(8 * GB, (Part("left out", -2 * GB, -2 * GB),))).kind == "explained"
+    parts = (Extra("a", GB, GB), Extra("b", GB, GB))
+    assert judge(Figure("6 GB"), Counted(4 * GB, parts)).kind == "explained"
+    assert judge(Figure("6 GB"), Counted(4 * GB, parts[:1])).kind == "refuted"
+    assert judge(Figure("6 GB"), Counted(8 * GB, (Extra("left out", -2 * GB, -2 * GB),))).kind == "explained"
 
 
 def test_parts_are_not_asked_where_the_figure_is_reproduced():
-    assert judge(Figure("6 GB"), Found(6 * GB, (Part("more", GB, GB),))).kind == "reproduced"
+    assert judge(Figure("6 GB"), Counted(6 * GB, (Extra("more", GB, GB),))).kind == "reproduced"
 
 
 @pytest.mark.parametrize("text", ["31.4", "31.4 gb", "GB", "roughly 3 GB", "-3 GB", "3GB", ""])
 def test_what_is_no_figure_is_refused(text: str):
     with pytest.raises(ArgumentError, match="is no figure: write it as 'about 6 GB', with one of the units B, KiB"):
-        judge(Figure(text), Found(1))
+        judge(Figure(text), Counted(1))
 
 
 @pytest.mark.parametrize(
@@ -105,15 +105,15 @@ def test_numbers_are_shown_in_the_figure_s_unit(figure: str, value: int | Fracti
 
 
 def test_the_most_wrong_come_first():
-    def judged(name: str, figure: str, *parts: Part) -> Judged:
-        claim = Claim(name, Source("", ""), "", Figure(figure), "", lambda: GB)
-        return Judged(claim, Found(GB, parts), judge(claim.stated, Found(GB, parts)))
+    def judged(name: str, figure: str, *parts: Extra) -> Judged:
+        claim = Claim(name, Publication("", ""), "", Figure(figure), "", lambda: GB)
+        return Judged(claim, Counted(GB, parts), judge(claim.stated, Counted(GB, parts)))
 
     rows = [
         judged("right", "1 GB"),
         judged("twice", "2 GB"),
         judged("a third", "0.33 GB"),
-        judged("named", "9 GB", Part("", 8 * GB, 8 * GB)),
+        judged("named", "9 GB", Extra("", 8 * GB, 8 * GB)),
     ]
     left = Judged(rows[0].claim, None, None)
     assert [each.claim.name for each in by_error([left, *rows])] == ["a third", "twice", "named", "right", "right"]

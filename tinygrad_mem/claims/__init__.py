@@ -10,12 +10,12 @@ from .claim import REPRODUCED as REPRODUCED
 from .claim import RULES as RULES
 from .claim import VERDICTS as VERDICTS
 from .claim import Claim as Claim
+from .claim import Counted as Counted
+from .claim import Extra as Extra
 from .claim import Figure as Figure
-from .claim import Found as Found
 from .claim import Judged as Judged
-from .claim import Part as Part
-from .claim import Source as Source
-from .claim import Verdict as Verdict
+from .claim import Publication as Publication
+from .claim import Ruling as Ruling
 from .claim import by_error as by_error
 from .claim import examine as examine
 from .claim import judge as judge

@@ -31,8 +31,8 @@ _FIGURE = re.compile(r"(about |at most |at least )?(\d[\d,]*(?:\.\d+)?) (.+)")
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where the figure was published.
+class Publication:
+    """The place where the figure was published.
 
     Attributes:
         title: with authors and year, or the number of a thread.
@@ -43,14 +43,14 @@ class Source:
     link: str
 
 
-def paper(number: str, title: str) -> Source:
+def paper(number: str, title: str) -> Publication:
     """A paper by its number on arXiv."""
-    return Source(title, f"https://arxiv.org/abs/{number}")
+    return Publication(title, f"https://arxiv.org/abs/{number}")
 
 
-def thread(repository: str, number: int, kind: str = "issues") -> Source:
+def thread(repository: str, number: int, kind: str = "issues") -> Publication:
     """A thread on GitHub; ``kind`` is "issues" or "pull"."""
-    return Source(f"{repository}#{number}", f"https://github.com/{repository}/{kind}/{number}")
+    return Publication(f"{repository}#{number}", f"https://github.com/{repository}/{kind}/{number}")
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Figure:
         return self.unit in ("B", "parameters", "rows") and not self._parts[0]
 
     def range(self) -> tuple[Fraction, Fraction | None]:
-        """What the figure can mean: from the first number to the second, which is not part of it; ``None``: without end.
+        """All that the figure can mean: from the first number up to the second, which is no part of it; ``None``: no end.
 
         A number that is rounded, or cut off, after the last digit that is printed.
         """
@@ -118,7 +118,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Part:
+class Extra:
     """Bytes that the figure has, and the bytes that are found have not, or the other way round (below 0).
 
     Attributes:
@@ -132,8 +132,8 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What is found in place of the figure.
+class Counted:
+    """The number that is found in place of the figure.
 
     Attributes:
         value: bytes, or whatever the figure's unit counts.
@@ -142,7 +142,7 @@ class Found:
     """
 
     value: int | Fraction
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Extra, ...] = ()
     track: Track | None = None
 
 
@@ -163,11 +163,11 @@ class Claim:
     """
 
     name: str
-    source: Source
+    source: Publication
     says: str
     stated: Figure
     how: str
-    find: Callable[[], Found | int | Fraction]
+    find: Callable[[], Counted | int | Fraction]
     why: str = ""
     needs: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -190,8 +190,8 @@ RULES = (
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What follows from a claim's figure and from what was found.
+class Ruling:
+    """The verdict that follows from a claim's figure and from what was found.
 
     Attributes:
         kind: ``"reproduced"``, ``"explained"`` or ``"refuted"``.
@@ -204,7 +204,7 @@ class Verdict:
     off: float
 
 
-def judge(stated: Figure, found: Found) -> Verdict:
+def judge(stated: Figure, found: Counted) -> Ruling:
     """Derive the verdict, by :data:`RULES`. If the source names each byte, a single byte refutes it."""
     low, high = stated.range()
     value = Fraction(found.value)
@@ -212,13 +212,13 @@ def judge(stated: Figure, found: Found) -> Verdict:
         bound = stated.text.startswith("at ")
         whole = "to the byte" if stated.unit == "B" else "exactly"
         exactly = "within its bound" if bound else whole if stated.exact else "to its last digit"
-        return Verdict(REPRODUCED, f"reproduced {exactly}", 1.0)
+        return Ruling(REPRODUCED, f"reproduced {exactly}", 1.0)
     off = float(max(value, stated.value) / min(value, stated.value)) if min(value, stated.value) > 0 else float("inf")
     least, most = (value + sum(getattr(part, end) for part in found.parts) for end in ("least", "most"))
     if found.parts and most >= low and (high is None or least < high):
-        return Verdict(EXPLAINED, "explained: what it includes beside the bytes", off)
+        return Ruling(EXPLAINED, "explained: what it includes beside the bytes", off)
     larger = "large" if stated.value > value else "small"
-    return Verdict(REFUTED, f"refuted: {off:,.{3 if off < 1.1 else 2 if off < 10 else 0}f} times too {larger}", off)
+    return Ruling(REFUTED, f"refuted: {off:,.{3 if off < 1.1 else 2 if off < 10 else 0}f} times too {larger}", off)
 
 
 @dataclass(frozen=True)
@@ -232,8 +232,8 @@ class Judged:
     """
 
     claim: Claim
-    found: Found | None
-    verdict: Verdict | None
+    found: Counted | None
+    verdict: Ruling | None
 
     def data(self) -> dict[str, Any]:
         """As JSON."""
@@ -254,7 +254,7 @@ def examine(claim: Claim) -> Judged:
     if claim.missing:
         return Judged(claim, None, None)
     found = claim.find()
-    found = found if isinstance(found, Found) else Found(found)
+    found = found if isinstance(found, Counted) else Counted(found)
     return Judged(claim, found, judge(claim.stated, found))
 
 
@@ -265,7 +265,7 @@ def by_error(judged: list[Judged]) -> list[Judged]:
 
 
 def summary(judged: list[Judged]) -> str:
-    """How many there are of each verdict, in a sentence."""
+    """The number of each verdict, in a sentence."""
     numbers = [f"{sum(each.verdict is not None and each.verdict.kind == kind for each in judged)} {kind}" for kind in VERDICTS]
     left = sum(each.verdict is None for each in judged)
     return f"{len(judged)} figures: {', '.join(numbers)}" + (f", {left} not run." if left else ".")

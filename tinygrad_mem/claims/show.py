@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..memory.render.bars import draw, of_track
-from .claim import EXPLAINED, REFUTED, REPRODUCED, Figure, Found, Judged, Part
+from .claim import EXPLAINED, REFUTED, REPRODUCED, Counted, Extra, Figure, Judged
 
 NARROW = 100
 """On terminals with fewer columns, what a claim says stands below its name."""
@@ -19,7 +19,7 @@ STYLES = {REPRODUCED: "green", EXPLAINED: "yellow", REFUTED: "red"}
 
 
 def found_text(judged: Judged) -> str:
-    """What was found: a size in bytes, and in the figure's unit."""
+    """The number that was found: a size in bytes, and in the figure's unit."""
     if judged.found is None:
         return f"not run: {' and '.join(judged.claim.missing)} needed"
     stated, value = judged.claim.stated, Fraction(judged.found.value)
@@ -27,7 +27,7 @@ def found_text(judged: Judged) -> str:
     return f"{whole}{stated.shown(value)}"
 
 
-def part_text(stated: Figure, part: Part) -> str:
+def part_text(stated: Figure, part: Extra) -> str:
     """A part in words, with its size in the figure's unit."""
     sizes = [stated.shown(Fraction(size)) for size in (part.least, part.most)]
     return f"{part.what}: " + (sizes[0] if part.least == part.most else f"{sizes[0]} to {sizes[1]}")
@@ -69,7 +69,7 @@ def details(judged: Judged, console: Console) -> None:
     console.print()
 
 
-def _run(found: Found | None, console: Console) -> None:
+def _run(found: Counted | None, console: Console) -> None:
     """The run's bytes over its events, and what they are at its peak."""
     if found is None or found.track is None:
         return

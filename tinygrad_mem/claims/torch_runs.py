@@ -27,13 +27,13 @@ def _square_layers(foreach: bool) -> None:
 
 
 def foreach() -> float:
-    """What Adam's step on lists takes more at its peak than one parameter after the other, in times of the parameters."""
+    """The memory that Adam's step on lists takes more at its peak than the other, in times of the parameters."""
     peaks = [predict(_square_layers, foreach).peak for foreach in (True, False)]
     return (peaks[0] - peaks[1]) / (4 * LAYERS * WIDTH * WIDTH)
 
 
 def workspace() -> int:
-    """What cuBLAS takes for its first product."""
+    """The bytes that cuBLAS takes for its first product."""
 
     def run() -> None:
         x = torch.empty(256, 256, device=GPU)
@@ -75,7 +75,7 @@ class MegatronLayer(nn.Module):
 
 @cache
 def layer(recompute: bool = False, width: int = 12_288, heads: int = 96, tokens: int = 2048) -> int:
-    """What the layer keeps for backward of one sequence, beside its parameters and its result."""
+    """The bytes that the layer keeps for the backward of one sequence, beside its parameters and its result."""
     kept: list[int] = []
 
     def run() -> None:
@@ -99,7 +99,8 @@ def bert_large(batch: int | None) -> Prediction:
 
     def run() -> None:
         torch.ones((1, 1)).to(GPU)
-        model = BertForSequenceClassification(config).to(GPU)
+        model: Any = BertForSequenceClassification(config)
+        model.to(GPU)
         if batch is None:
             return
         optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
@@ -114,7 +115,7 @@ def bert_large(batch: int | None) -> Prediction:
     return predict(run)
 
 
-class Bottleneck(nn.Module):
+class ResidualBlock(nn.Module):
     """A block of ResNet-50: three convolutions, a batch norm after each, and a sum."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
@@ -143,7 +144,7 @@ def resnet50(batch: int = 16) -> Prediction:
         blocks, channels = [], 64
         for width, number, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
             for i in range(number):
-                blocks.append(Bottleneck(channels, width, stride if i == 0 else 1))
+                blocks.append(ResidualBlock(channels, width, stride if i == 0 else 1))
                 channels = 4 * width
         model = nn.Sequential(*start, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1))
         images = torch.empty(batch, 3, 224, 224)

@@ -1,4 +1,4 @@
-"""What a forward keeps for backward."""
+"""Activations: all that a forward keeps for backward."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...models.resnet import resnet50
 from ...models.vgg import vgg16
 from ...nn import functional as F
 from ...techniques import InPlaceABN, compressed
-from ..claim import Claim, Figure, Found, Part, Source, paper, thread
+from ..claim import Claim, Counted, Extra, Figure, Publication, paper, thread
 
 VGG16 = [
     ("features.0", 224 * 224 * 64, 1_728), ("features.2", 224 * 224 * 64, 36_864), ("features.4", 112 * 112 * 64, 0),
@@ -87,7 +87,7 @@ def _kept(model: Callable[[], nn.Module], shape: tuple[int, ...], bits: int | No
 
 
 def inplace_abn() -> Fraction:
-    """What activated batch norm in place saves, of a chain of sixteen convolutions with batch norm and leaky ReLU."""
+    """The share that activated batch norm in place saves, of sixteen convolutions with batch norm and leaky ReLU."""
 
     def chain(inplace: bool) -> nn.Module:
         layers: list[nn.Module] = []
@@ -100,13 +100,13 @@ def inplace_abn() -> Fraction:
     return 1 - Fraction(_kept(partial(chain, True), shape), _kept(partial(chain, False), shape))
 
 
-def actnn() -> Found:
-    """How many times smaller the saved activations of ResNet-50 become in 2 bits."""
+def actnn() -> Counted:
+    """ResNet-50's saved activations, over the same in 2 bits."""
     shape = (32, 3, 224, 224)
     plain, pressed = _kept(resnet50, shape), _kept(resnet50, shape, 2)
     with_signs = Fraction(plain, pressed + plain // 64)
     share = Fraction(plain, pressed)
-    return Found(share, (Part("a bit more for each number that a ReLU keeps, at most half of them", with_signs - share, 0),))
+    return Counted(share, (Extra("a bit more for each number that a ReLU keeps, at most half of them", with_signs - share, 0),))
 
 
 def attention(tokens: int) -> Fraction:
@@ -128,8 +128,8 @@ def attention(tokens: int) -> Fraction:
     return Fraction(peak(by_hand), peak(without_scores))
 
 
-_NOTES = Source("CS231n, Convolutional neural networks, Stanford", "https://cs231n.github.io/convolutional-networks/")
-_FLASH = Source("FlashAttention, README", "https://github.com/Dao-AILab/flash-attention#memory")
+_NOTES = Publication("CS231n, Convolutional neural networks, Stanford", "https://cs231n.github.io/convolutional-networks/")
+_FLASH = Publication("FlashAttention, README", "https://github.com/Dao-AILab/flash-attention#memory")
 _ATTENTION = "attention with dropout, 16 heads of 64 in float16, forward and backward, predicted: the ratio of the peaks"
 
 CLAIMS = [
@@ -146,7 +146,7 @@ CLAIMS = [
     Claim(
         "torchinfo-144", thread("TylerYep/torchinfo", 144),
         "A layer of 1,024 inputs and outputs, applied 100 times to 10,240 rows: what the tool estimates.", Figure("130.03 MB"),
-        "the forward is predicted; all bytes in use after it", lambda: Found(after_forward(one_layer_often()),
+        "the forward is predicted; all bytes in use after it", lambda: Counted(after_forward(one_layer_often()),
         track=one_layer_often()),
         "The tool counts a layer once. Each call makes an output, and the next call keeps it for backward.",
     ),
@@ -154,7 +154,7 @@ CLAIMS = [
         "torchinfo-144-measured", thread("TylerYep/torchinfo", 144),
         "A layer of 1,024 inputs and outputs, applied 100 times to 10,240 rows, as PyTorch measured it on a GPU.",
         Figure("4,044.004 MiB"), "the forward is predicted; all bytes in use after it",
-        lambda: Found(after_forward(one_layer_often()), track=one_layer_often()),
+        lambda: Counted(after_forward(one_layer_often()), track=one_layer_often()),
     ),
     Claim(
         "inplace-abn", paper("1712.02616", "Rota Bulo et al., In-place activated BatchNorm, 2018, abstract"),

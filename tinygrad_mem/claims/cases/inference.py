@@ -1,4 +1,4 @@
-"""What generating text needs: weights, and the keys and values of the tokens so far."""
+"""Memory for generating text: keys and values of the tokens so far."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tinygrad_mem import memory
 from ...models.configuration import configuration
 from ...models.key_values import Cache
 from ...models.published import PUBLISHED
-from ..claim import Claim, Figure, Found, paper
+from ..claim import Claim, Counted, Figure, paper
 
 
-def keys_and_values(tokens: int) -> Found:
+def keys_and_values(tokens: int) -> Counted:
     """The cache of so many tokens, of 40 layers of width 5,120 in float16."""
     config = configuration(PUBLISHED["llama-2-13b"])
 
@@ -23,7 +23,7 @@ def keys_and_values(tokens: int) -> Found:
         del cache
 
     track = memory.predict(run)
-    return Found(sum(block.requested for block in track.live("made")), track=track)
+    return Counted(sum(block.requested for block in track.live("made")), track=track)
 
 
 _PAGED = paper("2309.06180", "Kwon et al., Efficient memory management for LLM serving with PagedAttention, 2023, section 3")

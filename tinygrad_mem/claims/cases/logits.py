@@ -10,7 +10,7 @@ from tinygrad_mem import memory, nn
 
 from ...memory import Track
 from ...nn import functional as F
-from ..claim import Claim, Figure, Found, Source, paper, thread
+from ..claim import Claim, Counted, Figure, Publication, paper, thread
 
 
 @cache
@@ -32,19 +32,19 @@ def head(tokens: int, vocabulary: int, dtype: Any, width: int = 64, tile: int | 
     return memory.predict(run)
 
 
-def logits(tokens: int, vocabulary: int, dtype: Any = tm.bfloat16) -> Found:
+def logits(tokens: int, vocabulary: int, dtype: Any = tm.bfloat16) -> Counted:
     """Bytes of the logits."""
     track = head(tokens, vocabulary, dtype)
-    return Found(max(block.requested for block in track.live("logits")), track=track)
+    return Counted(max(block.requested for block in track.live("logits")), track=track)
 
 
 def saved_by_tiles() -> int:
-    """What a loss in tiles of 1,024 tokens saves for Llama 3's vocabulary and 16,384 tokens in float32."""
+    """The bytes that a loss in tiles of 1,024 tokens saves, for Llama 3's vocabulary and 16,384 tokens in float32."""
     sizes = (16_384, 128_256, tm.float32, 4096)
     return head(*sizes).peak - head(*sizes, 1024).peak
 
 
-_CUT = Source("Cut cross-entropy, README", "https://github.com/apple/ml-cross-entropy#readme")
+_CUT = Publication("Cut cross-entropy, README", "https://github.com/apple/ml-cross-entropy#readme")
 _LOGITS = "the output projection runs on meta; the block of its result"
 
 CLAIMS = [

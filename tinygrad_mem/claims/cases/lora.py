@@ -7,7 +7,7 @@ from tinygrad_mem import nn
 
 from ...memory import Category
 from ...techniques import lora
-from ..claim import Claim, Figure, Found, Part, paper
+from ..claim import Claim, Counted, Extra, Figure, paper
 from .parameters import count
 from .states import kept, stepped
 
@@ -41,11 +41,11 @@ def gpt3() -> nn.Module:
     return nn.ModuleList([*layers, *(nn.LayerNorm(WIDTH) for _ in range(2 * LAYERS + 1))])
 
 
-def fully_trained() -> Found:
+def fully_trained() -> Counted:
     """float16 weights and moments; gradients may all be there, or go one by one."""
     track = stepped(gpt3, tm.optim.Adam, dtype="float16")
     gradients = kept(track, Category.GRADIENT)
-    return Found(kept(track) - gradients, (Part("float16 gradients: none, or all of them at once", 0, gradients),), track)
+    return Counted(kept(track) - gradients, (Extra("float16 gradients: none, or all of them at once", 0, gradients),), track)
 
 
 _LORA = paper("2106.09685", "Hu et al., LoRA: low-rank adaptation of large language models, 2021, section 4.2")

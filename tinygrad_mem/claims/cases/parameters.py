@@ -1,4 +1,4 @@
-"""How many parameters networks have: each network is made on ``meta``, and counted."""
+"""Numbers of parameters: each network is made on ``meta``, and counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...models.llama import llama
 from ...models.published import PUBLISHED
 from ...models.resnet import resnet50, resnet1202
 from ...models.vgg import vgg16
-from ..claim import Claim, Figure, Source, paper
+from ..claim import Claim, Figure, Publication, paper
 
 
 def count(make: Callable[[], nn.Module]) -> int:
@@ -22,14 +22,14 @@ def count(make: Callable[[], nn.Module]) -> int:
         return sum(parameter.numel() for parameter in make().parameters())
 
 
-_GPT2 = Source(
+_GPT2 = Publication(
     "Radford et al., Language models are unsupervised multitask learners, 2019, table 2",
     "https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf",
 )
 _COUNTED = "the network is made on meta, and its parameters are counted"
 
 
-def _claim(name: str, source: Source, says: str, stated: str, make: Callable[[], nn.Module], why: str = "") -> Claim:
+def _claim(name: str, source: Publication, says: str, stated: str, make: Callable[[], nn.Module], why: str = "") -> Claim:
     return Claim(name, source, says, Figure(stated), _COUNTED, partial(count, make), why)
 
 
@@ -49,13 +49,13 @@ CLAIMS = [
     ),
     _claim(
         "resnet50-parameters",
-        Source("PyTorch, torchvision.models.resnet50",
+        Publication("PyTorch, torchvision.models.resnet50",
         "https://docs.pytorch.org/vision/stable/models/generated/torchvision.models.resnet50.html"),
         "ResNet-50 for a thousand classes.", "25,557,032 parameters", resnet50,
     ),
     _claim(
         "vgg16-parameters",
-        Source("CS231n, Convolutional neural networks, Stanford", "https://cs231n.github.io/convolutional-networks/"),
+        Publication("CS231n, Convolutional neural networks, Stanford", "https://cs231n.github.io/convolutional-networks/"),
         "VGG16 for a thousand classes.", "138 million parameters", vgg16,
     ),
     _claim(

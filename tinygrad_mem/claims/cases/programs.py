@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from ...memory import Category
-from ..claim import Claim, Figure, Found, Part, Source, paper, thread
+from ..claim import Claim, Counted, Extra, Figure, Publication, paper, thread
 
 MIB = 1 << 20
 CONTEXT = 1343 * MIB
@@ -27,38 +27,38 @@ def selective() -> Fraction:
     return 1 - Fraction(_layer(True), _layer())
 
 
-def bert_weights() -> Found:
+def bert_weights() -> Counted:
     track = _runs().bert_large(None)
-    return Found(CONTEXT + track.peak_reserved - 2 * MIB, track=track)
+    return Counted(CONTEXT + track.peak_reserved - 2 * MIB, track=track)
 
 
-def bert_training() -> Found:
+def bert_training() -> Counted:
     track = _runs().bert_large(4)
     scores = 24 * 4 * 16 * 512 * 512 * 4
     parts = (
-        Part("an array of scores in each layer that PyTorch of 2022 may have kept beside", 0, scores),
-        Part("kernels and libraries that are loaded later than the first reading", 0, 512 * MIB),
+        Extra("an array of scores in each layer that PyTorch of 2022 may have kept beside", 0, scores),
+        Extra("kernels and libraries that are loaded later than the first reading", 0, 512 * MIB),
     )
-    return Found(CONTEXT + track.peak_reserved - 2 * MIB, parts, track)
+    return Counted(CONTEXT + track.peak_reserved - 2 * MIB, parts, track)
 
 
-def resnet50_kept() -> Found:
-    """What the forward keeps: its activations, and the images."""
+def resnet50_kept() -> Counted:
+    """The bytes that the forward keeps: its activations, and the images."""
     track = _runs().resnet50()
     found = track.by_category(len(track.log) - 1)
     pooled = 4 * 16 * 2048
-    part = Part("the pooled features, gone when the tool takes its peak, in the backward", -pooled, -pooled)
-    return Found(found[Category.ACTIVATION] + found[Category.INPUT], (part,), track)
+    part = Extra("the pooled features, gone when the tool takes its peak, in the backward", -pooled, -pooled)
+    return Counted(found[Category.ACTIVATION] + found[Category.INPUT], (part,), track)
 
 
-def resnet50_parameters() -> Found:
+def resnet50_parameters() -> Counted:
     track = _runs().resnet50()
-    return Found(track.by_category(len(track.log) - 1)[Category.PARAMETER], track=track)
+    return Counted(track.by_category(len(track.log) - 1)[Category.PARAMETER], track=track)
 
 
 _MEGATRON = paper("2205.05198", "Korthikanti et al., Reducing activation recomputation in large transformer models, 2022")
 _LAYER = "a layer of GPT-3 in PyTorch, 2,048 tokens in float16, predicted; bytes that its forward leaves, over numbers of input"
-_ANATOMY = Source(
+_ANATOMY = Publication(
     "Hugging Face, Model training anatomy", "https://huggingface.co/docs/transformers/v4.38.2/model_memory_anatomy"
 )
 _TRANSFORMERS = ("torch", "transformers")
@@ -66,14 +66,14 @@ _TRANSFORMERS = ("torch", "transformers")
 CLAIMS = [
     Claim(
         "cublas-workspace",
-        Source("PyTorch, CUDA environment variables", "https://docs.pytorch.org/docs/stable/cuda_environment_variables.html"),
+        Publication("PyTorch, CUDA environment variables", "https://docs.pytorch.org/docs/stable/cuda_environment_variables.html"),
         "The workspace of cuBLAS by default, before Hopper: 2 x 4,096 + 8 x 16 KiB.", Figure("8,519,680 B"),
         "a first product in PyTorch, predicted: bytes that stay, beside its result", lambda: _runs().workspace(),
         needs=("torch",),
         seconds=2,
     ),
     Claim(
-        "foreach", Source("PyTorch, torch.optim.Adam", "https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html"),
+        "foreach", Publication("PyTorch, torch.optim.Adam", "https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html"),
         "What a step on lists takes more at its peak, in times of the parameters.", Figure("about 1 times"),
         "a step of Adam on 64 equal matrices in PyTorch, predicted both ways: the difference of the peaks",
         lambda: Fraction(_runs().foreach()),

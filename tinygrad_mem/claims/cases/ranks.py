@@ -11,7 +11,7 @@ from tinygrad_mem import memory, nn
 from ...distributed.fsdp import fully_shard
 from ...distributed.optim import ZeroRedundancyOptimizer
 from ...memory import Category, Track
-from ..claim import Claim, Figure, Found, Part, Source, paper
+from ..claim import Claim, Counted, Extra, Figure, Publication, paper
 
 BILLIONS_7_5 = (128, 9536, 6144)
 """Layers, and their two widths: 7.5 billion parameters, whose rows 64 ranks divide."""
@@ -58,31 +58,31 @@ def rank(divided: str, sizes: tuple[int, int, int], ranks: int) -> Track:
     return memory.predict(train, divided, *sizes, world_size=ranks)
 
 
-def counted(divided: str, sizes: tuple[int, int, int] = BILLIONS_7_5, ranks: int = 64) -> Found:
-    """What the paper counts: parameters, gradients and states, without what a step holds for a moment."""
+def counted(divided: str, sizes: tuple[int, int, int] = BILLIONS_7_5, ranks: int = 64) -> Counted:
+    """Parameters, gradients and states, as the paper counts them, without the memory that a step takes for a moment."""
     track = rank(divided, sizes, ranks)
     momentary = (Category.ACTIVATION, Category.INPUT, Category.TEMPORARY)
     held = track.by_category(MARKS[divided])
-    return Found(sum(size for category, size in held.items() if category not in momentary), track=track)
+    return Counted(sum(size for category, size in held.items() if category not in momentary), track=track)
 
 
-def estimated(divided: str) -> Found:
+def estimated(divided: str) -> Counted:
     """DeepSpeed's estimate: 4 bytes a parameter on every rank, or of the largest layer, and 16 or 18 that are divided."""
     layers, wide, narrow = T5_3B
     parameters = layers * wide * narrow
     found = counted(divided, T5_3B, 8)
     if divided == "gradients":
-        parts = (Part("all float16 gradients at once", 2 * parameters * 7 // 8, 2 * parameters * 7 // 8),)
-        parts += (Part("a float32 copy of this rank's gradients", 4 * parameters // 8, 4 * parameters // 8),)
+        parts = (Extra("all float16 gradients at once", 2 * parameters * 7 // 8, 2 * parameters * 7 // 8),)
+        parts += (Extra("a float32 copy of this rank's gradients", 4 * parameters // 8, 4 * parameters // 8),)
     else:
         whole = 4 * 32_128 * 1024
-        parts = (Part("the embedding, the largest layer, whole, and its gradient", whole, whole),)
-        parts += (Part("2 bytes more for each parameter of this rank", 2 * parameters // 8, 2 * parameters // 8),)
-    return Found(found.value, parts, found.track)
+        parts = (Extra("the embedding, the largest layer, whole, and its gradient", whole, whole),)
+        parts += (Extra("2 bytes more for each parameter of this rank", 2 * parameters // 8, 2 * parameters // 8),)
+    return Counted(found.value, parts, found.track)
 
 
 _ZERO = paper("1910.02054", "Rajbhandari et al., ZeRO, 2020, figure 1")
-_ESTIMATORS = Source("DeepSpeed, Memory requirements", "https://deepspeed.readthedocs.io/en/latest/memory.html")
+_ESTIMATORS = Publication("DeepSpeed, Memory requirements", "https://deepspeed.readthedocs.io/en/latest/memory.html")
 _RUN = "one rank of {} runs two steps on meta; what the paper counts, at its place in the step"
 _PEAK = "A step needs more for a moment: gathered layers, buckets and activations."
 

@@ -1,4 +1,4 @@
-"""What a step keeps when activations are computed again, and a step that ends with each gradient."""
+"""Recomputed activations, and optimizers that step in backward."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ...models.resnet import PreActResNet, resnet1001, resnet1202
 from ...nn import functional as F
 from ...recompute.blocks import checkpoint_blocks
 from ...techniques import optimizer_in_backward
-from ..claim import Claim, Figure, Found, Part, Source, paper, thread
+from ..claim import Claim, Counted, Extra, Figure, Publication, paper, thread
 
 
 @cache
@@ -40,7 +40,7 @@ def chen(recomputed: bool) -> tuple[int, float]:
 
 
 class Head(nn.Module):
-    """What follows the last stage of blocks."""
+    """The layers after the last stage of blocks."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -87,15 +87,15 @@ def dtr() -> tuple[int, int, float]:
     return plain, planned, schedule.time / least - 1
 
 
-def dtr_plain() -> Found:
+def dtr_plain() -> Counted:
     """With the outputs of all 1,203 batch norms, which need not be kept: 401 in each stage, where half as much remains."""
     stage = 401 * 4 * 64 * 16 * 32 * 32
     outputs = stage + stage // 2 + stage // 4
-    return Found(dtr()[0], (Part("the outputs of all batch norms", outputs, outputs),))
+    return Counted(dtr()[0], (Extra("the outputs of all batch norms", outputs, outputs),))
 
 
-def boundaries(name: str, tokens: int, layers: int | None = None) -> Found:
-    """What a language model of bfloat16 keeps in a forward that recomputes each block: the blocks' inputs."""
+def boundaries(name: str, tokens: int, layers: int | None = None) -> Counted:
+    """The inputs of blocks: all that a language model in bfloat16 keeps of blocks that are recomputed."""
     config = PUBLISHED[name] | {"max_position_embeddings": 1 << 20}
     config |= {} if layers is None else {"num_hidden_layers": layers}
 
@@ -108,7 +108,7 @@ def boundaries(name: str, tokens: int, layers: int | None = None) -> Found:
     track = memory.predict(run)
     kept = [b.requested for b in track.live("forward ends") if b.category is Category.ACTIVATION]
     size = tokens * config["hidden_size"] * 2
-    return Found(sum(each for each in kept if each == size) - size, track=track)
+    return Counted(sum(each for each in kept if each == size) - size, track=track)
 
 
 class ViT(nn.Module):
@@ -151,11 +151,13 @@ def vit(in_backward: bool) -> Track:
     return memory.predict(steps)
 
 
-def vit_plain() -> Found:
+def vit_plain() -> Counted:
     """PyTorch's step works on lists: one more array for each parameter, for a moment."""
     size = 4 * VIT_PARAMETERS
-    return Found(
-        vit(False).peak, (Part("the square roots of all moments, which PyTorch's step holds at once", size, size),), vit(False)
+    return Counted(
+        vit(False).peak,
+        (Extra("the square roots of moments that PyTorch's step holds", size, size),),
+        vit(False),
     )
 
 
@@ -163,7 +165,7 @@ _CHEN = paper("1604.06174", "Chen et al., Training deep nets with sublinear memo
 _DTR = paper("2006.09616", "Kirisame et al., Dynamic tensor rematerialization, 2021, its artifact")
 _RESNET1001 = "a step of ResNet-1001 on 6 images of 224 x 224, predicted"
 _PLAN = "the fastest schedule of blocks within 2,005 MB, found by a plan; its peak on meta, its time in operations"
-_IN_BACKWARD = Source(
+_IN_BACKWARD = Publication(
     "PyTorch tutorial, How to save memory by fusing the optimizer step into the backward pass",
     "https://docs.pytorch.org/tutorials/intermediate/optimizer_step_in_backward_tutorial.html",
 )
@@ -205,7 +207,7 @@ CLAIMS = [
     Claim(
         "step-in-backward",
         _IN_BACKWARD, "A vision transformer of 304 million parameters under Adam, one image, stepping in backward.",
-        Figure("about 4 GB"), "two steps, predicted; the peak", lambda: Found(vit(True).peak, track=vit(True)), seconds=2,
+        Figure("about 4 GB"), "two steps, predicted; the peak", lambda: Counted(vit(True).peak, track=vit(True)), seconds=2,
     ),
     Claim(
         "step-after-backward",

@@ -1,4 +1,4 @@
-"""What a parameter costs: itself, its gradient, and the optimizer's state."""
+"""The bytes of a parameter, its gradient and its state in the optimizer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...models.precision import Step
 from ...models.published import PUBLISHED
 from ...models.resnet import resnet50
 from ...techniques import optimizer_in_backward
-from ..claim import Claim, Figure, Found, Part, Source, paper, thread
+from ..claim import Claim, Counted, Extra, Figure, Publication, paper, thread
 from .parameters import count
 
 KEPT = (Category.PARAMETER, Category.MASTER_WEIGHT, Category.OPTIMIZER_STATE, Category.GRADIENT)
@@ -53,10 +53,10 @@ def kept(track: Track, *categories: Category) -> int:
     return sum(found.get(category, 0) for category in categories or KEPT)
 
 
-def a_parameter(make: Callable[[], nn.Module], rule: Callable[[Any], Any], **options: Any) -> Found:
+def a_parameter(make: Callable[[], nn.Module], rule: Callable[[Any], Any], **options: Any) -> Counted:
     """Bytes of a parameter, its gradient and its state."""
     track = stepped(make, rule, **options)
-    return Found(Fraction(kept(track), count(make)), track=track)
+    return Counted(Fraction(kept(track), count(make)), track=track)
 
 
 def bert_base_cased() -> nn.Module:
@@ -77,9 +77,9 @@ def masters(parameters: Any) -> tm.optim.Optimizer:
     return tm.optim.Adam(parameters, master_weights=True)
 
 
-def adam() -> Found:
+def adam() -> Counted:
     track = stepped(bert_base_cased, tm.optim.Adam)
-    return Found(Fraction(kept(track, Category.OPTIMIZER_STATE), kept(track, Category.PARAMETER)), track=track)
+    return Counted(Fraction(kept(track, Category.OPTIMIZER_STATE), kept(track, Category.PARAMETER)), track=track)
 
 
 def eight_bit() -> Fraction:
@@ -87,15 +87,15 @@ def eight_bit() -> Fraction:
     return 1 - Fraction(sizes[1], sizes[0])
 
 
-def adafactor() -> Found:
+def adafactor() -> Counted:
     make = llama_of("llama-3.2-3b")
     track = stepped(make, tm.optim.Adafactor)
-    return Found(Fraction(kept(track, Category.OPTIMIZER_STATE), count(make)), track=track)
+    return Counted(Fraction(kept(track, Category.OPTIMIZER_STATE), count(make)), track=track)
 
 
-def bert_in_half() -> Found:
+def bert_in_half() -> Counted:
     track = stepped(bert_base_cased, masters, dtype="float16")
-    return Found(kept(track), track=track)
+    return Counted(kept(track), track=track)
 
 
 @cache
@@ -118,20 +118,20 @@ def _llama_step(in_backward: bool) -> Track:
     return memory.predict(steps)
 
 
-def lomo() -> Found:
+def lomo() -> Counted:
     share = Fraction(_llama_step(True).peak, _llama_step(False).peak)
     baseline = _llama_step(False).peak
     larger = Fraction(_llama_step(True).peak, baseline + 4 * count(llama_of("llama-2-7b")))
-    return Found(share, (Part("float32 gradients in the baseline, up to 4 bytes a parameter more", larger - share, 0),))
+    return Counted(share, (Extra("float32 gradients in the baseline, up to 4 bytes a parameter more", larger - share, 0),))
 
 
-_ANATOMY = Source(
+_ANATOMY = Publication(
     "Hugging Face, Model training anatomy", "https://huggingface.co/docs/transformers/v4.38.2/model_memory_anatomy"
 )
-_ESTIMATE = Source(
+_ESTIMATE = Publication(
     "Hugging Face, accelerate estimate-memory", "https://huggingface.co/docs/accelerate/usage_guides/model_size_estimator"
 )
-_FACTORY = Source("LLaMA-Factory, hardware requirement", "https://github.com/hiyouga/LLaMA-Factory#hardware-requirement")
+_FACTORY = Publication("LLaMA-Factory, hardware requirement", "https://github.com/hiyouga/LLaMA-Factory#hardware-requirement")
 _GRADIENTS_GIVEN = "one step of the optimizer on given gradients, predicted; bytes after it"
 
 CLAIMS = [
@@ -154,14 +154,14 @@ CLAIMS = [
         "As many as in float32: only activations are halved.",
     ),
     Claim(
-        "eight-bit-optimizers", Source("bitsandbytes, 8-bit optimizers", "https://huggingface.co/docs/bitsandbytes/optimizers"),
+        "eight-bit-optimizers", Publication("bitsandbytes, 8-bit optimizers", "https://huggingface.co/docs/bitsandbytes/optimizers"),
         "What an 8-bit optimizer saves of the optimizer's state.", Figure("75 %"),
         _GRADIENTS_GIVEN + ", of Adam and of Adam in 8 bits, for BERT",
         eight_bit, "Each moment takes a byte, and 4 bytes for each block of 2,048; biases and norms stay in 32 bits.",
     ),
     Claim(
         "adafactor-four-bytes",
-        Source("Hugging Face, GPU training guide", "https://huggingface.co/docs/transformers/v4.38.2/perf_train_gpu_one"),
+        Publication("Hugging Face, GPU training guide", "https://huggingface.co/docs/transformers/v4.38.2/perf_train_gpu_one"),
         "Adafactor's state for a model of 3 billion parameters.", Figure("about 4 bytes a parameter"),
         _GRADIENTS_GIVEN + ", for Llama 3.2 of 3 billion parameters", adafactor,
         "Without momentum, as it is used, it keeps a row and a column of each matrix. 4 bytes are one full moment.",
