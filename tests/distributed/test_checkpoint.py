@@ -10,9 +10,11 @@ import pytest
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
 from tests.distributed.ranks import passes, run
+from tests.profiles import some
 from tinygrad_mem import memory, nn
 from tinygrad_mem.distributed import checkpoint
-from tinygrad_mem.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from tinygrad_mem.distributed.checkpoint.boxes import make_up
+from tinygrad_mem.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from tinygrad_mem.nn import functional as F
 
 
@@ -94,6 +96,54 @@ def test_another_number_of_ranks_and_one_process_go_on(tmp_path: Path):
     assert len(list((tmp_path / "a").iterdir())) == 3  # what was left is gone
 
 
+def test_tensor_parallel_ranks_and_stages_save_and_others_load(tmp_path: Path):
+    """Each rank compares its parts with what one process reads of the checkpoint, bit for bit."""
+    every = ["tensor and pipeline", "tensor and data", "pipeline and data"]
+    passes(4, "checkpoint_mesh", "begin", str(tmp_path), *every)
+    for ranks in (2, 4):
+        passes(ranks, "checkpoint_mesh", "go_on", str(tmp_path), *some(every, every[:1]))
+
+
+def test_boxes_make_up_a_tensor():
+    quarters = [((i, j), (2, 3)) for i in (0, 2) for j in (0, 3)]
+    assert make_up((4, 6), quarters)
+    assert not make_up((4, 6), quarters[1:])
+    assert not make_up((4, 6), [*quarters, ((0, 0), (1, 1))])
+    assert not make_up((4, 6), [*quarters[1:], ((0, 0), (2, 2))])
+    assert make_up((5,), [((3,), (2,)), ((0,), (3,))])
+    assert not make_up((5,), [((2,), (3,)), ((0,), (3,))])
+    assert make_up((), [((), ())])
+    assert not make_up((), [])
+    assert make_up((0, 3), [])
+
+
+def test_a_flattened_state_is_that_of_the_parameters_that_are_here(tmp_path: Path):
+    flat = StateDictOptions(flatten_optimizer_state_dict=True)
+    model, optimizer = made()
+    train(model, optimizer, range(2))
+    found = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer, options=flat), strict=True))
+    assert found["optimizer"]["param_groups.blocks.2.up.weight.lr"] == 0.01
+    assert found["optimizer"]["state.blocks.2.up.weight.step"] == 2
+    checkpoint.save(found, checkpoint_id=tmp_path)
+    again, rule = made()
+    state = dict(zip(("model", "optimizer"), get_state_dict(again, rule, options=flat), strict=True))
+    checkpoint.load(state, checkpoint_id=tmp_path)
+    state["optimizer"]["state.elsewhere.step"] = 5
+    given = {"model_state_dict": state["model"], "options": flat}
+    set_state_dict(again, rule, optim_state_dict=state["optimizer"], **given)
+    for p, q in zip(model.parameters(), again.parameters(), strict=True):
+        np.testing.assert_array_equal(q.detach().numpy(), p.detach().numpy())
+        for name in ("exp_avg", "exp_avg_sq"):
+            np.testing.assert_array_equal(rule.state[q][name].numpy(), optimizer.state[p][name].numpy())
+        assert rule.state[q]["step"] == 2
+    assert rule.state_dict()["param_groups"] == optimizer.state_dict()["param_groups"]
+    other = state["optimizer"] | {"param_groups.last.bias.lr": 0.5}
+    with pytest.raises(RuntimeError, match=r"expected the same options of all of first\.weight, .*, last\.bias, found"):
+        set_state_dict(again, rule, optim_state_dict=other, **given)
+    with pytest.raises(NotImplementedError, match="only flatten_optimizer_state_dict is offered"):
+        StateDictOptions(full_state_dict=True)
+
+
 def test_one_process_saves_and_loads(tmp_path: Path):
     model, optimizer = made()
     train(model, optimizer, range(2))
@@ -122,8 +172,15 @@ def test_damaged_files_are_refused_and_nothing_is_changed(tmp_path: Path):
         data.write_bytes(damaged)
         with pytest.raises(ValueError, match=data.name):
             checkpoint.load(mine, checkpoint_id=tmp_path)
+    data.write_bytes(whole)
+    index = tmp_path / "index.safetensors"
+    saved = index.read_bytes()
+    tm.save({"files": [data.name], "shapes": {"x": [2, 2], "y": [3]}, "values": {"x": None, "y": None}}, index)
+    with pytest.raises(ValueError, match=r"x has \[4\], in the index \[2, 2\]"):
+        checkpoint.load({"x": tm.zeros(2, 2)}, checkpoint_id=tmp_path)
+    index.write_bytes(saved)
     tm.save({"a": tm.ones(1)}, tmp_path / data.name)
-    with pytest.raises(ValueError, match="it does not say which rows it has"):
+    with pytest.raises(ValueError, match="it does not say which parts of tensors it has"):
         checkpoint.load(mine, checkpoint_id=tmp_path)
     tm.save({"files": ["../x"], "shapes": {}, "values": {}}, tmp_path / "index.safetensors")
     with pytest.raises(ValueError, match="this is not the index of a checkpoint"):

@@ -8,18 +8,30 @@ from .group import ProcessGroup, ReduceOp
 
 
 class Part:
-    """The mark of a parameter that is divided over ranks, and of its gradient. It refers to neither.
+    """The mark of a parameter that is divided evenly over ranks, and of its gradient. It refers to neither.
 
     Attributes:
         name: the parameter's name, the same on all ranks.
         group: the ranks.
+        axis: the dimension that is divided.
         outer: of what is divided twice: the mark of what was divided before.
         groups: its group, and those of the marks before it.
     """
 
-    def __init__(self, name: str, group: ProcessGroup, outer: Part | None = None) -> None:
-        self.name, self.group, self.outer = name, group, outer
+    def __init__(self, name: str, group: ProcessGroup, axis: int, outer: Part | None = None) -> None:
+        self.name, self.group, self.axis, self.outer = name, group, axis, outer
         self.groups: tuple[ProcessGroup, ...] = (group, *(() if outer is None else outer.groups))
+
+    def within(self, shape: tuple[int, ...], starts: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shape of what was divided, and where a box begins in it.
+
+        Args:
+            shape, starts: the same two of this rank's part.
+        """
+        sizes, begins = list(shape), list(starts)
+        begins[self.axis] += self.group._rank * shape[self.axis]
+        sizes[self.axis] *= self.group.size()
+        return tuple(sizes), tuple(begins)
 
     def total_norm(self, local: Tensor, norm_type: float) -> Tensor:
         """The norm of numbers of all ranks, from the norm of those that this rank has."""
@@ -47,5 +59,8 @@ class Cut(Part):
     """
 
     def __init__(self, name: str, group: ProcessGroup, shape: tuple[int, ...], start: int, outer: Part | None) -> None:
-        super().__init__(name, group, outer)
+        super().__init__(name, group, 0, outer)
         self.shape, self.start = shape, start
+
+    def within(self, shape: tuple[int, ...], starts: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return self.shape, (self.start + starts[0], *starts[1:])

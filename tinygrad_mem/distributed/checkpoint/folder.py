@@ -1,4 +1,4 @@
-"""A checkpoint is a folder: an index, and a safetensors file of each rank with the rows that it holds.
+"""A checkpoint is a folder: an index, and a safetensors file of each rank with its parts of tensors.
 
 The index is written last, in one stroke, and names the files that belong to it. Until then the older checkpoint in the folder
 is whole; afterwards its files are removed. So a folder holds one whole checkpoint at any time, or none.
@@ -6,12 +6,12 @@ is whole; afterwards its files are removed. So a folder holds one whole checkpoi
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import secrets
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,21 +25,12 @@ from ...errors import ArgumentError, DataDependenceError, FileFormatError, NotOf
 from ...files import replacing
 from ...functional import creation
 from ..collectives import all_reduce, broadcast
-from ..cut import Cut
 from ..group import ProcessGroup, ReduceOp
 from ..groups import is_initialized, member
+from .boxes import Box, Together, boxes_of, exchanged, fill, values_of
 
 _INDEX, _STARTS = "index.safetensors", "starts"
 _FILE = re.compile(r"[0-9a-f]{16}-[0-9]{5}\.safetensors")
-
-
-class _Place(NamedTuple):
-    """A tensor of the state dict: the shape of the whole, and the first of the rows that this rank has."""
-
-    tensor: Tensor
-    shape: tuple[int, ...]
-    start: int
-    cut: bool
 
 
 def save(
@@ -53,40 +44,42 @@ def save(
 ) -> None:
     """Write a state dict into the folder ``checkpoint_id``: all of it, or nothing. All ranks call it.
 
-    Each rank writes its rows of the parameters that ``fully_shard`` has cut, and of their optimizer state. What is not cut must
-    be the same on all ranks, and is written once. If a rank fails, or is killed, the folder keeps the checkpoint that it had.
+    Each rank writes its parts of the parameters that ``fully_shard`` and tensor parallel have divided, and of their optimizer
+    state. What several ranks have must be the same on all of them, and is written once. Ranks may have other keys, as stages of
+    a pipeline have: name their parameters as in the whole network. If a rank fails, or is killed, the folder keeps the
+    checkpoint that it had.
 
     Args:
         state_dict: tensors, numbers, strings, ``None``, and dicts and lists of them; see :func:`.state_dict.get_state_dict`.
-        process_group: the ranks; by default all, or this process alone if there is no group.
+        process_group: the ranks; by default all, or this process alone if there is no group. They have all parts together.
         no_dist: this process alone.
         storage_writer, planner: not offered.
 
     Raises:
         RankError: another rank failed.
-        StateDictError: the ranks do not have the same keys, shapes or values.
+        StateDictError: what several ranks have is not the same; or parts of a tensor are missing.
         OSError: this rank could not write.
         DataDependenceError: in a prediction; tensors on ``meta`` have no values.
 
     >>> checkpoint.save({"model": model.state_dict()}, checkpoint_id="step_100")
     """
     group = _group(process_group, no_dist, storage_writer, planner)
-    places = dict(_places(state_dict, group))
-    if any(place.tensor.is_meta for place in places.values()):
+    boxes = boxes_of(state_dict)
+    if any(box.tensor.is_meta for box in boxes.values()):
         raise DataDependenceError("checkpoint.save: tensors on meta have no values")
-    _agree(group, state_dict, places)
+    values = values_of(state_dict)
+    _together(group, lambda: files.save([values], io.BytesIO()), "write its values")
+    every = Together(group, boxes, values)
     me, folder, token = _rank(group), Path(checkpoint_id), _token(group)
     names = [f"{token}-{rank:05}.safetensors" for rank in range(1 if group is None else group.size())]
 
     def write() -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        mine = {key: place for key, place in places.items() if place.tensor.numel() and (place.cut or me == 0)}
-        _write(folder / names[me], mine)
+        _write(folder / names[me], every.written_by(me, boxes))
 
     def commit() -> None:
         if me == 0:
-            shapes = {key: list(place.shape) for key, place in places.items()}
-            files.save({"files": names, "shapes": shapes, "values": _values(state_dict)}, folder / _INDEX)
+            files.save({"files": names, "shapes": every.shapes, "values": every.values}, folder / _INDEX)
             for path in folder.iterdir():
                 if _FILE.fullmatch(path.name) and path.name not in names:
                     path.unlink(missing_ok=True)
@@ -112,9 +105,10 @@ def load(
 ) -> None:
     """Read a checkpoint into the tensors of ``state_dict``, and its other values into the dict. All ranks call it.
 
-    Each rank reads its rows. The number of ranks may differ from that which saved, and one process can read all. Each key of
-    the dict must be there, with all that is below it; other keys of the checkpoint are left out. If a rank cannot read, nothing
-    is changed on any. Until then this rank's rows are twice in memory: once on the host, outside of the pool.
+    Each rank reads its parts. The ranks may be divided in another way than those that saved, and one process can read all. Each
+    key of the dict must be there, with all that is below it, or is below it on another rank; other keys of the checkpoint are
+    left out. If a rank cannot read, nothing is changed on any. Until then this rank's parts are twice in memory: once on the
+    host, outside of the pool.
 
     Args, raises: as :func:`save`; and
         StateDictError: keys or shapes do not fit; the message lists them.
@@ -126,90 +120,37 @@ def load(
     """
     group = _group(process_group, no_dist, storage_reader, planner)
     found: list[tuple[Tensor, np.ndarray]] = []
+    boxes = boxes_of(state_dict)
+    known = {key for keys in exchanged(group, list(boxes)) for key in keys}
 
     def read() -> Any:
         folder = Path(checkpoint_id)
         index = _index(folder)
-        places = dict(_places(state_dict, group))
-        _check(state_dict, places, index)
-        rows = _Rows(folder, index["files"])
-        found.extend((place.tensor, rows.read(key, place)) for key, place in places.items())
+        _check(state_dict, boxes, known, index)
+        pieces = _Pieces(folder, index["files"])
+        found.extend((box.tensor, pieces.read(key, box)) for key, box in boxes.items())
         return index["values"]
 
     values = _together(group, read, "read the checkpoint")
     for tensor, host in found:
         tensor.device.upload(host, tensor.array)
         tensor.storage.written("checkpoint.load")
-    _fill(state_dict, values)
+    fill(state_dict, values)
 
 
-# --- what is in a state dict
+def _check(state_dict: dict, boxes: dict[str, Box], known: set[str], index: dict) -> None:
+    """Check that the checkpoint has all of the state dict, and no more below its keys than the ``known`` of all ranks.
 
-
-def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in it, by dotted path."""
-    if isinstance(value, Tensor):
-        yield ".".join(path), value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _leaves(item, (*path, str(key)))
-    elif isinstance(value, (list, tuple)):
-        for i, item in enumerate(value):
-            yield from _leaves(item, (*path, str(i)))
-
-
-def _places(state_dict: Any, group: ProcessGroup | None) -> Iterator[tuple[str, _Place]]:
-    for key, tensor in _leaves(state_dict):
-        cut = tensor._shard
-        if cut is None:
-            yield key, _Place(tensor, tensor.array.shape, 0, False)
-            continue
-        if not isinstance(cut, Cut) or cut.outer is not None:
-            raise NotOfferedError(
-                f"checkpoint: {key} is divided by tensor parallel, which is not offered: save() each rank's part"
-            )
-        if group is None or tuple(cut.group.ranks) != tuple(group.ranks):
-            raise ArgumentError(
-                f"checkpoint: {key} is cut over the ranks {list(cut.group.ranks)}: give that process_group, found "
-                f"{None if group is None else list(group.ranks)}"
-            )
-        yield key, _Place(tensor, cut.shape, cut.start, True)
-
-
-def _values(value: Any) -> Any:
-    """The state dict with ``None`` in place of tensors."""
-    if isinstance(value, dict):
-        return {key: _values(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)([_values(item) for item in value])
-    return None if isinstance(value, Tensor) else value
-
-
-def _fill(mine: Any, values: Any, below: bool = False) -> Any:
-    """``mine``, whose tensors are loaded, with the other values, in place. ``below`` the first level it gets new keys too."""
-    if isinstance(mine, Tensor):
-        return mine
-    if isinstance(mine, dict) and isinstance(values, dict):
-        for key, value in values.items():
-            if key in mine:
-                mine[key] = _fill(mine[key], value, True)
-            elif below and value is not None:
-                mine[key] = value
-        return mine
-    if isinstance(mine, (list, tuple)) and any(True for _ in _leaves(mine)):
-        return type(mine)([_fill(a, b, True) for a, b in zip(mine, values, strict=True)])
-    return values
-
-
-def _check(state_dict: dict, places: dict[str, _Place], index: dict) -> None:
-    """Raises: StateDictError: the checkpoint lacks something of the state dict, or has more below its keys."""
+    Raises:
+        StateDictError: it has not.
+    """
     shapes = index["shapes"]
-    problems = [f"{key} is not in the checkpoint" for key in places if key not in shapes]
+    problems = [f"{key} is not in the checkpoint" for key in boxes if key not in shapes]
     problems += [f"{key} is not in the checkpoint" for key in state_dict if key not in index["values"]]
     for key, shape in shapes.items():
-        if key in places and tuple(shape) != places[key].shape:
-            problems.append(f"{key} has shape {list(places[key].shape)}, in the checkpoint {shape}")
-        if key not in places and any(key == top or key.startswith(f"{top}.") for top in map(str, state_dict)):
+        if key in boxes and tuple(shape) != boxes[key].shape:
+            problems.append(f"{key} has shape {list(boxes[key].shape)}, in the checkpoint {shape}")
+        if key not in known and any(key == top or key.startswith(f"{top}.") for top in map(str, state_dict)):
             problems.append(f"{key} is in the checkpoint, not in the state dict")
     if problems:
         raise StateDictError(
@@ -222,12 +163,12 @@ def _check(state_dict: dict, places: dict[str, _Place], index: dict) -> None:
 # --- files
 
 
-def _write(path: Path, places: dict[str, _Place]) -> None:
-    starts = {_STARTS: json.dumps({key: place.start for key, place in places.items()})}
+def _write(path: Path, boxes: dict[str, Box]) -> None:
+    starts = {_STARTS: json.dumps({key: list(box.starts) for key, box in boxes.items()})}
     with replacing(path) as file:
-        shapes = {key: (place.tensor.dtype, tuple(place.tensor.shape)) for key, place in places.items()}
+        shapes = {key: (box.tensor.dtype, tuple(box.tensor.shape)) for key, box in boxes.items()}
         for key in safetensors.write_header(file, shapes, starts):
-            array = np.ascontiguousarray(places[key].tensor.detach()._host())
+            array = np.ascontiguousarray(boxes[key].tensor.detach()._host())
             file.write(array.reshape(-1).view(np.uint8).data)
 
 
@@ -252,11 +193,35 @@ def _named(folder: Path, name: str) -> bool:
     return (folder / _INDEX).exists() and name in _index(folder)["files"]
 
 
-class _Rows:
-    """The rows of all tensors in the files of a checkpoint."""
+class _Piece(NamedTuple):
+    """A box of a tensor in a file."""
+
+    path: Path
+    at: int  # the first byte of the file's data
+    entry: safetensors.Entry
+    starts: tuple[int, ...]
+
+    def rows(self, first: int, last: int) -> np.ndarray:
+        """Some of its rows. A number is a row.
+
+        Raises:
+            FileFormatError: the file ends before.
+        """
+        shape = self.entry.shape or (1,)
+        row = (self.entry.end - self.entry.begin) // shape[0]
+        with self.path.open("rb") as file:
+            file.seek(self.at + self.entry.begin + first * row)
+            host = np.frombuffer(file.read((last - first) * row), np.uint8)
+        if host.size != (last - first) * row:
+            raise FileFormatError(f"{self.path}: the file ended inside tensor {self.entry.name!r}")
+        return host.view(self.entry.dtype).reshape(last - first, *shape[1:])
+
+
+class _Pieces:
+    """The boxes of all tensors in the files of a checkpoint."""
 
     def __init__(self, folder: Path, names: list[str]) -> None:
-        self._pieces: dict[str, list[tuple[Path, int, safetensors.Entry, int]]] = {}
+        self._pieces: dict[str, list[_Piece]] = {}
         for name in names:
             path = folder / name
             with path.open("rb") as file:
@@ -265,33 +230,33 @@ class _Rows:
             try:
                 starts = json.loads(metadata[_STARTS])
                 for entry in entries:
-                    self._pieces.setdefault(entry.name, []).append((path, at, entry, int(starts[entry.name])))
+                    begin = tuple(map(int, starts[entry.name]))
+                    if len(begin) != len(entry.shape):
+                        raise ValueError(entry.name)
+                    self._pieces.setdefault(entry.name, []).append(_Piece(path, at, entry, begin))
             except (KeyError, TypeError, ValueError):
-                raise FileFormatError(f"{path}: it does not say which rows it has") from None
+                raise FileFormatError(f"{path}: it does not say which parts of tensors it has") from None
 
-    def read(self, key: str, place: _Place) -> np.ndarray:
-        """The rows that ``place`` has, in its dtype.
+    def read(self, key: str, box: Box) -> np.ndarray:
+        """The box that ``box`` has, in its dtype.
 
         Raises:
-            FileFormatError: some of them are in no file.
+            FileFormatError: some of it is in no file.
         """
-        out = np.empty(place.tensor.array.shape, place.tensor.dtype)
-        whole = out.reshape(1, -1) if not place.shape else out.reshape(out.shape[0], -1) if out.size else out
-        left = len(whole) if out.size else 0
-        for path, at, entry, start in self._pieces.get(key, ()) if left else ():
-            rows = entry.shape[0] if entry.shape else 1
-            first, last = max(start, place.start), min(start + rows, place.start + len(whole))
-            if first < last:
-                row = (entry.end - entry.begin) // rows
-                with path.open("rb") as file:
-                    file.seek(at + entry.begin + (first - start) * row)
-                    host = np.frombuffer(file.read((last - first) * row), np.uint8)
-                if host.size != (last - first) * row:
-                    raise FileFormatError(f"{path}: the file ended inside tensor {key!r}")
-                whole[first - place.start : last - place.start] = host.view(entry.dtype).reshape(last - first, -1)
-                left -= last - first
+        out = np.empty(box.tensor.array.shape, box.tensor.dtype)
+        target, begin, left = out.reshape(out.shape or (1,)), np.array(box.starts or (0,)), out.size
+        for piece in self._pieces.get(key, ()) if left else ():
+            starts, shape = np.array(piece.starts or (0,)), piece.entry.shape or (1,)
+            if starts.shape != begin.shape:
+                raise FileFormatError(f"{piece.path}: {key} has {list(piece.entry.shape)}, in the index {list(box.shape)}")
+            low, high = np.maximum(starts, begin), np.minimum(starts + shape, begin + target.shape)
+            if (low < high).all():
+                rows, *rest = map(slice, low - starts, high - starts)
+                given = piece.rows(rows.start, rows.stop)[(slice(None), *rest)]
+                target[tuple(map(slice, low - begin, high - begin))] = given
+                left -= given.size
         if left:
-            raise FileFormatError(f"{key}: {left} of {len(whole)} rows are in no file of the checkpoint")
+            raise FileFormatError(f"{key}: {left} of {out.size} elements are in no file of the checkpoint")
         return out
 
 
@@ -321,25 +286,6 @@ def _token(group: ProcessGroup | None) -> str:
         broadcast(number, group=group, group_src=0)
         made = int(number.item())
     return f"{made:016x}"
-
-
-def _agree(group: ProcessGroup | None, state_dict: dict, places: dict[str, _Place]) -> None:
-    """Raises: StateDictError: the ranks do not save the same keys, shapes and values."""
-    if group is None:
-        return
-    sums = {"the keys and other values": zlib.crc32(repr((list(places), _values(state_dict))).encode())}
-    if _reduced(group, [len(places)], ReduceOp.MIN) == _reduced(group, [len(places)], ReduceOp.MAX):
-        for key, place in places.items():
-            text = repr((place.shape, str(place.tensor.dtype), place.cut)).encode()
-            sums[key] = zlib.crc32(text if place.cut else text + np.ascontiguousarray(place.tensor.detach()._host()).tobytes())
-    numbers = list(sums.values())
-    low, high = _reduced(group, numbers, ReduceOp.MIN), _reduced(group, numbers, ReduceOp.MAX)
-    differing = [name for name, a, b in zip(sums, low, high, strict=True) if a != b]
-    if differing:
-        raise StateDictError(
-            f"checkpoint.save: the ranks do not have the same: {', '.join(differing[:20])}. Of what is not cut by fully_shard, "
-            "all ranks must have the same values"
-        )
 
 
 def _reduced(group: ProcessGroup, numbers: list[int], op: ReduceOp) -> list[int]:

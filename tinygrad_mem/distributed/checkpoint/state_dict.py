@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from ...errors import NotOfferedError
+from ...errors import NotOfferedError, StateDictError
 from ...nn.module import Module
 from ...optim.optimizer import Optimizer
 
 
-def get_state_dict(model: Module, optimizers: Optimizer | Iterable[Optimizer]) -> tuple[dict[str, Any], dict[str, Any]]:
+@dataclass(frozen=True)
+class StateDictOptions:
+    """Options of :func:`get_state_dict` and :func:`set_state_dict`, with PyTorch's names and defaults.
+
+    Attributes:
+        flatten_optimizer_state_dict: one level, with a key for each value of each parameter: ``state.NAME.exp_avg``,
+            ``param_groups.NAME.lr``. Stages of a pipeline save this form, because each has other parameters.
+        full_state_dict, cpu_offload, ignore_frozen_params, keep_submodule_prefixes, strict, broadcast_from_rank0: not offered,
+            but for their defaults.
+
+    Raises:
+        NotOfferedError: another option is set.
+    """
+
+    full_state_dict: bool = False
+    cpu_offload: bool = False
+    ignore_frozen_params: bool = False
+    keep_submodule_prefixes: bool = True
+    strict: bool = True
+    broadcast_from_rank0: bool = False
+    flatten_optimizer_state_dict: bool = False
+
+    def __post_init__(self) -> None:
+        given = self.full_state_dict, self.cpu_offload, self.ignore_frozen_params, self.broadcast_from_rank0
+        if any(given) or not (self.keep_submodule_prefixes and self.strict):
+            raise NotOfferedError("StateDictOptions: only flatten_optimizer_state_dict is offered")
+
+
+def get_state_dict(
+    model: Module, optimizers: Optimizer | Iterable[Optimizer], *, options: StateDictOptions | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The state of a model and of its optimizer, for ``checkpoint.save`` and ``checkpoint.load``.
 
     State arrays that the optimizer has not made yet are made, so that there is something to load into.
@@ -21,16 +53,15 @@ def get_state_dict(model: Module, optimizers: Optimizer | Iterable[Optimizer]) -
     """
     optimizer = _one(optimizers)
     state = model.state_dict()
-    name_of = {id(p): name for name, p in model.named_parameters()}
     due = [(group, p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     for p, made in optimizer._fresh(due).items():
         optimizer.state[p].update(made)
-    given = optimizer.state_dict()
-    every = [p for group in optimizer.param_groups for p in group["params"]]
-    numbers = [n for group in given["param_groups"] for n in group["params"]]
-    names = {number: name_of[id(p)] for number, p in zip(numbers, every, strict=True)}
-    groups = [{**group, "params": [names[n] for n in group["params"]]} for group in given["param_groups"]]
-    return state, {"state": {names[n]: values for n, values in given["state"].items()}, "param_groups": groups}
+    given, names = optimizer.state_dict(), _names(model, optimizer)
+    numbers = [group["params"] for group in given["param_groups"]]
+    every = dict(zip(chain(*numbers), chain(*names), strict=True))
+    groups = [{**group, "params": list(of)} for group, of in zip(given["param_groups"], names, strict=True)]
+    found = {"state": {every[n]: values for n, values in given["state"].items()}, "param_groups": groups}
+    return state, _flat(found) if options is not None and options.flatten_optimizer_state_dict else found
 
 
 def set_state_dict(
@@ -39,15 +70,54 @@ def set_state_dict(
     *,
     model_state_dict: dict[str, Any],
     optim_state_dict: dict[str, Any],
+    options: StateDictOptions | None = None,
 ) -> None:
     """Give a model and its optimizer the state that :func:`get_state_dict` made and ``checkpoint.load`` filled.
+
+    Of a flattened state, what belongs to other parameters is left out.
 
     Raises:
         StateDictError, ValueError: it does not fit.
     """
     optimizer = _one(optimizers)
+    if options is not None and options.flatten_optimizer_state_dict:
+        optim_state_dict = _nested(optim_state_dict, _names(model, optimizer))
     model.load_state_dict(model_state_dict)
     optimizer.load_state_dict(optim_state_dict)
+
+
+def _names(model: Module, optimizer: Optimizer) -> list[list[str]]:
+    """The names of the parameters of each group."""
+    name_of = {id(p): name for name, p in model.named_parameters()}
+    return [[name_of[id(p)] for p in group["params"]] for group in optimizer.param_groups]
+
+
+def _flat(nested: dict[str, Any]) -> dict[str, Any]:
+    flat = {f"state.{name}.{key}": v for name, values in nested["state"].items() for key, v in values.items()}
+    for group in nested["param_groups"]:
+        options = [(key, value) for key, value in group.items() if key != "params"]
+        flat |= {f"param_groups.{name}.{key}": value for name in group["params"] for key, value in options}
+    return flat
+
+
+def _nested(flat: dict[str, Any], names: list[list[str]]) -> dict[str, Any]:
+    """As :func:`_flat` was given it, of the parameters with these names, a list for each group.
+
+    Raises:
+        StateDictError: parameters of a group have other options, or none.
+    """
+    found: dict[str, dict[str, dict[str, Any]]] = {"state": {}, "param_groups": {}}
+    for key, value in flat.items():
+        path, _, last = key.rpartition(".")
+        kind, _, name = path.partition(".")
+        found.setdefault(kind, {}).setdefault(name, {})[last] = value
+    state, options, groups = found["state"], found["param_groups"], []
+    for of in names:
+        given = [options.get(name) for name in of]
+        if given[0] is None or given != given[:1] * len(of):
+            raise StateDictError(f"set_state_dict: expected the same options of all of {', '.join(of)}, found {given}")
+        groups.append({"params": of, **given[0]})
+    return {"state": {name: state[name] for of in names for name in of if name in state}, "param_groups": groups}
 
 
 def _one(optimizers: Any) -> Optimizer:

@@ -250,7 +250,7 @@ def _divide(module: Module, name: str, group: ProcessGroup, axis: int) -> None:
         part = whole.device.empty(own_part(whole.array, group, axis).shape, whole.dtype)
         whole.device.kernels.copy(own_part(whole.array, group, axis), out=part)
         whole._part = axis, Parameter(Tensor._wrap(part, whole.device), whole.requires_grad)
-        whole._part[1]._shard = Part(f"{type(module).__name__}.{name}", group)
+        whole._part[1]._shard = Part(f"{type(module).__name__}.{name}", group, axis)
     if whole._part[0] != axis:
         raise ArgumentError(
             f"parallelize_module: two modules share {name} {list(whole.shape)}, and divide it along dimensions "

@@ -1,0 +1,193 @@
+"""The tensors and values of a state dict, and what several ranks have of them together.
+
+A rank has a box of a tensor: all of it, or a part that ``fully_shard`` and tensor parallel have left to it. Several ranks may
+have the same box, which one of them writes then; and ranks may have other keys, as the stages of a pipeline have.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import io as files
+from ...autograd.tensor import Tensor
+from ...errors import StateDictError
+from ...functional import creation
+from ..collectives import all_gather_into_tensor
+from ..group import ProcessGroup
+
+Ints = tuple[int, ...]
+
+
+class Box(NamedTuple):
+    """A tensor of this rank: the shape of the whole, and where in it the box that it has begins."""
+
+    tensor: Tensor
+    shape: Ints
+    starts: Ints
+
+    def extent(self) -> tuple[Ints, Ints]:
+        """The place where it begins, and its shape."""
+        return self.starts, tuple(self.tensor.array.shape)
+
+
+def boxes_of(state_dict: Any) -> dict[str, Box]:
+    """The tensors in it, by dotted path."""
+    found = {}
+    for key, tensor in _leaves(state_dict):
+        shape, starts, mark = tuple(tensor.array.shape), (0,) * tensor.ndim, tensor._shard
+        while mark is not None:
+            shape, starts = mark.within(shape, starts)
+            mark = mark.outer
+        found[key] = Box(tensor, shape, starts)
+    return found
+
+
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield ".".join(path), value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, (*path, str(key)))
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(value):
+            yield from _leaves(item, (*path, str(i)))
+
+
+def values_of(value: Any) -> Any:
+    """The state dict with ``None`` in place of tensors."""
+    if isinstance(value, dict):
+        return {key: values_of(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)([values_of(item) for item in value])
+    return None if isinstance(value, Tensor) else value
+
+
+def fill(mine: Any, values: Any, below: bool = False) -> Any:
+    """``mine``, whose tensors are loaded, with the other values, in place. ``below`` the first level it gets new keys too."""
+    if isinstance(mine, Tensor):
+        return mine
+    if isinstance(mine, dict) and isinstance(values, dict):
+        for key, value in values.items():
+            if key in mine:
+                mine[key] = fill(mine[key], value, True)
+            elif below and value is not None:
+                mine[key] = value
+        return mine
+    if isinstance(mine, (list, tuple)) and any(True for _ in _leaves(mine)):
+        return type(mine)([fill(a, b, True) for a, b in zip(mine, values, strict=True)])
+    return values
+
+
+# --- several ranks
+
+
+def exchanged(group: ProcessGroup | None, value: Any) -> list[Any]:
+    """The ``value`` of each rank: numbers, strings, ``None``, and dicts and lists of them."""
+    if group is None:
+        return [value]
+    text = io.BytesIO()
+    files.save([value], text)
+    size = creation.tensor([text.tell()], device=group.device_type)
+    sizes = creation.zeros(group.size(), dtype=size.dtype, device=group.device_type)
+    all_gather_into_tensor(sizes, size, group)
+    longest = max(sizes.tolist())
+    mine = creation.tensor(np.frombuffer(text.getvalue().ljust(longest, b"\0"), np.uint8), device=group.device_type)
+    every = creation.zeros(group.size() * longest, dtype=mine.dtype, device=group.device_type)
+    all_gather_into_tensor(every, mine, group)
+    texts = every.cpu().numpy().reshape(-1, longest)
+    return [files.load(io.BytesIO(t[:n].tobytes()), "cpu")[0] for t, n in zip(texts, sizes.tolist(), strict=True)]
+
+
+class Together:
+    """All that the ranks of a group have together.
+
+    Attributes:
+        shapes: key -> the shape of the whole.
+        values: the values of all ranks, merged.
+        holders: (key, *extent) -> the ranks that have it. The first of them writes it.
+
+    Raises:
+        StateDictError: ranks have the same key with other shapes, dtypes or values; the boxes of a tensor are not all of it.
+    """
+
+    def __init__(self, group: ProcessGroup | None, boxes: dict[str, Box], values: dict[str, Any]) -> None:
+        self.shapes: dict[str, list[int]] = {}
+        self.values: dict[str, Any] = {}
+        self.holders: dict[tuple, list[int]] = {}
+        kinds: dict[str, list] = {}
+        differing: dict[str, None] = {}  # an ordered set
+        table = {key: [list(box.shape), str(box.tensor.dtype), *map(list, box.extent())] for key, box in boxes.items()}
+        for rank, (theirs, told) in enumerate(exchanged(group, (table, values))):
+            _merge(self.values, told, differing)
+            for key, (shape, dtype, starts, part) in theirs.items():
+                self.shapes[key] = shape
+                self.holders.setdefault((key, tuple(starts), tuple(part)), []).append(rank)
+                if kinds.setdefault(key, [shape, dtype]) != [shape, dtype]:
+                    differing[key] = None
+        _refuse(differing)
+        self._check_whole()
+        shared = [key for key, box in boxes.items() if self.holders[key, *box.extent()][1:]]
+        sums = [[key, *map(list, boxes[key].extent()), _sum(boxes[key].tensor)] for key in shared]
+        known: dict[tuple, int] = {}
+        for key, starts, part, number in (row for rows in exchanged(group, sums) for row in rows):
+            if known.setdefault((key, tuple(starts), tuple(part)), number) != number:
+                differing[key] = None
+        _refuse(differing)
+
+    def _check_whole(self) -> None:
+        boxes: dict[str, list[tuple[Ints, Ints]]] = {key: [] for key in self.shapes}
+        for key, starts, part in self.holders:
+            if 0 not in part:
+                boxes[key].append((starts, part))
+        torn = [f"{key} {shape}" for key, shape in self.shapes.items() if not make_up(shape, boxes[key])]
+        if torn:
+            raise StateDictError(
+                f"checkpoint.save: the parts of these ranks do not make up {', '.join(torn[:20])}: give the process_group of "
+                "all ranks that have a part"
+            )
+
+    def written_by(self, rank: int, boxes: dict[str, Box]) -> dict[str, Box]:
+        """Those of its tensors that a rank writes."""
+        mine = {key: box for key, box in boxes.items() if box.tensor.numel()}
+        return {key: box for key, box in mine.items() if self.holders[key, *box.extent()][0] == rank}
+
+
+def make_up(shape: Sequence[int], boxes: list[tuple[Ints, Ints]]) -> bool:
+    """Return whether boxes, where they begin and their shapes, make up all of ``shape`` without overlap."""
+    ends = [[(starts[d], starts[d] + part[d]) for starts, part in boxes] for d in range(len(shape))]
+    edges = [np.unique([0, n, *chain.from_iterable(e)]) for n, e in zip(shape, ends, strict=True)]
+    count = np.zeros([len(e) - 1 for e in edges], np.int64)
+    for i in range(len(boxes)):
+        count[tuple([slice(*np.searchsorted(e, pairs[i])) for e, pairs in zip(edges, ends, strict=True)])] += 1
+    return bool((count == 1).all())
+
+
+def _sum(tensor: Tensor) -> int:
+    return zlib.crc32(np.ascontiguousarray(tensor.detach()._host()).tobytes())
+
+
+def _merge(mine: dict, theirs: dict, differing: dict[str, None], path: tuple[str, ...] = ()) -> None:
+    """Add the values of another rank. Paths at which they differ go into ``differing``."""
+    for key, value in theirs.items():
+        here = (*path, str(key))
+        known = mine.setdefault(key, value)
+        if isinstance(known, dict) and isinstance(value, dict):
+            _merge(known, value, differing, here)
+        elif repr(known) != repr(value):
+            differing[".".join(here)] = None
+
+
+def _refuse(differing: Iterable[str]) -> None:
+    """Raises: StateDictError: there are differences."""
+    if names := list(differing):
+        raise StateDictError(
+            f"checkpoint.save: the ranks do not have the same: {', '.join(names[:20])}. What is not divided, and values that "
+            "several ranks have, must be the same on all of them. Stages of a pipeline name the options of their optimizers by "
+            "parameter: StateDictOptions(flatten_optimizer_state_dict=True)"
+        )
