@@ -266,9 +266,14 @@ def estimate(
 def plan(
     network: Annotated[str, typer.Argument(help="a name such as resnet50 or gpt2, or your own: module:Class, file.py:Class")],
     budget: Annotated[
-        str | None, typer.Option(help="bytes to stay within, such as '8 GiB'; without it, only memory against time is shown")
+        str | None,
+        typer.Option(
+            "--budget",
+            "--capacity",
+            help="bytes to stay within, such as '8 GiB'; without it, only memory against time is shown",
+        ),
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="samples in a step")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="samples in a step, of all ranks together")] = 32,
     sample: Sample = None,
     tokens: Tokens = None,
     optimizer: Optimizer = Update.momentum,
@@ -281,6 +286,9 @@ def plan(
         ),
     ] = "identical",
     largest_batch: Annotated[bool, typer.Option("--largest-batch", help="find the largest batch that fits the budget")] = False,
+    ranks: Annotated[
+        int, typer.Option(min=1, help="train on so many processes, each within the budget: data parallel, ZeRO 1, 2 or 3")
+    ] = 1,
     picture: Annotated[Path | None, typer.Option(help="draw memory against time to this file")] = None,
     as_json: AsJson = False,
     traceback: Traceback = False,

@@ -17,8 +17,8 @@ from rich.text import Text
 import tinygrad_mem.distributed as dist
 
 from .. import memory, nn
-from ..distributed.fsdp import fully_shard
 from ..distributed.optim import ZeroRedundancyOptimizer
+from ..distributed.zero import divided
 from ..interrupts import context
 from ..memory.render.terminal import peak_table
 from ..memory.sizes import bytes_text
@@ -116,27 +116,14 @@ def parallel(
 
     What the making of the whole model reserved is given back before training.
     """
+    wrapped = divided(model, zero)
     if zero > 1:
-        for each in _units(model):
-            fully_shard(each, reshard_after_forward=zero == 3)
-        fully_shard(model, reshard_after_forward=None if zero == 3 else False)
         memory.empty_cache()
-        return model, rule(model.parameters(), **options), partial(_alone, model)
-    wrapped = nn.parallel.DistributedDataParallel(model)
+        return wrapped, rule(model.parameters(), **options), partial(_alone, model)
     if zero:
         kind, given = unwrapped(rule)
         return wrapped, ZeroRedundancyOptimizer(model.parameters(), kind, **given, **options), wrapped.no_sync
     return wrapped, rule(model.parameters(), **options), wrapped.no_sync
-
-
-def _units(module: nn.Module) -> Iterator[nn.Module]:
-    """The modules of each outermost Sequential and ModuleList: what has parameters is gathered, used and dropped at a time."""
-    for child in module.children():
-        if isinstance(module, (nn.Sequential, nn.ModuleList)) and not isinstance(child, (nn.ModuleList, nn.ModuleDict)):
-            if any(True for _ in child.parameters()):
-                yield child
-        else:
-            yield from _units(child)
 
 
 @context

@@ -27,6 +27,7 @@ def run(
     device: str,
     allow: str,
     largest_batch: bool,
+    ranks: int,
     picture: Path | None,
     as_json: bool,
 ) -> int:
@@ -49,9 +50,13 @@ def run(
 
             def build(n: int) -> planner.Plan:
                 show(f"batch {n}")
-                return _plan(named, n, optimizer, room, device, allow, times, lambda what: show(f"batch {n}: {what}"))
+                return _plan(named, n, optimizer, room, device, allow, ranks, times, lambda what: show(f"batch {n}: {what}"))
 
-            batch_size, found = planner.largest(build) if largest_batch else (batch_size, build(batch_size))
+            if largest_batch:
+                of_each, found = planner.largest(lambda n: build(n * ranks))
+                batch_size = of_each * ranks
+            else:
+                found = build(batch_size)
             front = found.front
     except planner.BudgetError as error:
         refused = {"network": network, "batch_size": batch_size, "budget": room, "fits": False, "message": str(error)}
@@ -69,7 +74,15 @@ def run(
 
 
 def _plan(
-    named: Named, batch_size: int, optimizer: str, room: int | None, device: str, allow: str, times: planner.Times, show: Any
+    named: Named,
+    batch_size: int,
+    optimizer: str,
+    room: int | None,
+    device: str,
+    allow: str,
+    ranks: int,
+    times: planner.Times,
+    show: Any,
 ) -> planner.Plan:
     def batch() -> tuple[tm.Tensor, tm.Tensor]:
         x = named.batch(batch_size, tm.float32)
@@ -79,7 +92,8 @@ def _plan(
         return named.loss(output)
 
     names = allow if allow in planner.LEVELS else allow.split(",")
-    return planner.plan(named.make, batch, loss, OPTIMIZERS[optimizer], room, device, names, times=times, progress=show)
+    rule = OPTIMIZERS[optimizer]
+    return planner.plan(named.make, batch, loss, rule, room, device, names, ranks=ranks, times=times, progress=show)
 
 
 def _data(network: str, batch_size: int, found: planner.Plan, front: list[planner.Point]) -> dict[str, Any]:
@@ -92,17 +106,20 @@ def _data(network: str, batch_size: int, found: planner.Plan, front: list[planne
             "peak_host": point.host,
             "numbers": point.choice.numbers,
             "time": point.time / found.plain.time,
+            "by_rank": [each._asdict() for each in point.by_rank],
         }
 
     return {
         "network": network,
         "batch_size": batch_size,
+        "ranks": found.ranks,
         "budget": found.budget,
         "fits": None if found.budget is None else True,
         "times": "measured" if found.measured else "modelled",
         "plan": row(found.point),
         "plain": row(found.plain),
         "front": [row(point) for point in front],
+        "lines": found.lines(),
     }
 
 
@@ -112,5 +129,8 @@ def _show(network: str, batch_size: int, found: planner.Plan) -> None:
     where = "with the workspaces of a GPU's kernels" if found.search.like == "cuda" else "to the byte"
     print(f"Times are sums {times}, relative to the plain step. Each peak was found by a run on meta, {where}.")
     print(visible(f"{network}, batch {batch_size}: {found}", keep="\n"))
+    if found.ranks > 1:
+        print("What is sent counts as 25 GB/s. The time of data parallel on these ranks is 1. On each rank:\n")
+        print(visible(found.lines(), keep="\n"))
     if said := told_elsewhere(network):
         print(visible(said))

@@ -59,7 +59,8 @@ class DistributedDataParallel(Module):
     Raises:
         ArgumentError: there is no group, no parameter requires a gradient, or ``fully_shard`` has cut some over its ranks.
         RankError: the parameters of the ranks differ.
-        GraphError (in backward): a parameter got no gradient, and ``find_unused_parameters`` is off.
+        GraphError (in backward): a parameter got no gradient, and ``find_unused_parameters`` is off; or its optimizer steps in
+            backward.
 
     Source: Li et al., *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, 2020.
 
@@ -201,6 +202,11 @@ class Reducer:
         if not self._arrived:
             self._begin()
             local.walk.at_end.append(self.finish)
+        if leaf._stepped_in_backward is not None:
+            raise GraphError(
+                f"DistributedDataParallel: {self._names[index]} is updated in backward, before its gradient is averaged over "
+                "the ranks: remove() optimizer_in_backward, and call optimizer.step()"
+            )
         if isinstance(leaf.grad, SparseTensor):
             raise NotOfferedError("DistributedDataParallel: sparse gradients are not offered: use Embedding(sparse=False)")
         self._put(index, leaf)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from .render.peaks import peaks
 from .sizes import bytes_text
 from .track import Track
 
+T = TypeVar("T")
 _RUNS = 4  # runs of ranks that are written out
 
 
@@ -116,21 +117,30 @@ def of_all(predict: Callable[[int], tuple[Track, Any]], size: int) -> AllRanks:
     """The ranks from 0 to ``size - 1``, in groups of those that are alike.
 
     Args:
-        predict: the track of a rank, and the device of its dry run, which knows what depended on the rank: arrays of what every
-            rank would have been told. If a rank would have been told the same in all of them, its run would have been the same.
+        predict: the track of a rank, and the device of its dry run.
     """
-    rest = np.arange(size)
     found = AllRanks()
-    while rest.size:
-        rank = int(rest[0])
-        track, meta = predict(rank)
-        told = vars(meta).get("told", {})
+    for ranks, track, meta in different(predict, size):
         if not found and "mesh" in vars(meta):
             found.grid = Grid(*vars(meta)["mesh"])
-        same = np.ones(size, bool)
-        for answer in told.values():
-            same &= answer == answer[rank]
-        alike = rest[same[rest]]
-        found.append(Alike(tuple(alike.tolist()), track))
-        rest = rest[~same[rest]]
+        found.append(Alike(ranks, track))
     return found
+
+
+def different(predict: Callable[[int], tuple[T, Any]], size: int) -> Iterator[tuple[tuple[int, ...], T, Any]]:
+    """Predict one rank of each group of ranks that are alike: the ranks, and what ``predict`` found for the first of them.
+
+    Args:
+        predict: something about a rank, and the device of its dry run, which knows what depended on the rank: arrays of what
+            every rank would have been told. If a rank would have been told the same in all of them, its run would have been the
+            same.
+    """
+    rest = np.arange(size)
+    while rest.size:
+        rank = int(rest[0])
+        result, meta = predict(rank)
+        same = np.ones(size, bool)
+        for answer in vars(meta).get("told", {}).values():
+            same &= answer == answer[rank]
+        yield tuple(rest[same[rest]].tolist()), result, meta
+        rest = rest[~same[rest]]

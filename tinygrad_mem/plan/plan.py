@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, BudgetError
 from ..memory.predict import dry_run, predict
+from ..memory.ranks import in_runs
 from ..memory.sizes import bytes_text, parse_bytes
 from ..memory.stats import where
 from ..nn import Module
 from ..optim.optimizer import Optimizer
 from ..recompute.profile import copy_of, uninitialised
 from .choice import Choice, Loss, TrainingStep
+from .divided import Divided
 from .runs import Point, Recipe
 from .search import Search
-from .techniques import KINDS, LEVELS, Accumulation, Offload, Tiles, names, tileable
+from .techniques import KINDS, LEVELS, OVER_RANKS, Accumulation, Offload, Tiles, names, tileable
 from .times import Times
 
 T = TypeVar("T")
@@ -41,7 +44,7 @@ class Plan:
 
     budget: int | None
     point: Point
-    search: Search
+    search: Search | Divided
     device: str
 
     @property
@@ -58,6 +61,11 @@ class Plan:
     def plain(self) -> Point:
         """The step without techniques."""
         return self.search.plain
+
+    @property
+    def ranks(self) -> int:
+        """The number of processes that train together."""
+        return self.search.recipe.ranks
 
     @property
     def measured(self) -> bool:
@@ -114,13 +122,35 @@ class Plan:
 
         plot(self, path)
 
+    def lines(self) -> str:
+        """The lines of a program that trains by the plan, wherever it runs: on several ranks each of them has these."""
+        kinds = sorted({type(technique).__name__ for technique in self.choice.techniques} | {"Choice", "TrainingStep"})
+        lines = [f"from tinygrad_mem.plan import {', '.join(kinds)}", ""]
+        if self.ranks > 1:
+            lines = ["import tinygrad_mem.distributed as dist", *lines, "dist.init_process_group()"]
+        lines += [f"choice = {self.choice!r}", "step = TrainingStep(choice, model, optimizer, loss)"]
+        if self.ranks > 1:
+            lines.append(f"# start it: python -m tinygrad_mem launch -n {self.ranks} train.py")
+        return "\n".join(lines)
+
     def __str__(self) -> str:
         inside = "" if self.budget is None else f" of {bytes_text(self.budget)}"
         slower = self.point.time / self.plain.time
-        return (
+        said = (
             f"{self.choice}: peak {bytes_text(self.peak)}{inside}, {slower:.2f} of the plain step's time "
             f"(plain: {bytes_text(self.plain.peak)})"
         )
+        return said if isinstance(self.search, Search) else f"{said}\n{self._of_ranks(self.search)}"
+
+    def _of_ranks(self, search: Divided) -> str:
+        """The needs of each different rank, and what was tried."""
+        lines = [
+            f"rank{'s' * (len(each.ranks) > 1)} {in_runs(each.ranks)}: peak {each.peak:,} bytes, reserved {each.reserved:,}, "
+            f"sends {each.sent:,} in a step"
+            for each in self.point.by_rank
+        ]
+        tried = Counter(str(technique) for point in search.tried for technique in point.choice.techniques[-1:])
+        return "\n".join([*lines, f"tried: {', '.join(f'{count} with {name}' for name, count in tried.items())}"])
 
 
 def plan(
@@ -132,6 +162,7 @@ def plan(
     device: Any = None,
     allow: str | Iterable[str] = "identical",
     *,
+    ranks: int = 1,
     times: Times | None = None,
     progress: Callable[[str], None] = lambda what: None,
 ) -> Plan:
@@ -140,6 +171,9 @@ def plan(
     Only single ops are computed, to measure their times. Every choice of techniques runs on ``meta``, where bytes are exact;
     the choice that is returned has run there within the budget. Choices that keep the numbers bit for bit are searched first,
     others only if none of these fits.
+
+    On several ranks, data parallel and each stage of ZeRO are searched together with the techniques of one rank. The plan is
+    the fastest whose largest rank stays within the budget. The time of a step includes what a rank sends, at 25 GB/s.
 
     Args:
         model: a network, or a function that makes it. A network is not changed.
@@ -154,20 +188,29 @@ def plan(
         allow: ``"identical"``; ``"close"``, also other rounding: splitting the batch, and tiles of tokens in modules that have
             an attribute ``tile``, ``None`` until now; ``"approximate"``, also half precision and compressed activations; or
             names of techniques (``plan.NAMES``).
+        ranks: the number of processes that train together. The batch is that of all: each rank has its part, along dimension 0
+            of each tensor. The budget is that of each rank. ``allow`` says how near the numbers are to data parallel's.
         times: measured times of ops, to share between plans.
         progress: called with a short text about each choice that is tried.
 
     Raises:
         BudgetError: no allowed choice fits; the message says what the closest one needs, and for what.
-        ArgumentError: an unknown technique, or something that is not a batch. ValueError: ``budget`` is not a size.
+        ArgumentError: an unknown technique, something that is not a batch, or a batch that cannot be divided by the ranks.
+        ValueError: ``budget`` is not a size.
     """
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+        raise ArgumentError(f"plan: ranks is the number of processes, a whole number from 1 on, found {ranks!r}")
     if budget is not None:
         parse_bytes(budget)
-    recipe = Recipe(_makes_model(model), *_makes_batch(input, loss), _makes_optimizer(optimizer, model))
+    batch, loss = _makes_batch(input, loss)
+    batch = batch if ranks == 1 else _part(batch, ranks)
+    recipe = Recipe(_makes_model(model), batch, loss, _makes_optimizer(optimizer, model), ranks)
     chosen = where(device)
     allowed = _allowed(allow, _useless(recipe, chosen.like))
+    if ranks > 1 and not any(kind.name in allowed for kind in OVER_RANKS):
+        allowed += tuple(kind.name for kind in OVER_RANKS)
     times = times or Times(str(chosen), cache_folder())
-    search = Search(recipe, times, chosen.like, allowed, progress)
+    search = (Search if ranks == 1 else Divided)(recipe, times, chosen.like, allowed, progress)
     found = Plan(None, search.plain, search, str(chosen))
     try:
         return found if budget is None else found.within(budget)
@@ -229,7 +272,8 @@ def _allowed(allow: str | Iterable[str], useless: dict[str, str]) -> tuple[str, 
 
 def _useless(recipe: Recipe, like: str) -> dict[str, str]:
     """Technique -> the reason why it cannot save anything here."""
-    found = {} if like == "cuda" else {Offload.name: "on the cpu, the host's memory is the same memory"}
+    found = {kind.name: "there is one rank: ask for more with ranks=" for kind in OVER_RANKS if recipe.ranks == 1}
+    found |= {} if like == "cuda" else {Offload.name: "on the cpu, the host's memory is the same memory"}
     with dry_run():
         inputs, _ = recipe.batch()
         if not tileable(recipe.model()) or not isinstance(inputs, Tensor) or inputs.ndim < 2:
@@ -267,6 +311,37 @@ def _makes_batch(input: Any, loss: Callable[..., Tensor]) -> tuple[Callable[[], 
     return batch, loss if targets else lambda output, _: loss(output)
 
 
+def _part(batch: Callable[[], tuple[Any, Tensor]], ranks: int) -> Callable[[], tuple[Any, Tensor]]:
+    """The function that makes one rank's part of a batch.
+
+    Raises:
+        ArgumentError: the tensors have no equal number of samples, or one that cannot be divided by the ranks.
+    """
+    with dry_run():
+        inputs, targets = batch()
+        sizes = {tuple(each.shape)[:1] for each in (*_tensors(inputs), targets)}
+        if len(sizes) != 1 or () in sizes:
+            raise ArgumentError(
+                "plan: a batch is divided over ranks along dimension 0, which must be the samples in each of its tensors; "
+                f"found {', '.join(str(list(each.shape)) for each in (*_tensors(inputs), targets))}"
+            )
+        ((samples,),) = sizes
+        if not samples or samples % ranks:
+            raise ArgumentError(
+                f"plan: a batch of {samples} samples cannot be divided into equal parts for {ranks} ranks: give a multiple"
+            )
+        like = _each((inputs, targets), lambda x: _Like((samples // ranks, *x.shape[1:]), x.dtype, x.requires_grad))
+    return lambda: _rebuilt(like)
+
+
+class _Like(NamedTuple):
+    """A tensor to make."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    requires_grad: bool
+
+
 def _tensors(inputs: Any) -> list[Any]:
     """The tensors in the inputs of a batch; other objects too, so that the caller can refuse them."""
     each = inputs.values() if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple) else (inputs,)
@@ -275,9 +350,14 @@ def _tensors(inputs: Any) -> list[Any]:
 
 def _rebuilt(inputs: Any) -> Any:
     """The same nesting, of uninitialised tensors on the default device."""
+    return _each(inputs, lambda x: uninitialised(x, where()))
+
+
+def _each(inputs: Any, change: Callable[[Any], Any]) -> Any:
+    """The same nesting, of what ``change`` makes of each tensor."""
     if isinstance(inputs, dict):
-        return {name: uninitialised(x, where()) for name, x in inputs.items()}
-    return tuple(uninitialised(x, where()) for x in inputs) if isinstance(inputs, tuple) else uninitialised(inputs, where())
+        return {name: change(x) for name, x in inputs.items()}
+    return tuple(_each(x, change) for x in inputs) if type(inputs) is tuple else change(inputs)
 
 
 def _makes_optimizer(optimizer: Any, model: Any) -> Callable[[list], Optimizer]:
@@ -299,15 +379,17 @@ def _makes_optimizer(optimizer: Any, model: Any) -> Callable[[list], Optimizer]:
     return lambda parameters: kind([{**group, "params": [parameters[i] for i in group["params"]]} for group in groups])
 
 
-def _nothing_fits(search: Search, budget: int) -> str:
+def _nothing_fits(search: Search | Divided, budget: int) -> str:
     """The message of the error: what the closest choice needs, and which part of that is the largest."""
     closest = search.smallest()
-    track = predict(lambda: search.train(closest.choice), like=search.like)
+    largest = max(closest.by_rank, key=lambda each: each.peak).ranks[0]
+    track = predict(lambda: search.train(closest.choice), like=search.like, world_size=search.recipe.ranks, rank=largest)
     parts = sorted(track.by_category("peak").items(), key=lambda item: -item[1])
     shares = ", ".join(f"{category.value} {bytes_text(size)}" for category, size in parts)
     useless = _useless(search.recipe, search.like)
     left = [name for name in NAMES if name not in search.allow and name not in useless]
     more = f" Allow {', '.join(left)}, or" if left else " Use"
+    more += " more ranks," if search.recipe.ranks > 1 else ""
     return (
         f"plan: nothing that is allowed fits into {bytes_text(budget)}. The closest ({closest.choice}) needs "
         f"{bytes_text(closest.peak)} in use and {bytes_text(closest.reserved)} from the machine: {shares}. The floor is "

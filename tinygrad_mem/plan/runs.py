@@ -8,8 +8,11 @@ from typing import Any, NamedTuple
 
 from .. import scope
 from ..autograd.tensor import Tensor
+from ..distributed import init_process_group
+from ..distributed.fake import sent
 from ..errors import OutOfMemoryError
 from ..memory.predict import dry_run
+from ..memory.ranks import different
 from ..nn import Module
 from ..optim.optimizer import Optimizer
 from .choice import Choice, Loss, TrainingStep
@@ -23,19 +26,30 @@ class Recipe:
     """A training step as functions that make its parts on the default device.
 
     Attributes:
-        batch: makes (inputs, targets).
+        batch: makes (inputs, targets) of one rank.
         optimizer: of a list of parameters.
+        ranks: the number of processes that train together.
     """
 
     model: Callable[[], Module]
     batch: Callable[[], tuple[Any, Tensor]]
     loss: Loss
     optimizer: Callable[[list], Optimizer]
+    ranks: int = 1
+
+
+class RankPeak(NamedTuple):
+    """The needs of ranks that are alike: peaks in use and reserved, and the bytes that each sends in a step."""
+
+    ranks: tuple[int, ...]
+    peak: int
+    reserved: int
+    sent: int
 
 
 @dataclass(frozen=True)
 class Point:
-    """The needs of a training step with a choice of techniques.
+    """The needs of a training step with a choice of techniques. On several ranks they are the largest of any rank.
 
     Attributes:
         choice: the techniques.
@@ -43,8 +57,9 @@ class Point:
         reserved: most bytes that the pool reserves without a limit. Within a budget it gives unused segments back.
         kept: bytes in use between steps: parameters, optimizer state, buffers, the batch.
         host: most bytes of host memory in use for offloaded arrays.
-        time: seconds on the device for the ops of a step, and for copies to the host and back.
+        time: seconds on the device for the ops of a step, for copies to the host and back, and for what is sent.
         forwards: the number of op forwards in a step, relative to a plain step.
+        by_rank: the needs of each different rank; what is sent is counted as ``distributed.fake.sent`` says.
     """
 
     choice: Choice
@@ -54,6 +69,12 @@ class Point:
     host: int
     time: float
     forwards: float
+    by_rank: tuple[RankPeak, ...]
+
+    @property
+    def sent(self) -> int:
+        """The most bytes that a rank sends in a step."""
+        return max(each.sent for each in self.by_rank)
 
 
 class Ran(NamedTuple):
@@ -61,6 +82,8 @@ class Ran(NamedTuple):
 
     Attributes:
         hooked: the number of parameters that were updated in backward.
+        sent: the bytes that were sent to other ranks in the second step.
+        ranks: those that would run alike.
     """
 
     counts: OpCounts
@@ -69,6 +92,8 @@ class Ran(NamedTuple):
     kept: int
     host: int
     hooked: int
+    sent: int
+    ranks: tuple[int, ...] = (0,)
 
 
 class Runs:
@@ -85,8 +110,8 @@ class Runs:
         self._too_small: dict[Choice, int] = {}  # the largest budget that was too small
         self._enough: set[tuple[Choice, int]] = set()
 
-    def run(self, choice: Choice, limit: int = 0) -> Ran:
-        """Run steps until they repeat.
+    def run(self, choice: Choice, limit: int = 0) -> list[Ran]:
+        """Run steps until they repeat, as each different rank.
 
         Under a limit the pool gives unused segments back and takes others, so that a later step may find no piece that is large
         enough. So steps run until the pool is as after an earlier step: from then on they repeat.
@@ -94,13 +119,20 @@ class Runs:
         Raises:
             OutOfMemoryError: the pool would reserve more than ``limit``; or the steps do not repeat, so that it is not known.
         """
+        found = different(lambda rank: self._run(choice, limit, rank), self.recipe.ranks)
+        return [ran._replace(ranks=ranks) for ranks, ran, _ in found]
+
+    def _run(self, choice: Choice, limit: int, rank: int) -> tuple[Ran, Any]:
+        """The run of one rank, and its device."""
         with dry_run(self.like) as meta:
+            meta.place = (rank, self.recipe.ranks)
             meta.pool.set_limit(limit)
             step, batch = self._begin(choice)
             step(*batch)
-            counts, seen = OpCounts(), {meta.pool.holes()}
+            counts, seen, before = OpCounts(), {meta.pool.holes()}, sent()
             with scope.listening(counts):
                 step(*batch)
+            sends = sent() - before
             while (holes := meta.pool.holes()) not in seen and len(seen) < STEPS:
                 seen.add(holes)
                 step(*batch)
@@ -108,9 +140,12 @@ class Runs:
                 sizes = meta.pool.used_bytes(), meta.pool.total_bytes(), limit
                 raise OutOfMemoryError("meta", 0, *sizes, report=f"No two of {STEPS} steps left the pool alike.")
             pool = meta.pool
-            return Ran(counts, pool.peak_used, pool.peak_total, pool.used_bytes(), pool.host().peak_used, step.hooked)
+            found = Ran(counts, pool.peak_used, pool.peak_total, pool.used_bytes(), pool.host().peak_used, step.hooked, sends)
+            return found, meta
 
     def _begin(self, choice: Choice, watch: Callable[[Module], None] = lambda model: None) -> tuple[TrainingStep, tuple]:
+        if self.recipe.ranks > 1:
+            init_process_group()
         model = self.recipe.model()
         watch(model)
         optimizer = self.recipe.optimizer(list(model.parameters()))
@@ -135,11 +170,27 @@ class Runs:
         """The needs of the step with ``choice``."""
         if choice not in self.points:
             self.progress(str(choice))
-            counts, peak, reserved, kept, host, hooked = self.run(choice)
-            forwards = (counts.ran.total() + counts.again.total()) / counts.ran.total()
-            time = counts.time(self.times) + hooked * self.times.python[1]
-            self.points[choice] = Point(choice, peak, reserved, kept, host, time, forwards)
+            ran = self.run(choice)
+            counts = ran[0].counts
+            self.points[choice] = Point(
+                choice,
+                peak=max(each.peak for each in ran),
+                reserved=max(each.reserved for each in ran),
+                kept=max(each.kept for each in ran),
+                host=max(each.host for each in ran),
+                time=max(map(self._time, ran)),
+                forwards=(counts.ran.total() + counts.again.total()) / counts.ran.total(),
+                by_rank=tuple(RankPeak(each.ranks, each.peak, each.reserved, each.sent) for each in ran),
+            )
         return self.points[choice]
+
+    def _time(self, ran: Ran) -> float:
+        return ran.counts.time(self.times) + ran.hooked * self.times.python[1] + self.times.sending(ran.sent)
+
+    @property
+    def tried(self) -> list[Point]:
+        """All choices that have run."""
+        return list(self.points.values())
 
     def fits(self, choice: Choice, budget: int) -> bool:
         """True if the step fits into ``budget`` bytes. Between the peaks in use and reserved, it is tried, once.

@@ -46,13 +46,26 @@ class Search(Runs):
 
     Args:
         allow: names of the techniques that may be used.
+        always: techniques that every choice has.
     """
 
-    def __init__(self, recipe: Recipe, times: Times, like: str, allow: Sequence[str], progress: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        times: Times,
+        like: str,
+        allow: Sequence[str],
+        progress: Callable[[str], None],
+        always: tuple[Applied, ...] = (),
+    ) -> None:
         super().__init__(recipe, times, like, progress)
-        self.allow = tuple(allow)
+        self.allow, self.always = tuple(allow), always
         self._ways: dict[int, list[tuple[int, float, tuple[Recompute, ...]]]] = {}
-        self.plain = self.point(Choice())
+        self.plain = self.point(Choice(always))
+
+    def share(self, other: Search) -> None:
+        """Take over what does not depend on the techniques that every choice has."""
+        self.__dict__["free"], self._ways = other.free, other._ways
 
     @cached_property
     def free(self) -> tuple[Applied, ...]:
@@ -93,6 +106,7 @@ class Search(Runs):
 
     def choices(self, base: tuple[Applied, ...]) -> list[Choice]:
         """All ways to recompute, combined with ``base`` and the free techniques; the fastest first."""
+        base = (*base, *self.always)
         free = [each for each in self.free if not any(reason_against(each, other) for other in base)]
         return [Choice((*recompute, *free, *base)) for _, _, recompute in self._recomputing(base)]
 
@@ -125,13 +139,13 @@ class Search(Runs):
 
         Techniques that change numbers more are searched only if nothing else fits.
         """
-        if self.fits(Choice(), budget):
-            return Choice()
+        if self.fits(self.plain.choice, budget):
+            return self.plain.choice
         if budget < self.plain.kept:
             return None  # no technique here makes parameters or optimizer state smaller
         best: Choice | None = None
         for series in self.series:
-            level = Choice(series[-1]).numbers
+            level = Choice((*series[-1], *self.always)).numbers
             if best is not None and LEVELS.index(level) > LEVELS.index(best.numbers):
                 break
             fitting = next(filter(None, (self._fitting(base, budget, best) for base in self._shrinking(series))), None)

@@ -31,13 +31,17 @@ def table(plan: Plan) -> str:
     offloaded = any(point.host for point in points)
     if offloaded:
         shown.add_column("on the host", justify="right", no_wrap=True)
+    sends = any(point.sent for point in points)
+    if sends:
+        shown.add_column("sent", justify="right", no_wrap=True)
     shown.add_column("techniques", overflow="fold")
     for point in sorted(points, key=lambda p: (p.time, -p.peak)):
         mark = "→" if point.choice == plan.choice else ""
         time = f"{point.time / plan.plain.time:.2f}"
         sizes = [f"{point.peak:,}", bytes_text(point.peak), bytes_text(point.reserved)]
         host = [bytes_text(point.host) if point.host else ""] if offloaded else []
-        shown.add_row(mark, *sizes, time, *host, Text(str(point.choice)))
+        sent = [bytes_text(point.sent)] if sends else []
+        shown.add_row(mark, *sizes, time, *host, *sent, Text(str(point.choice)))
     return text(shown, 128)
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..amp import GradScaler, autocast
+from ..distributed import broadcast, get_world_size
+from ..distributed.optim import ZeroRedundancyOptimizer
+from ..distributed.zero import divided
 from ..dtypes import float16
 from ..errors import ArgumentError
+from ..memory.stats import empty_cache
 from ..nn import Module, ModuleList, Sequential
 from ..recompute import Schedule, checkpoint_wrapper, scheduled
 from ..techniques import TABLE, catalogue, checkpoints_on_cpu, compressed, optimizer_in_backward, save_on_cpu
@@ -200,7 +204,69 @@ class Compression(Applied):
         return f"saved in {self.bits} bits"
 
 
-KINDS: tuple[type[Applied], ...] = (Recompute, InPlace, InBackward, Offload, Tiles, Accumulation, Autocast, Compression)
+@dataclass(frozen=True)
+class DataParallel(Applied):
+    """Each of ``ranks`` ranks has the whole model and its part of the batch. Subclasses divide more.
+
+    Attributes:
+        stage: the stage of ZeRO.
+    """
+
+    ranks: int
+    stage: ClassVar[int] = 0
+    rows = ("data_parallel",)
+
+    def prepare(self, step: TrainingStep) -> None:
+        """Divide the model, which all other techniques have prepared, over the ranks of the default process group.
+
+        All ranks get the parameters and buffers of rank 0. What the making of the whole model reserved is given back.
+        """
+        if get_world_size() != self.ranks:
+            raise ArgumentError(
+                f"plan: it was made for {self.ranks} ranks, this program runs on {get_world_size()}: make the plan for as many"
+            )
+        for tensor in chain(step.model.parameters(), step.model.buffers()):
+            broadcast(tensor.detach(), group_src=0)
+        step.model = divided(step.model, self.stage, gradient_as_bucket_view=True, init_sync=False)
+        if self.stage == 1:
+            step.optimizer = ZeroRedundancyOptimizer(step.optimizer.param_groups, type(step.optimizer))
+        empty_cache()
+
+    def __str__(self) -> str:
+        what = f"ZeRO {self.stage}" if self.stage else "data parallel"
+        return f"{what} on {self.ranks} ranks"
+
+
+@dataclass(frozen=True)
+class Zero1(DataParallel):
+    """Each rank keeps the optimizer's state of its own parameters."""
+
+    stage = 1
+    rows = ("zero_1",)
+
+
+@dataclass(frozen=True)
+class Zero2(DataParallel):
+    """Each rank keeps its rows of the gradients and of the optimizer's state; parameters are whole from forward to backward."""
+
+    stage = 2
+    rows = ("zero_2",)
+
+
+@dataclass(frozen=True)
+class Zero3(DataParallel):
+    """Each rank keeps its rows of parameters, gradients and optimizer state; a unit is gathered while it is used."""
+
+    stage = 3
+    rows = ("zero_3",)
+
+
+OVER_RANKS: tuple[type[DataParallel], ...] = (DataParallel, Zero2, Zero1, Zero3)
+"""The ways to divide a model over ranks; those that send less come first."""
+KINDS: tuple[type[Applied], ...] = (
+    *(Recompute, InPlace, InBackward, Offload, Tiles, Accumulation, Autocast, Compression),
+    *OVER_RANKS,
+)
 
 
 def tileable(model: Module) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ TURNS = 3  # least number of runs of one op
 FINE = get_clock_info("process_time").resolution <= 1e-6  # a coarse clock does not advance during short ops
 COPIED = 1 << 24  # bytes in the measured copies to the host and back
 BUS = 25e9  # modelled bytes per second between a GPU and its host
+LINK = 25e9  # the same between ranks
 SETTINGS = ("TINYGRAD_MEM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE")
 _PYTHON = "a small step for each op that is recomputed", "a small step for each parameter that is updated in backward"
 _COPY = "to the host, and back"
@@ -186,6 +187,10 @@ class Times:
         if _COPY not in self._written:
             self._written[_COPY] = measure_copies(self.device)
         return sum(self._written[_COPY]) * size / COPIED
+
+    def sending(self, size: int) -> float:
+        """Seconds to send ``size`` bytes to other ranks: modelled, and not hidden behind computation."""
+        return size / LINK
 
     @property
     def python(self) -> tuple[float, ...]:

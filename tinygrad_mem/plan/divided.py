@@ -1,0 +1,74 @@
+"""The search on several ranks: the ways to divide a model, each with the techniques of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+from .choice import Choice
+from .runs import Point, Recipe
+from .search import Search, undominated
+from .techniques import LEVELS, OVER_RANKS, DataParallel
+from .times import Times
+
+
+class Divided:
+    """One search for each way to divide the model. A recipe's batch is that of one rank.
+
+    Attributes:
+        plain: data parallel without other techniques.
+    """
+
+    def __init__(self, recipe: Recipe, times: Times, like: str, allow: Sequence[str], progress: Callable[[str], None]) -> None:
+        self.recipe, self.times, self.like, self.allow = recipe, times, like, tuple(allow)
+        kinds = [kind for kind in OVER_RANKS if kind.name in allow]
+        self._searches: dict[type, Search] = {}
+        for kind in kinds:
+            made = Search(recipe, times, like, allow, progress, (kind(recipe.ranks),))
+            if self._searches:
+                made.share(next(iter(self._searches.values())))
+            self._searches[kind] = made
+
+    @cached_property
+    def plain(self) -> Point:
+        return next(iter(self._searches.values())).plain
+
+    @property
+    def tried(self) -> list[Point]:
+        """All choices that have run."""
+        return [point for search in self._searches.values() for point in search.tried]
+
+    def point(self, choice: Choice) -> Point:
+        """The needs of the step with ``choice``."""
+        return self._of(choice).point(choice)
+
+    def train(self, choice: Choice) -> None:
+        """As :meth:`Runs.train`."""
+        self._of(choice).train(choice)
+
+    def _of(self, choice: Choice) -> Search:
+        return next(self._searches[type(each)] for each in choice.techniques if isinstance(each, DataParallel))
+
+    def cheapest(self, budget: int) -> Choice | None:
+        """The fastest choice that fits, with what it sends; those that change numbers least come first."""
+        best: Point | None = None
+        for search in sorted(self._searches.values(), key=lambda search: search.plain.time):
+            if best is not None and search.plain.time >= best.time and best.choice.numbers == search.plain.choice.numbers:
+                break  # its other choices take longer than its plain one
+            choice = search.cheapest(budget)
+            found = None if choice is None else search.point(choice)
+            if found is not None and (best is None or _order(found) < _order(best)):
+                best = found
+        return None if best is None else best.choice
+
+    def front(self) -> list[Point]:
+        """The best trade-offs of peak and time, from the fastest to the smallest."""
+        return undominated(point for search in self._searches.values() for point in search.front())
+
+    def smallest(self) -> Point:
+        """The choice with the lowest peak."""
+        return min((search.smallest() for search in self._searches.values()), key=lambda point: (point.peak, point.time))
+
+
+def _order(point: Point) -> tuple[int, float]:
+    return LEVELS.index(point.choice.numbers), point.time
