@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ast
+import pydoc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import tinygrad_mem as tm
 from tests import catalogue as tables
 from tinygrad_mem import memory, nn
-from tinygrad_mem.errors import GraphError
+from tinygrad_mem.distributed.fsdp import fully_shard
+from tinygrad_mem.distributed.optim import ZeroRedundancyOptimizer
+from tinygrad_mem.errors import ArgumentError, GraphError, NotOfferedError
 from tinygrad_mem.plan.techniques import KINDS
 from tinygrad_mem.techniques import TABLE, Technique, accumulate, compressed, optimizer_in_backward, save_on_cpu
 from tinygrad_mem.techniques.catalogue import LEVELS, of_tip, reason_against
@@ -66,12 +68,13 @@ def test_it_is_where_the_row_says_and_its_docstring_says_memory_price_and_when_n
 
 
 @ROWS
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch.distributed.optim, when it is imported
 def test_everything_that_a_row_names_is_there(row: Technique):
     assert row.numbers in LEVELS
     assert set(row.tips) <= set(TIPS)
     assert all((ROOT / "tutorials" / f"{lesson}.py").exists() for lesson in row.lessons)
     if row.pytorch:
-        found(torch, row.pytorch)
+        assert pydoc.locate(f"torch.{row.pytorch}") is not None
 
 
 def test_a_tip_measures_one_technique_at_most():
@@ -129,10 +132,76 @@ def offload_and_compression() -> None:
     assert kept(save_on_cpu, compressed) == kept(compressed, compressed)
 
 
+def on_two_ranks(run: Callable[[nn.Module], Any]) -> None:
+    """Call ``run`` with a linear layer, as one of two ranks."""
+
+    def program() -> None:
+        tm.distributed.init_process_group()
+        run(nn.Linear(2, 2))
+
+    memory.predict(program, world_size=2)
+
+
+def data_parallel_and_in_backward() -> None:
+    def run(model: nn.Module) -> None:
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        optimizer = tm.optim.SGD(model.parameters(), lr=0.1)
+        with optimizer_in_backward(optimizer), pytest.raises(GraphError, match="before its gradient is averaged over the ranks"):
+            wrapped(tm.ones(1, 2)).sum().backward()
+
+    on_two_ranks(run)
+
+
+def zero_1_and_in_backward() -> None:
+    def run(model: nn.Module) -> None:
+        with optimizer_in_backward(zero_1(model)), pytest.raises(NotOfferedError, match="no rank updates all parameters"):
+            model(tm.ones(1, 2)).sum().backward()
+
+    on_two_ranks(run)
+
+
+def zero_1(model: nn.Module) -> Any:
+    return ZeroRedundancyOptimizer(model.parameters(), tm.optim.SGD, lr=0.1)
+
+
+def sharded_and_data_parallel() -> None:
+    def run(model: nn.Module) -> None:
+        fully_shard(model)
+        with pytest.raises(ArgumentError, match="each of these ranks has another part of the parameters"):
+            nn.parallel.DistributedDataParallel(model)
+
+    on_two_ranks(run)
+
+
+def sharded_and_zero_1() -> None:
+    def run(model: nn.Module) -> None:
+        fully_shard(model)
+        with pytest.raises(ArgumentError, match="parameters are divided over these ranks already"):
+            zero_1(model)
+
+    on_two_ranks(run)
+
+
+def sharded_twice() -> None:
+    def run(model: nn.Module) -> None:
+        fully_shard(model, reshard_after_forward=False)
+        with pytest.raises(ArgumentError, match="it has been applied to this module already"):
+            fully_shard(model)
+
+    on_two_ranks(run)
+
+
 PAIRS = {
     ("in_backward", "accumulation"): in_backward_and_accumulation,
     ("in_backward", "loss_scaling"): in_backward_and_loss_scaling,
     ("offload", "compression"): offload_and_compression,
+    ("data_parallel", "in_backward"): data_parallel_and_in_backward,
+    ("zero_1", "in_backward"): zero_1_and_in_backward,
+    ("zero_2", "data_parallel"): sharded_and_data_parallel,
+    ("zero_2", "zero_1"): sharded_and_zero_1,
+    ("zero_3", "data_parallel"): sharded_and_data_parallel,
+    ("zero_3", "zero_1"): sharded_and_zero_1,
+    ("zero_3", "zero_2"): sharded_twice,
 }
 
 

@@ -26,7 +26,8 @@ FLOAT = 4
 def compared(name: str, when: str) -> memory.Comparison:
     tip = TIPS[name]
     (case,) = [case for case in tip.cases if case.when == when]
-    return prediction_of(case.before, tip.scene).compare(prediction_of(case.after, tip.scene))
+    before, after = (prediction_of(build, tip.scene, ranks=case.ranks) for build in (case.before, case.after))
+    return before.compare(after)
 
 
 def sizes(scene: Scene, itemsize: int = FLOAT) -> list[int]:
@@ -190,6 +191,41 @@ FORMULAS["global_pooling", ""] = [
     change("saved", -3 * _HIDDEN, -2 * _HIDDEN),
 ]
 
+# --- one of 4 ranks: what is divided shrinks by 3/4
+
+_WEIGHT, _BIAS = 256 * 256 * FLOAT, 256 * FLOAT
+_DEEP = 8 * (_WEIGHT + _BIAS)  # the parameters of eight layers
+_ROWS = _DEEP - 8 * (_WEIGHT // 4 + 512)  # what a rank has less of them: 64 of 256 numbers of a bias take a block of 512
+_BATCH = 1024 * 256 * FLOAT  # a result of a layer, and the input
+_RESULT = 64 * 256 * FLOAT  # of a smaller batch, or of a micro-batch
+_TOKENS = 2 * 512  # of two sequences
+_PAIR = 256 * 1024 * FLOAT  # the weight of a layer that widens or narrows
+FORMULAS |= {
+    ("data_parallel", ""): [  # less: 18 results, 4-byte sums and 8-byte targets of samples; more: the buckets
+        exactly("peak", _DEEP - 3 * (18 * _BATCH + 1024 * 12) // 4),
+        exactly("saved", -3 * (16 * _BATCH + 1024 * 4) // 4),
+    ],
+    ("zero_1", ""): [exactly("peak", -3 * 2 * _DEEP // 4), exactly("saved", 0)],  # Adam's two moments
+    ("zero_2", ""): [exactly("peak", -3 * _ROWS), exactly("saved", 0)],  # moments and parameters; the whole ones replace buckets
+    ("zero_3", ""): [  # as ZeRO 2; three layers are there instead of eight, one layer later, with the rows of its gradients
+        exactly("peak", -3 * _ROWS - 5 * (_WEIGHT + _BIAS) - 2 * _RESULT + _WEIGHT // 4 + 512),
+        exactly("saved", 0),
+    ],
+    ("tensor_parallel", ""): [  # parameters, moments and gradients but for the last bias; the result between the layers
+        exactly("peak", -3 * (3 * (2 * _PAIR + 4096) + 2 * _PAIR + 4096 + 4 * _RESULT) // 4),
+        exactly("saved", -3 * 2 * 4 * _RESULT // 4),
+    ],
+    ("sequence_parallel", ""): [  # inputs: of norms, of their layers and of GELU's; 8 bytes of each norm's statistics
+        exactly("saved", -3 * _TOKENS * (2 * 16 * 256 + 2 * FLOAT * 256 + 5 * 8) // 4),
+        ratio("peak", 0.7, 0.72),
+    ],
+    ("pipeline", ""): [  # parameters, gradients, moments; 6 results of a micro-batch, 3 numbers of the loss
+        exactly("peak", -3 * 4 * _DEEP // 4 - 6 * _RESULT - 3 * 512),
+        exactly("saved", -4 * _RESULT - 1024),
+    ],
+    ("context_parallel", ""): [ratio("saved", 0.25, 0.2502), ratio("peak", 0.57, 0.59)],
+}
+
 
 def test_every_case_has_a_formula():
     assert set(FORMULAS) == set(CASES)
@@ -203,12 +239,14 @@ def test_the_bytes_are_those_of_the_formula(name: str, when: str):
         assert holds(found), f"formula {number} of {name}, {when}:\n{found.peak}\n{found.saved}\n{found.transient}"
 
 
-@pytest.mark.parametrize(("name", "when"), [("sgd", ""), ("no_norm", ""), ("checkpoint_sequential", "")])
+@pytest.mark.parametrize(("name", "when"), [("sgd", ""), ("no_norm", ""), ("checkpoint_sequential", ""), ("zero_3", "")])
 def test_a_formula_can_fail(name: str, when: str):
     """The same formulas of a comparison the other way round."""
     tip = TIPS[name]
     (case,) = [case for case in tip.cases if case.when == when]
-    turned = prediction_of(case.after, tip.scene).compare(prediction_of(case.before, tip.scene))
+    turned = prediction_of(case.after, tip.scene, ranks=case.ranks).compare(
+        prediction_of(case.before, tip.scene, ranks=case.ranks)
+    )
     assert not all(holds(turned) for holds in FORMULAS[name, when])
 
 

@@ -29,7 +29,8 @@ def test_a_tip_of_the_readme(name: str):
     assert [row[1] for row in rows] == [case.when for case in tip.cases]
     found: list[Measured] = []
     for row, case in zip(rows, tip.cases, strict=True):
-        comparison = prediction_of(case.before, tip.scene).compare(prediction_of(case.after, tip.scene))
+        before, after = (prediction_of(build, tip.scene, ranks=case.ranks) for build in (case.before, case.after))
+        comparison = before.compare(after)
         peak = comparison.peak
         assert row[2:5] == (f"{peak.before:,}", f"{peak.after:,}", f"{peak.change / peak.before:+.1%}")
         outcome = made().before

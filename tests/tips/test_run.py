@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 import tinygrad_mem as tm
+from tests.distributed.ranks import passes
 from tinygrad_mem import memory, nn
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.memory import Category, Change, Comparison, Effect
@@ -67,6 +68,27 @@ def test_a_line_does_not_contradict_itself():
             console.print(table([(tip, [result])], width))
             text = " ".join(re.sub("[^a-z:+0-9]", " ", console.file.getvalue()).split())
             assert words in text if words else "predicted" not in text
+
+
+def test_what_is_about_several_ranks_is_predicted_and_says_so():
+    tip = TIPS["zero_3"]
+    (found,) = measured("zero_3")
+    assert (found.time, found.ranks, result_words(found)) == (None, 4, "predicted, rank 0 of 4")
+    assert verdict([found]).text == "saves"
+    (other,) = measured("del", 4)[:1]
+    said = "What is about several ranks was predicted, and not run."
+    assert summary([(tip, [found])]) == f"1 tip: 1 saves. {said}"
+    assert "all 2 runs are as predicted, to the byte. " + said in summary([(tip, [found]), (TIPS["del"], [other])])
+    for width in (60, 200):
+        console = Console(file=io.StringIO(), width=width)
+        console.print(table([(tip, [found])], width))
+        assert "no time" in console.file.getvalue()
+
+
+def test_real_ranks_have_the_bytes_of_the_prediction():
+    """Each event of each of 4 ranks, with every tip about ranks."""
+    count = sum(tip.cases[0].ranks == 4 for tip in TIPS.values())
+    assert sorted(passes(4, "tips").splitlines()) == [f"rank {rank}: {count}" for rank in range(4)]
 
 
 def test_a_second_run_has_the_same_bytes_and_numbers():

@@ -198,6 +198,8 @@ def ring_attention(
 
     Price: keys and values go to every rank in forward and in backward, and their gradients once.
 
+    Do not use when: sequences are short: with more sequences than ranks, data parallel sends less.
+
     Raises:
         ShapeError: shapes that do not fit.
         DTypeError: different dtypes.

@@ -373,6 +373,7 @@ _ROWS = (
         "rounding of sums",
         (),
         ("context_parallel",),
+        pytorch="distributed.tensor.experimental.context_parallel",
         tests="distributed/test_context_parallel.py",
     ),
 )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import tinygrad_mem as tm
+import tinygrad_mem.distributed as dist
 
 from .. import memory
 from ..devices import apart
@@ -35,7 +36,7 @@ class Outcome:
 
     track: Track
     reserved: int  # at the end
-    seconds: float  # of the last step
+    seconds: float | None  # of the last step; None of a prediction
     numbers: Numbers
 
 
@@ -52,6 +53,7 @@ class Measured:
         distance: how far the numbers differ, see :func:`distance`; ``None`` if the parameters have other shapes.
         errors: the distances of before and after from the case's ideal; ``None`` if it has none.
         accuracies: of before and after, on held-out digits; ``None`` if the case has no learners.
+        ranks: of several ranks, both runs are predictions of rank 0, without times and numbers.
     """
 
     when: str
@@ -63,6 +65,7 @@ class Measured:
     distance: float | None
     errors: tuple[float, float] | None
     accuracies: tuple[float, float] | None = None
+    ranks: int = 1
 
     @property
     def reserved(self) -> Effect:
@@ -70,8 +73,10 @@ class Measured:
         return Effect(self.before.reserved, self.after.reserved)
 
     @property
-    def time(self) -> float:
-        """The time of a step after, relative to before."""
+    def time(self) -> float | None:
+        """The time of a step after, relative to before; ``None`` if nothing ran."""
+        if self.before.seconds is None or self.after.seconds is None:
+            return None
         return self.after.seconds / max(self.before.seconds, 1e-9)
 
 
@@ -95,6 +100,8 @@ def measure(tip: Tip, device: str = "cpu") -> list[Measured | Failed]:
 
 def _measure(case: Case, scene: Scene, device: str) -> Measured | Failed:
     like = tm.device(device).like
+    if case.ranks > 1:
+        return _of_ranks(case, scene, like)
     try:
         before, after = (run(build, scene, device) for build in (case.before, case.after))
         ideal = None if case.ideal is None else run(case.ideal, scene, device).numbers
@@ -116,17 +123,27 @@ def _measure(case: Case, scene: Scene, device: str) -> Measured | Failed:
     )
 
 
-def prediction_of(build: Build, scene: Scene, like: str = "cpu") -> Track:
-    """The prediction of a run."""
+def _of_ranks(case: Case, scene: Scene, like: str) -> Measured:
+    """The case as it is predicted for rank 0."""
+    tracks = [prediction_of(build, scene, like, case.ranks) for build in (case.before, case.after)]
+    before, after = (Outcome(track, track.pool("end").reserved, None, Numbers([], [], [])) for track in tracks)
+    found = before.track.compare(after.track)
+    return Measured(case.when, before, after, found, found, True, None, None, ranks=case.ranks)
+
+
+def prediction_of(build: Build, scene: Scene, like: str = "cpu", ranks: int = 1) -> Track:
+    """The prediction of a run, as rank 0 of ``ranks``."""
 
     def script() -> None:
+        if ranks > 1:
+            dist.init_process_group()
         tm.manual_seed(0)
         training = build(scene)
         for _ in range(training.steps):
             training.step()
 
     with _uncollected():
-        return memory.predict(script, like=like)
+        return memory.predict(script, like=like, world_size=ranks)
 
 
 def run(build: Build, scene: Scene, device: str = "cpu") -> Outcome:

@@ -14,7 +14,7 @@ from ..memory.render.palette import COLOURS, phases, sample
 from ..memory.sizes import bytes_text
 from .measure import Failed, Measured
 from .tip import Case, Tip
-from .verdict import Row, Verdict, reason, result_words, summary, verdict
+from .verdict import Row, Verdict, reason, result_words, summary, time_words, verdict
 
 OWNERS = 8  # rows of a comparison
 POINTS = 120  # points of a timeline
@@ -63,7 +63,7 @@ def _row(tip: Tip, result: Measured | Failed, words: str) -> str:
     found, said = result.comparison, result.predicted
     effects = [_effect(getattr(found, name), getattr(said, name)) for name in ("peak", "saved", "transient")]
     cells = [_cell(name, *effect) for name, effect in zip(("peak", "saved", "transient"), effects, strict=True)]
-    time = _cell("time", result.time, f"x{result.time:.2f}")
+    time = _cell("time", 1 if result.time is None else result.time, time_words(result))
     return f'<tr>{link}{"".join(cells)}{time}<td data-name="result">{result_words(result)}</td><td>{words}</td></tr>'
 
 

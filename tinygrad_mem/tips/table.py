@@ -13,7 +13,7 @@ from ..memory import Effect
 from ..memory.render.bars import draw, of_track
 from .measure import Failed, Measured
 from .tip import Tip
-from .verdict import Row, Verdict, result_words, verdict
+from .verdict import Row, Verdict, result_words, time_words, verdict
 
 NARROW = 92
 """On terminals with fewer columns, the numbers of a case are listed one below the other."""
@@ -60,7 +60,7 @@ def _cells(result: Measured | Failed, narrow: bool) -> list[Text]:
         said = Text(f"{result.kind}: {result.message.partition(': ')[2].partition(';')[0]}", STYLES[result.kind])
         return [said] if narrow else [Text(result.kind, STYLES[result.kind]), Text(), Text(), Text()]
     effects = (result.comparison.peak, result.comparison.saved, result.comparison.transient)
-    last = f"x{result.time:.2f}, {result_words(result)}"
+    last = f"{time_words(result)}, {result_words(result)}"
     if not result.exact:
         peak = result.predicted.peak.change
         last += f", predicted {peak:+,}" if peak != effects[0].change else ", predicted otherwise at some event"

@@ -65,6 +65,7 @@ class Case:
         when: the condition, in a few words; "" if there is only one case.
         ideal: for tips that promise better numbers: the run with the right numbers.
         learners: for tips that change numbers: train on handwritten digits, before and after.
+        ranks: the number of processes; of several, rank 0 is predicted, and nothing runs.
     """
 
     before: Build
@@ -72,6 +73,7 @@ class Case:
     when: str = ""
     ideal: Build | None = None
     learners: tuple[Learner, Learner] | None = None
+    ranks: int = 1
 
     def source(self) -> tuple[str, str]:
         """The code of both."""

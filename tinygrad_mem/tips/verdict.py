@@ -86,8 +86,15 @@ def _of_numbers(measured: Sequence[Measured]) -> Verdict:
     return Verdict("myth", "myth")
 
 
+def time_words(found: Measured) -> str:
+    """The time after, relative to before."""
+    return "no time" if found.time is None else f"x{found.time:.2f}"
+
+
 def result_words(found: Measured) -> str:
-    """The changes of the results, and the accuracy on digits."""
+    """The changes of the results, and the accuracy on digits; of several ranks, that nothing ran."""
+    if found.ranks > 1:
+        return f"predicted, rank 0 of {found.ranks}"
     if found.accuracies is None:
         return _changed(found)
     before, after = found.accuracies
@@ -167,9 +174,13 @@ def summary(rows: Sequence[Row]) -> str:
         kinds[kind] = kinds.get(kind, 0) + 1
     most_first = sorted(kinds.items(), key=lambda item: -item[1])
     counts = ", ".join(f"{count} {_COUNTED[kind][count != 1]}" for kind, count in most_first)
-    measured = [result for _, results in rows for result in results if isinstance(result, Measured)]
+    both = [result for _, results in rows for result in results if isinstance(result, Measured)]
+    measured = [result for result in both if result.ranks == 1]
     wrong = sum(not result.exact for result in measured)
     said = f"Bytes are exact: all {2 * len(measured)} runs are as predicted, to the byte"
     if wrong:
         said = f"{wrong} of {len(measured)} pairs differ from their prediction, which is a defect: please report it"
-    return f"{len(rows)} tip{'s' * (len(rows) != 1)}: {counts}. {said}."
+    parts = [f"{len(rows)} tip{'s' * (len(rows) != 1)}: {counts}."]
+    parts += [f"{said}."] if measured else []
+    parts += ["What is about several ranks was predicted, and not run."] if len(both) > len(measured) else []
+    return " ".join(parts)

@@ -215,6 +215,10 @@ class Schedule1F1B(_OfOneStage):
 
     A stage begins with as many forwards as there are stages from it to the end. So the first stage keeps the most.
 
+    Memory: parameters, gradients and optimizer state of this stage's layers; activations of min(p - i, m) of m micro-batches.
+    Price: a rank waits for the others as long as p - 1 micro-batches take. Activations and their gradients are sent.
+    Do not use when: a batch has fewer micro-batches than stages, or the layers need different times: most ranks wait then.
+
     Source: Narayanan et al., *PipeDream*, 2019; *Memory-Efficient Pipeline-Parallel DNN Training* (PipeDream-Flush), 2021.
     """
 

@@ -122,6 +122,7 @@ class SequenceParallel(ParallelStyle):
 
     Memory: what the layer saves is 1 / ranks.
     Price: an all-reduce of the gradients of its parameters, for each backward.
+    Do not use when: the layer mixes tokens, as attention and batch norm do, or the tokens cannot be divided by the ranks.
     """
 
     def __init__(self, *, sequence_dim: int = 1, use_local_output: bool = False) -> None:
@@ -177,6 +178,11 @@ def parallelize_module(
 
     Each rank has the whole module before. Afterwards it has its part of the parameters, in new memory. Make the optimizer
     after that. A division that is not even is refused.
+
+    Memory: weights, gradients and optimizer state of divided layers, and the results between a column and a row layer, are
+    1 / ranks. Divide each layer as soon as it is made: then no rank ever has the whole network.
+    Price: collectives of activations in each divided layer, in forward and backward, which wait for each other: see the styles.
+    Do not use when: the links between ranks are slow, or layers are narrow: ``fully_shard`` sends parameters instead.
 
     Args:
         device_mesh: ``mesh["tp"]``.
