@@ -146,7 +146,10 @@ def data_parallel_and_in_backward() -> None:
     def run(model: nn.Module) -> None:
         wrapped = nn.parallel.DistributedDataParallel(model)
         optimizer = tm.optim.SGD(model.parameters(), lr=0.1)
-        with optimizer_in_backward(optimizer), pytest.raises(GraphError, match="before its gradient is averaged over the ranks"):
+        with (
+            optimizer_in_backward(optimizer),
+            pytest.raises(GraphError, match="before its gradient is averaged over the ranks"),
+        ):
             wrapped(tm.ones(1, 2)).sum().backward()
 
     on_two_ranks(run)

@@ -206,7 +206,10 @@ FORMULAS |= {
         exactly("saved", -3 * (16 * _BATCH + 1024 * 4) // 4),
     ],
     ("zero_1", ""): [exactly("peak", -3 * 2 * _DEEP // 4), exactly("saved", 0)],  # Adam's two moments
-    ("zero_2", ""): [exactly("peak", -3 * _ROWS), exactly("saved", 0)],  # moments and parameters; the whole ones replace buckets
+    ("zero_2", ""): [
+        exactly("peak", -3 * _ROWS),
+        exactly("saved", 0),
+    ],  # moments and parameters; the whole ones replace buckets
     ("zero_3", ""): [  # as ZeRO 2; three layers are there instead of eight, one layer later, with the rows of its gradients
         exactly("peak", -3 * _ROWS - 5 * (_WEIGHT + _BIAS) - 2 * _RESULT + _WEIGHT // 4 + 512),
         exactly("saved", 0),
