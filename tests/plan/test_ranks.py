@@ -11,7 +11,7 @@ from tests.distributed.ranks import RANKS, passes
 from tinygrad_mem import memory, nn
 from tinygrad_mem.errors import ArgumentError, BudgetError
 from tinygrad_mem.nn import functional as F
-from tinygrad_mem.plan import Choice, DataParallel, Plan, Times, TrainingStep, Zero1, Zero2, Zero3, plan
+from tinygrad_mem.plan import Choice, Plan, Replicated, Times, TrainingStep, Zero1, Zero2, Zero3, plan
 
 WIDTH, LAYERS, SAMPLES = 64, 4, 32
 MATRIX = 4 * WIDTH * WIDTH
@@ -46,7 +46,7 @@ def test_what_is_divided_by_formula():
     }
     batch = 2 * SAMPLES // 4 * WIDTH * 4
     assert {kind: point.kept - batch for kind, point in points.items()} == {
-        DataParallel: LAYERS * MATRIX * 4,
+        Replicated: LAYERS * MATRIX * 4,
         Zero1: LAYERS * MATRIX * 2 + LAYERS * MATRIX * 2 // 4,
         Zero2: LAYERS * MATRIX * 3 // 4,
         Zero3: LAYERS * MATRIX * 3 // 4,
@@ -60,12 +60,12 @@ def test_what_is_sent_by_formula():
         once = LAYERS * MATRIX * (ranks - 1) // ranks
         points = planned(ranks).search.tried
         sent = {type(p.choice.techniques[-1]): p.sent for p in points if len(p.choice.techniques) == 1}
-        assert sent == {DataParallel: 2 * once, Zero1: 3 * once, Zero2: 2 * once, Zero3: 3 * once}
+        assert sent == {Replicated: 2 * once, Zero1: 3 * once, Zero2: 2 * once, Zero3: 3 * once}
 
 
 def test_the_plan_is_the_fastest_of_all_that_were_tried_and_fit():
     base = planned(4)
-    assert base.choice == Choice((DataParallel(4),))
+    assert base.choice == Choice((Replicated(4),))
     for budget in range(base.search.smallest().reserved, base.plain.reserved, 1 << 14):
         found = base.within(budget)
         assert found.peak <= budget
@@ -127,7 +127,7 @@ def test_several_tensors_are_divided_alike():
 
     batch = (tm.zeros(8, 8), tm.zeros(8, 8)), tm.zeros(8, 8)
     assert plan(Two(), batch, F.mse_loss, adam, ranks=2, times=Times("meta")).ranks == 2
-    with pytest.raises(ArgumentError, match=r"must be the samples in all of them; found \[8, 8\], \[4, 8\], \[8, 8\]"):
+    with pytest.raises(ArgumentError, match=r"must be the samples in each of its tensors; found \[8, 8\], \[4, 8\], \[8, 8\]"):
         plan(Two(), ((tm.zeros(8, 8), tm.zeros(4, 8)), batch[1]), F.mse_loss, adam, ranks=2)
 
 
@@ -142,7 +142,7 @@ def test_refusals():
     with pytest.raises(
         ArgumentError, match="a model is divided over ranks once, found ZeRO 1 on 2 ranks and data parallel on 2"
     ):
-        Choice((Zero1(2), DataParallel(2)))
+        Choice((Zero1(2), Replicated(2)))
     with pytest.raises(ArgumentError, match="zero_1 cannot be used with in_backward: no rank updates all parameters"):
         Choice((Zero1(2), planned(1).search.free[-1]))  # type: ignore[union-attr]
 

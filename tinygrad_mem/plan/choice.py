@@ -14,7 +14,7 @@ from ..interrupts import context
 from ..nn import Module
 from ..optim.optimizer import Optimizer
 from ..techniques import accumulate
-from .techniques import KINDS, LEVELS, Accumulation, Applied, DataParallel, Recompute, reason_against
+from .techniques import KINDS, LEVELS, Accumulation, Applied, Recompute, Replicated, reason_against
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Choice:
         for a, b in combinations(self.techniques, 2):
             if type(a) is type(b) and not isinstance(a, Recompute):
                 raise ArgumentError(f"plan: {a.name} is chosen twice, {a} and {b}")
-            if isinstance(a, DataParallel) and isinstance(b, DataParallel):
+            if isinstance(a, Replicated) and isinstance(b, Replicated):
                 raise ArgumentError(f"plan: a model is divided over ranks once, found {a} and {b}")
             why = reason_against(a, b)
             if why is not None:

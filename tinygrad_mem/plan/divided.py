@@ -8,7 +8,7 @@ from functools import cached_property
 from .choice import Choice
 from .runs import Point, Recipe
 from .search import Search, undominated
-from .techniques import LEVELS, OVER_RANKS, DataParallel
+from .techniques import LEVELS, OVER_RANKS, Replicated
 from .times import Times
 
 
@@ -47,7 +47,7 @@ class Divided:
         self._of(choice).train(choice)
 
     def _of(self, choice: Choice) -> Search:
-        return next(self._searches[type(each)] for each in choice.techniques if isinstance(each, DataParallel))
+        return next(self._searches[type(each)] for each in choice.techniques if isinstance(each, Replicated))
 
     def cheapest(self, budget: int) -> Choice | None:
         """The fastest choice that fits, with what it sends; those that change numbers least come first."""

@@ -205,7 +205,7 @@ class Compression(Applied):
 
 
 @dataclass(frozen=True)
-class DataParallel(Applied):
+class Replicated(Applied):
     """Each of ``ranks`` ranks has the whole model and its part of the batch. Subclasses divide more.
 
     Attributes:
@@ -238,7 +238,7 @@ class DataParallel(Applied):
 
 
 @dataclass(frozen=True)
-class Zero1(DataParallel):
+class Zero1(Replicated):
     """Each rank keeps the optimizer's state of its own parameters."""
 
     stage = 1
@@ -246,7 +246,7 @@ class Zero1(DataParallel):
 
 
 @dataclass(frozen=True)
-class Zero2(DataParallel):
+class Zero2(Replicated):
     """Each rank keeps its rows of the gradients and of the optimizer's state; parameters are whole from forward to backward."""
 
     stage = 2
@@ -254,14 +254,14 @@ class Zero2(DataParallel):
 
 
 @dataclass(frozen=True)
-class Zero3(DataParallel):
+class Zero3(Replicated):
     """Each rank keeps its rows of parameters, gradients and optimizer state; a unit is gathered while it is used."""
 
     stage = 3
     rows = ("zero_3",)
 
 
-OVER_RANKS: tuple[type[DataParallel], ...] = (DataParallel, Zero2, Zero1, Zero3)
+OVER_RANKS: tuple[type[Replicated], ...] = (Replicated, Zero2, Zero1, Zero3)
 """The ways to divide a model over ranks; those that send less come first."""
 KINDS: tuple[type[Applied], ...] = (
     *(Recompute, InPlace, InBackward, Offload, Tiles, Accumulation, Autocast, Compression),
