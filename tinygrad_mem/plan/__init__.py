@@ -19,8 +19,8 @@ from .techniques import InBackward as InBackward
 from .techniques import InPlace as InPlace
 from .techniques import Offload as Offload
 from .techniques import Recompute as Recompute
-from .techniques import Tiles as Tiles
 from .techniques import Replicated as Replicated
+from .techniques import Tiles as Tiles
 from .techniques import Zero1 as Zero1
 from .techniques import Zero2 as Zero2
 from .techniques import Zero3 as Zero3
