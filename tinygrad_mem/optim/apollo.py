@@ -80,6 +80,16 @@ class APOLLO(Projected):
         if group["scale_type"] not in ("channel", "tensor"):
             raise ArgumentError(f"APOLLO: scale_type should be 'channel' or 'tensor', found {group['scale_type']!r}")
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As :meth:`Optimizer.add_param_group`; each parameter draws its seed, so that the order of updates does not matter."""
+        super().add_param_group(param_group)
+        self._seeds = getattr(self, "_seeds", {}) | {p: _drawn(p) for p in self.param_groups[-1]["params"]}
+
+    def _step_one(self, group: dict[str, Any], p: Tensor, fresh: dict[str, Tensor]) -> None:
+        if is_projected(group, p):
+            self.state[p].setdefault("seed", self._seeds[p] if p in self._seeds else _drawn(p))
+        super()._step_one(group, p, fresh)
+
     def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:
         kept = super().kept(group, p)
         if is_projected(group, p):
@@ -93,9 +103,6 @@ class APOLLO(Projected):
         return super().rooms(device, group, shape, wide, due) | more
 
     def projection(self, device: Device, group: Group, g: Any, state: Group, room: Group, t: int, due: bool) -> Any:
-        if "seed" not in state:
-            seed, calls = device.generator.ticket()
-            state["seed"] = (seed + calls * 0x9E3779B97F4A7C15) % _SEEDS  # each parameter has its own
         ticket = int(state["seed"]) % _SEEDS, (t - 1) // group["update_proj_gap"]
         device.kernels.normal(ticket, 0.0, group["rank"] ** -0.5, out=room["projection"])
         return room["projection"]
@@ -116,6 +123,11 @@ class APOLLO(Projected):
         kernels.multiply(scale, limit, out=scale)
         rate = lr * group["scale"] * (-1 if group["maximize"] else 1)
         kernels.scaled_step(p, g, scale, rate, 1 - lr * group["weight_decay"])
+
+
+def _drawn(p: Tensor) -> int:
+    seed, calls = p.device.generator.ticket()
+    return (seed + calls * 0x9E3779B97F4A7C15) % _SEEDS
 
 
 class APOLLOMini(APOLLO):
