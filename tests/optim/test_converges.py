@@ -69,6 +69,27 @@ def test_adafactor():
     assert last < adam + 0.1
 
 
+FEW: dict[str, Callable[..., Any]] = {
+    "Lion": lambda p: optim.Lion(p, lr=4e-3),
+    "AdamMini": lambda p: optim.AdamMini(p, lr=3e-3),
+    "Muon": lambda p: optim.Muon(p, lr=3e-2, adjust_lr_fn="match_rms_adamw", adamw=True),
+    "GaLore": lambda p: optim.GaLore(p, lr=1e-2, rank=8, update_proj_gap=20, scale=1.0),
+    "APOLLO": lambda p: optim.APOLLO(p, lr=1e-2, rank=8, update_proj_gap=20),
+    "APOLLOMini": lambda p: optim.APOLLOMini(p, lr=1e-2, update_proj_gap=20),
+    "AdamW4bit": lambda p: optim.AdamW4bit(p, lr=1e-2, min_4bit_size=0),
+    "Lomo": lambda p: optim.Lomo(p, lr=1.0),
+    "AdaLomo": lambda p: optim.AdaLomo(p, lr=0.05),
+}
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_rules_with_few_moments(name: str):
+    """Other rules than Adam's, with rates of their own: they get there too. ``docs/optimizers.md`` says how well."""
+    first, last = trained(FEW[name])
+    assert first > 2.2
+    assert last < 0.2
+
+
 @pytest.mark.parametrize(
     "make",
     [

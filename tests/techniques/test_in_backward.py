@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 
 import tinygrad_mem as tm
+from tests.optim import light
 from tests.profiles import examples
 from tests.pytorch_memory import pytorch_peak
 from tests.techniques import training
@@ -44,6 +45,25 @@ def train(plan: Plan, *, in_backward: bool) -> list:
 @settings(max_examples=examples(40))
 def test_equal_to_a_plain_step_bit_for_bit(plan: Plan):
     training.assert_identical(train(plan, in_backward=True), train(plan, in_backward=False))
+
+
+@pytest.mark.parametrize("name", light.NAMES)
+def test_rules_with_few_moments_too(name: str):
+    """Also APOLLO, whose parameters draw seeds: they have them before any is updated."""
+
+    def run(in_backward: bool) -> list:
+        tm.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4))
+        optimizer = light.rule(name)(model.parameters(), lr=0.01)
+        handle = optimizer_in_backward(optimizer) if in_backward else None
+        for _ in range(3):
+            (model(tm.randn(5, 6)) ** 2).sum().backward()
+            if handle is None:
+                optimizer.step()
+                optimizer.zero_grad()
+        return training.outcome(model, optimizer, [])
+
+    training.assert_identical(run(True), run(False))
 
 
 def test_tied_weights_are_updated_once_when_all_their_gradients_have_come():

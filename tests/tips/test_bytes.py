@@ -36,6 +36,12 @@ def sizes(scene: Scene, itemsize: int = FLOAT) -> list[int]:
         return [round_up(p.numel() * itemsize) for p in scene.model().parameters()]
 
 
+def kept_in_four_bits() -> int:
+    """Bytes of two moments of half a byte, and of their scales; of biases in float32."""
+    counts = [n * m for n, m in MATRICES]
+    return sum(2 * (round_up(n // 2) + round_up(FLOAT * -(-n // 128))) for n in counts) + _MOMENTS
+
+
 def maps(batch: int = 16, side: int = 64, divide: int = 4) -> list[int]:
     """Bytes of the result of each convolution of the slim VGG16."""
     return [batch * width // divide * (side >> i) ** 2 * FLOAT for i, stage in enumerate(CONVOLUTIONS[16]) for width in stage]
@@ -51,6 +57,12 @@ def lines(last: bool) -> tuple[int, int, int]:
 
 
 MLP, P = TIPS["sgd"].scene, sizes(TIPS["sgd"].scene)
+MATRICES, VECTORS = [(512, 784), (512, 512), (10, 512)], [512, 512, 10]
+ROWS = sum(round_up(FLOAT * size) for size in (*VECTORS, 1, 1, 1))  # Adam-mini's mean squares: of each row, and of each vector
+_MOMENTS = 2 * sum(round_up(FLOAT * size) for size in VECTORS)  # Adam's, of the vectors
+GALORE = sum(FLOAT * 16 * (n + 2 * m) for n, m in MATRICES[:2]) + 2 * FLOAT * 10 * 512 + _MOMENTS
+GALORE += 2 * FLOAT * 16 * 784 + FLOAT * (512 * 512 + 512 + 512 * 784)  # the workspace of the first layer's step, with its SVD
+APOLLO = sum(2 * round_up(FLOAT * m) + 512 for _, m in MATRICES) + _MOMENTS
 THIN = 8 * (784 + 512 + 512 + 512) * FLOAT  # LoRA's matrices beside the first two layers
 SCALES = 784 * 512 // 64  # of the first layer in 4 bits; at the peak it exists in both forms, and its scales in three
 BOTH_FORMS = sum(map(round_up, (784 * 512 // 2, SCALES, 4 * SCALES, 4 * SCALES, 4 * -(-SCALES // 256), 4)))
@@ -151,6 +163,12 @@ FORMULAS: dict[tuple[str, str], list[Side]] = {
     ("half_states", ""): [exactly("peak", -2 * sum(P) + 2 * sum(sizes(MLP, 2))), exactly("saved", 0)],
     ("eight_bit", ""): [change("peak", -1.5 * sum(P), -1.49 * sum(P)), exactly("saved", 0)],
     ("adafactor", ""): [change("peak", -2 * sum(P), -1.99 * sum(P)), exactly("saved", 0)],
+    ("four_bit", ""): [exactly("peak", kept_in_four_bits() - 2 * sum(P)), exactly("saved", 0)],
+    ("lion", ""): [exactly("peak", -sum(P)), exactly("saved", 0)],
+    ("adam_mini", ""): [exactly("peak", -sum(P) + ROWS), exactly("saved", 0)],
+    ("galore", ""): [change("peak", GALORE - 2 * sum(P) - 2 * 64 * 512 * FLOAT, GALORE - 2 * sum(P)), exactly("saved", 0)],
+    ("apollo_mini", ""): [exactly("peak", APOLLO - 2 * sum(P)), exactly("saved", 0)],
+    ("adalomo", ""): [change("peak", -3 * sum(P) + max(P), -3 * sum(P) + max(P) + 32768), exactly("saved", 0)],
     ("lora", ""): [change("peak", -3 * sum(P) + 4 * THIN, -2.7 * sum(P)), exactly("saved", 2 * 64 * 8 * FLOAT)],
     ("quantized", ""): [after("peak", sum(P) + BOTH_FORMS, sum(P) + BOTH_FORMS), exactly("saved", 0)],
     ("in_backward", ""): [change("peak", -sum(P) + max(P), -sum(P) + max(P) + 4096), exactly("saved", 0)],

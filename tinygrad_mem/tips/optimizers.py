@@ -46,6 +46,26 @@ def adafactor(scene: Scene) -> Training:
     return classify(scene, optimizer=partial(tm.optim.Adafactor, lr=1e-3))
 
 
+def four_bit_states(scene: Scene) -> Training:
+    return classify(scene, optimizer=partial(tm.optim.Adam4bit, lr=1e-3))
+
+
+def lion(scene: Scene) -> Training:
+    return classify(scene, optimizer=partial(tm.optim.Lion, lr=1e-4))
+
+
+def adam_mini(scene: Scene) -> Training:
+    return classify(scene, optimizer=partial(tm.optim.AdamMini, lr=1e-3))
+
+
+def galore(scene: Scene) -> Training:
+    return classify(scene, optimizer=partial(tm.optim.GaLore, lr=1e-3, rank=16))
+
+
+def apollo_mini(scene: Scene) -> Training:
+    return classify(scene, optimizer=partial(tm.optim.APOLLOMini, lr=1e-3))
+
+
 def adapters(scene: Scene) -> Training:
     model = lora(scene.model(), r=8)
     return classify(scene, model, optimizer=lambda all: tm.optim.Adam([p for p in all if p.requires_grad], lr=1e-3))
@@ -56,10 +76,10 @@ def quantized_adapters(scene: Scene) -> Training:
     return classify(scene, model, optimizer=lambda all: tm.optim.Adam([p for p in all if p.requires_grad], lr=1e-3))
 
 
-def stepped_in_backward(scene: Scene) -> Training:
+def stepped_in_backward(scene: Scene, rule_of: Any = tm.optim.Adam) -> Training:
     model: Any = scene.model()
     x, y = scene.data()
-    rule = tm.optim.Adam(model.parameters(), lr=1e-3)
+    rule = rule_of(model.parameters(), lr=1e-3)
     optimizer_in_backward(rule)
     model.rule = rule  # the hooks refer to the optimizer weakly, so something must hold it
 
@@ -69,6 +89,10 @@ def stepped_in_backward(scene: Scene) -> Training:
         return loss.item()
 
     return Training(step, model)
+
+
+def adalomo(scene: Scene) -> Training:
+    return stepped_in_backward(scene, tm.optim.AdaLomo)
 
 
 def _zeroed(scene: Scene, to_none: bool, first: bool) -> Training:
@@ -116,6 +140,14 @@ TIPS = (
     _instead_of_adam("half_states", "Keep Adam's moments in float16.", half_states, partial(ADAM, state_dtype=tm.float16)),
     _instead_of_adam("eight_bit", "Use an 8-bit Adam.", eight_bit_states, partial(tm.optim.Adam8bit, lr=2e-3)),
     _instead_of_adam("adafactor", "Use Adafactor instead of Adam.", adafactor, tm.optim.Adafactor),
+    _instead_of_adam("four_bit", "Use a 4-bit Adam.", four_bit_states, partial(tm.optim.Adam4bit, lr=2e-3)),
+    _instead_of_adam("lion", "Use Lion instead of Adam.", lion, partial(tm.optim.Lion, lr=5e-4)),
+    _instead_of_adam("adam_mini", "Use Adam-mini: one mean square a row.", adam_mini, partial(tm.optim.AdamMini, lr=2e-3)),
+    _instead_of_adam(
+        "galore", "Use GaLore: moments of a gradient of few rows.", galore, partial(tm.optim.GaLore, rank=8, lr=2e-3)
+    ),
+    _instead_of_adam("apollo_mini", "Use APOLLO-mini instead of Adam.", apollo_mini, partial(tm.optim.APOLLOMini, lr=2e-3)),
+    _instead_of_adam("adalomo", "Use AdaLomo, which steps in backward.", adalomo, partial(tm.optim.AdaLomo, lr=0.02)),
     Tip("lora", "Train LoRA's thin matrices instead of the weights.", (Case(adam, adapters),), MLP, free=True),
     Tip("quantized", "With LoRA, keep the frozen weights in 4 bits.", (Case(adapters, quantized_adapters),), MLP, free=True),
     Tip("in_backward", "Step the optimizer inside backward.", (Case(adam, stepped_in_backward),), MLP, free=True),
