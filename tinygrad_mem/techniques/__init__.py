@@ -16,6 +16,7 @@ from .lora import LoraLinear as LoraLinear
 from .lora import lora as lora
 from .offload import checkpoints_on_cpu as checkpoints_on_cpu
 from .offload import save_on_cpu as save_on_cpu
+from .paged import paged_optimizer as paged_optimizer
 from .quantized import QuantizedLinear as QuantizedLinear
 from .quantized import quantize_frozen as quantize_frozen
 from .reversible import ReversibleBlock as ReversibleBlock
