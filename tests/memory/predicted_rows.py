@@ -404,6 +404,14 @@ def quantized_layers() -> None:
     techniques.QuantizedLinear(nn.Linear(64, 6), "nf4", True)(tm.ones(5, 64))
 
 
+def paged_state() -> None:
+    model = _net()
+    optimizer = techniques.paged_optimizer(optim.Adam(model.parameters()))
+    for _ in range(2):
+        model(tm.randn(3, 6)).sum().backward()
+        optimizer.step()
+
+
 def in_backward() -> None:
     model = _net()
     kept = techniques.optimizer_in_backward(optim.Adam(model.parameters()))
@@ -506,6 +514,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "techniques.InPlaceABN inplace_abn compressed save_on_cpu chunked": techniques_each,
     "techniques.optimizer_in_backward": in_backward,
     "techniques.lora LoraLinear": lora_layers,
+    "techniques.paged_optimizer": paged_state,
     "techniques.quantize_frozen QuantizedLinear": quantized_layers,
     "techniques.select_labelled": selected,
     "nn.Module T.__deepcopy__": saved_and_read,

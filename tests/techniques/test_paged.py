@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 
 import tinygrad_mem as tm
+from tests.memory.test_predicted import RULES as EVERY_RULE
 from tests.predicted import difference, difference_on_gpu
 from tests.profiles import examples
 from tests.pytorch_memory import pytorch_peak
@@ -94,6 +95,28 @@ def test_each_rule_on_each_device(rule: Any, dev: str):
     assert_same(*both)
 
 
+@pytest.mark.parametrize(("name", "options"), EVERY_RULE, ids=[f"{name} {options}" for name, options in EVERY_RULE])
+def test_each_optimizer_of_the_library(name: str, options: dict):
+    """All arrays of its state lie on the host, and every shape of a parameter gives the same numbers."""
+    both = []
+    for page in (False, True):
+        tm.manual_seed(0)
+        ps = [tm.randn(shape).requires_grad_() for shape in [(70, 64), (3,), (), (2, 3, 4), (0, 2)]]
+        chosen = {k: getattr(tm, v) if k == "state_dtype" else v for k, v in options.items()}
+        optimizer = getattr(tm.optim, name)(ps, **chosen)
+        if page:
+            paged_optimizer(optimizer)
+        for step in range(3):
+            for p in ps:
+                p.grad = tm.linspace(-1, 1, p.numel()).reshape(p.shape) * (step + 1)
+            optimizer.step()
+        if page:
+            states = [t for values in optimizer.state.values() for t in values.values() if isinstance(t, tm.Tensor)]
+            assert {t.device for t in states} <= {device("cpu").host(pinned=True)}
+        both.append([p.detach().numpy() for p in ps])
+    assert_same(*both)
+
+
 def test_master_weights_are_paged_too():
     both = []
     for wrap in (lambda made: made, paged_optimizer):
@@ -132,7 +155,7 @@ def test_bytes_of_the_device_and_of_the_host():
     assert max(b.rounded for b in states) == max(ADAM), "room for both moments of the largest"
     timeline = track.timeline()
     assert max(moment.by_category.get(STATE, 0) for moment in timeline) == max(ADAM)
-    assert track.marks()[-1].text == f"{sum(ADAM)} bytes are on the host"
+    assert track.marks[-1].text == f"{sum(ADAM)} bytes are on the host"
     plain = memory.predict(step, False)
     assert plain.by_category("step 1 ends")[STATE] == sum(ADAM)
 

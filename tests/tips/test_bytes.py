@@ -170,6 +170,10 @@ FORMULAS: dict[tuple[str, str], list[Side]] = {
     ("apollo_mini", ""): [exactly("peak", APOLLO - 2 * sum(P)), exactly("saved", 0)],
     ("adalomo", ""): [change("peak", -3 * sum(P) + max(P), -3 * sum(P) + max(P) + 32768), exactly("saved", 0)],
     ("lora", ""): [change("peak", -3 * sum(P) + 4 * THIN, -2.7 * sum(P)), exactly("saved", 2 * 64 * 8 * FLOAT)],
+    ("paged", ""): [
+        after("peak", 2 * sum(P) + 2 * max(P) + 64 * 784 * FLOAT + 1024, 2 * sum(P) + 2 * max(P) + 64 * 784 * FLOAT + 1024),
+        exactly("saved", 0),
+    ],
     ("quantized", ""): [after("peak", sum(P) + BOTH_FORMS, sum(P) + BOTH_FORMS), exactly("saved", 0)],
     ("in_backward", ""): [change("peak", -sum(P) + max(P), -sum(P) + max(P) + 4096), exactly("saved", 0)],
     ("zero_grad", "before forward"): [change("peak", -sum(P), -max(P)), exactly("saved", 0)],

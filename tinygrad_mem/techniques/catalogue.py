@@ -253,6 +253,17 @@ _ROWS = (
         ("lora",),
     ),
     Technique(
+        "paged",
+        "paged optimizer state",
+        ("techniques.paged_optimizer",),
+        "optimizer state lies in host memory; in a step the device holds that of one parameter at a time",
+        "the state crosses the bus twice in each step",
+        "identical",
+        "bit for bit",
+        (),
+        ("paged",),
+    ),
+    Technique(
         "quantized",
         "frozen weights in 4 or 8 bits",
         ("techniques.quantize_frozen",),

@@ -9,7 +9,7 @@ import tinygrad_mem as tm
 
 from .. import nn
 from ..models.names import Named
-from ..techniques import lora, optimizer_in_backward, quantize_frozen
+from ..techniques import lora, optimizer_in_backward, paged_optimizer, quantize_frozen
 from .digits import ADAM, MOMENTUM, learner
 from .tip import Build, Case, Scene, Tip, Training, classify, momentum
 
@@ -69,6 +69,10 @@ def apollo_mini(scene: Scene) -> Training:
 def adapters(scene: Scene) -> Training:
     model = lora(scene.model(), r=8)
     return classify(scene, model, optimizer=lambda all: tm.optim.Adam([p for p in all if p.requires_grad], lr=1e-3))
+
+
+def paged_adam(scene: Scene) -> Training:
+    return classify(scene, optimizer=lambda all: paged_optimizer(tm.optim.Adam(all, lr=1e-3)))
 
 
 def quantized_adapters(scene: Scene) -> Training:
@@ -150,6 +154,7 @@ TIPS = (
     _instead_of_adam("adalomo", "Use AdaLomo, which steps in backward.", adalomo, partial(tm.optim.AdaLomo, lr=0.02)),
     Tip("lora", "Train LoRA's thin matrices instead of the weights.", (Case(adam, adapters),), MLP, free=True),
     Tip("quantized", "With LoRA, keep the frozen weights in 4 bits.", (Case(adapters, quantized_adapters),), MLP, free=True),
+    Tip("paged", "Keep the optimizer's state in host memory.", (Case(adam, paged_adam),), MLP, free=True),
     Tip("in_backward", "Step the optimizer inside backward.", (Case(adam, stepped_in_backward),), MLP, free=True),
     Tip(
         "zero_grad",
