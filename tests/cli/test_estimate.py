@@ -321,6 +321,17 @@ def test_frozen_weights_in_4_or_8_bits():
     assert "--quantize freezes the weights, so that nothing would be trained: give --lora too" in refused.stderr
 
 
+def test_paged_state_is_on_the_host():
+    command = ("estimate", "lenet", "--optimizer", "adam")
+    plain, paged = (json.loads(inside.run(*command, "--json", *how).stdout) for how in ((), ("--paged",)))
+    assert (plain["host"], paged["host"]) == (0, plain["by_category"]["optimizer state"])
+    assert plain["peak_used"] > paged["peak_used"]
+    shown = " ".join(inside.run(*command, "--paged").stdout.split())
+    assert f"The host holds these {paged['host']:,} bytes; the device has those of one parameter at a time, in a step." in shown
+    assert f"The optimizer keeps {paged['host'] / paged['trained']:.3f} bytes per trained parameter." in shown
+    assert "--paged is for one rank" in inside.run("estimate", "lenet", "--paged", "--ranks", "2").stderr
+
+
 @pytest.mark.parametrize("columns", [60, 80, 140])
 def test_blocks_that_are_alike_share_a_row_and_no_number_is_cut(columns: int):
     command = ("estimate", "gpt2", "--batch-size", "1", "--tokens", "64")

@@ -207,6 +207,7 @@ def estimate(
         ),
     ] = Precision.float32,
     master_weights: Annotated[bool, typer.Option("--master-weights", help="float32 copies of float16 parameters")] = False,
+    paged: Annotated[bool, typer.Option("--paged", help="the optimizer's state lies in host memory between its steps")] = False,
     accumulate: Annotated[int, typer.Option(min=1, help="split each batch into so many parts, one after the other")] = 1,
     recompute: Annotated[
         str | None,

@@ -25,7 +25,7 @@ from ..models.names import Named
 from ..models.precision import Step
 from ..recompute import checkpoint_blocks
 from ..techniques import lora as add_lora
-from ..techniques import optimizer_in_backward, quantize_frozen
+from ..techniques import optimizer_in_backward, paged_optimizer, quantize_frozen
 from ..text import visible
 from . import estimate_mesh, estimate_ranks, estimate_torch
 from .estimate_mesh import OverMesh
@@ -44,6 +44,7 @@ class Estimate:
     Attributes:
         trained: how many of the parameters are trained.
         loss: the loss, in a few words.
+        host: bytes of optimizer state in host memory.
         fits: whether the peak is within the budget; ``None`` without a budget.
     """
 
@@ -58,6 +59,7 @@ class Estimate:
     peak_reserved: int
     phase: str
     loss: str
+    host: int
     budget: int | None
     fits: bool | None
 
@@ -71,6 +73,7 @@ def run(
     optimizer: str,
     precision: str,
     master_weights: bool,
+    paged: bool,
     accumulate: int,
     recompute: str | None,
     budget: str | None,
@@ -95,9 +98,9 @@ def run(
         DeviceError: ``device`` is neither ``cpu`` nor ``cuda``, or CuPy is not installed, which ``cuda`` needs.
     """
     if is_torch(network):
-        if recompute is not None or master_weights or quantize is not None:
+        if recompute is not None or master_weights or quantize is not None or paged:
             raise ArgumentError(
-                "--recompute, --master-weights and --quantize are for networks of tinygrad_mem; write them in a function"
+                "--recompute, --master-weights, --quantize and --paged are for our own networks; write them in a function"
             )
         if ranks is not None:
             raise ArgumentError(
@@ -108,8 +111,8 @@ def run(
         return estimate_torch.run(asked, budget, gpu, advise, as_json)
     if gpu is not None or checkpoint or advise:
         raise ArgumentError(f"--gpu, --checkpoint and --advise are for programs of PyTorch, and {network} is none")
-    if lora is not None and ranks is not None:
-        raise ArgumentError("--lora is for one rank: leave --ranks out")
+    if (lora is not None or paged) and ranks is not None:
+        raise ArgumentError(f"{'--paged' if lora is None else '--lora'} is for one rank: leave --ranks out")
     if quantize is not None and lora is None:
         raise ArgumentError("--quantize freezes the weights, so that nothing would be trained: give --lora too")
     if ranks is None and (zero or picture is not None or max(tensor, pipeline, context) > 1):
@@ -135,7 +138,7 @@ def run(
         asked = estimate_ranks.Several(network, named, batch_size, rule, precision, accumulate, device or "cpu", ranks, zero)
         return estimate_ranks.run(asked, room, picture, as_json)
     found = _estimate(
-        *(network, named, batch_size, rule, in_backward, precision, accumulate, room, device or "cpu", lora, quantize)
+        *(network, named, batch_size, rule, in_backward, precision, accumulate, room, device or "cpu", lora, quantize, paged)
     )
     if as_json:
         print(json.dumps(asdict(found), indent=2))
@@ -161,12 +164,13 @@ def _estimate(
     device: str,
     lora: int | None,
     quantize: str | None,
+    paged: bool,
 ) -> Estimate:
     layers: list[Layer] = []
-    count, trained, loss_name = 0, 0, ""
+    count, trained, loss_name, host = 0, 0, "", 0
 
     def steps() -> None:
-        nonlocal count, trained, loss_name
+        nonlocal count, trained, loss_name, host
         step = Step(precision, "cuda")  # loss scaling as on a GPU
         model, packed = _quantized(step, named.make, quantize) if quantize else (step.make(named.make), 0)
         if lora is not None:
@@ -175,9 +179,12 @@ def _estimate(
         count, trained = packed + _count(model.parameters()), _count(parameters)
         layers.extend(watch(model))
         update = rule(parameters, **step.options)
+        if paged:
+            paged_optimizer(update)
         if in_backward:
             optimizer_in_backward(update)
         loss_name = step.train(model, update, named, batch_size, accumulate)
+        host = tm.device(device).host(pinned=True).pool.used_bytes() if paged else 0
 
     track = memory.predict(steps, like=device)
     account(track, layers, _last_forward(track))
@@ -187,7 +194,7 @@ def _estimate(
     fits = None if room is None else moment.used <= room
     return Estimate(
         *(network, batch_size, device, layers, count, trained, categories, moment.used, reserved, moment.phase, loss_name),
-        *(room, fits),
+        *(host, room, fits),
     )
 
 
@@ -252,11 +259,13 @@ def _show(found: Estimate, console: Console) -> None:
     table.add_row("all layers", *[""] * roomy, f"{found.parameters:,}", f"{kept:,}", "", style="bold")
     console.print(table)
     console.print(_totals(found))
-    kept = sum(found.by_category.get(name, 0) for name in ("optimizer state", "master weights"))
+    kept = found.host or sum(found.by_category.get(name, 0) for name in ("optimizer state", "master weights"))
     console.print(f"The loss is {found.loss}.")
     if found.trained != found.parameters:
         console.print(f"{found.trained:,} parameters are trained, {found.trained / found.parameters:.2%} of them.")
     console.print(f"The optimizer keeps {kept / found.trained:.3f} bytes per trained parameter.")
+    if found.host:
+        console.print(f"The host holds these {found.host:,} bytes; the device has those of one parameter at a time, in a step.")
     if found.budget is not None:
         left = found.budget - found.peak_used
         fits = f"fits, {left:,} bytes are left" if left >= 0 else f"does not fit: {-left:,} bytes too many"
