@@ -65,7 +65,7 @@ def paged_optimizer(optimizer: Optimizer) -> Optimizer:
 
 
 class _Paged(Optimizer):
-    """What is different in an optimizer whose state lies on the host. It stands before the optimizer's own class."""
+    """An optimizer whose state lies on the host: this class stands before the optimizer's own."""
 
     _stages: dict[Device, Any]  # during a step: where the state of the parameter that is being updated lies on the device
 
