@@ -98,15 +98,7 @@ def run(
         DeviceError: ``device`` is neither ``cpu`` nor ``cuda``, or CuPy is not installed, which ``cuda`` needs.
     """
     if is_torch(network):
-        if recompute is not None or master_weights or quantize is not None or paged:
-            raise ArgumentError(
-                "--recompute, --master-weights, --quantize and --paged are for our own networks; write them in a function"
-            )
-        if ranks is not None:
-            raise ArgumentError(
-                f"--ranks is for networks of tinygrad_mem, and {network} is PyTorch's: pytorch.predict(run, world_size=...) "
-                "predicts a function that trains with PyTorch's DistributedDataParallel"
-            )
+        _refuse_for_torch(network, ranks, recompute=recompute, master_weights=master_weights, quantize=quantize, paged=paged)
         asked = Asked(network, sample, tokens, batch_size, optimizer, precision, accumulate, lora, checkpoint, device or "cuda")
         return estimate_torch.run(asked, budget, gpu, advise, as_json)
     if gpu is not None or checkpoint or advise:
@@ -145,6 +137,18 @@ def run(
     else:
         _show(found, Console())
     return int(found.fits is False)
+
+
+def _refuse_for_torch(network: str, ranks: int | None, **ours: Any) -> None:
+    """Refuse options that are for networks of tinygrad_mem."""
+    for name, given in ours.items():
+        if given:
+            raise ArgumentError(f"--{name.replace('_', '-')} is for networks of tinygrad_mem; write it in a function")
+    if ranks is not None:
+        raise ArgumentError(
+            f"--ranks is for networks of tinygrad_mem, and {network} is PyTorch's: pytorch.predict(run, world_size=...) "
+            "predicts a function that trains with PyTorch's DistributedDataParallel"
+        )
 
 
 def _recomputed(make: Callable[[], Any], how: str | int) -> Any:
