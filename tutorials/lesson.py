@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 LINES = [COLOURS[c] for c in (Category.PARAMETER, Category.GRADIENT, Category.ACTIVATION, Category.WORKSPACE)] + ["#E69F00"]
 FOLDER = "TINYGRAD_MEM_PICTURES"  # the environment variable that says where pictures go
+SHOWN: dict[str, str] = {}
+"""What each picture shows, in words, by its name."""
 
 
 def _arguments() -> argparse.Namespace:
@@ -117,6 +119,7 @@ def picture(what: Track | Figure, name: str, title: str = "") -> None:
     """Show a track's timeline or a figure: in a notebook below the cell, else as ``NAME.png`` in the folder that is the
     script's argument, or that ``TINYGRAD_MEM_PICTURES`` names. Without either nothing is drawn.
     """
+    SHOWN[name] = _in_words(what, title)
     notebook = "ipykernel" in sys.modules
     folder = os.environ.get(FOLDER) or _ARGUMENTS.folder
     if not notebook and not folder:
@@ -135,6 +138,18 @@ def picture(what: Track | Figure, name: str, title: str = "") -> None:
             display(Image(data=path.read_bytes()))
         else:
             print(f"(picture {path.name})")
+
+
+def _in_words(what: Track | Figure, title: str) -> str:
+    """What a picture shows: its titles, and what stands along the axes."""
+    if isinstance(what, Track):
+        return f"{title or what.device}: bytes in use over time, stacked by category"
+    parts = []
+    for axes in what.axes:
+        heading = next((text for where in ("center", "left", "right") if (text := axes.get_title(where))), "")
+        along = " by ".join(filter(None, (axes.get_ylabel(), axes.get_xlabel())))
+        parts.append(": ".join(filter(None, (heading, along))))
+    return "; ".join(filter(None, [title, *parts])) or "a drawing of the numbers above"
 
 
 def figure(columns: int = 1, height: float = 4.0) -> tuple[Figure, Any]:
