@@ -39,7 +39,7 @@ def chen(recomputed: bool) -> tuple[int, float]:
     return memory.max_memory_allocated("meta") - before, runs / max(blocks, 1) - 1
 
 
-class Head(nn.Module):
+class Classifier(nn.Module):
     """The layers after the last stage of blocks."""
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -77,7 +77,7 @@ def dtr() -> tuple[int, int, float]:
         net = resnet1202()
         blocks = [*net.layer1, *net.layer2, *net.layer3]
         groups = [nn.Sequential(*blocks[i : i + TOGETHER]) for i in range(0, len(blocks), TOGETHER)]
-        model = nn.Sequential(nn.Sequential(net.conv1, net.bn1, net.relu), *groups, Head(net.linear))
+        model = nn.Sequential(nn.Sequential(net.conv1, net.bn1, net.relu), *groups, Classifier(net.linear))
         images = tm.randn(64, 3, 32, 32)
         plain = _peak(model, images)
         costs = recompute.profile(model, images, _loss)
