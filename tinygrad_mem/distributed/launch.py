@@ -62,6 +62,9 @@ def launch(ranks: int, command: Sequence[str], grace: float = GRACE) -> int:
     Each line begins with the rank, as in ``[2] loss 0.31``. When a rank fails, the others have ``grace`` seconds to end;
     then all are ended, and the error of the one that failed first is printed again. The signals of Ctrl-C and ``kill`` end all.
 
+    Plain ``mpiexec`` starts ranks too. But when one is killed, MPICH's kills the others within milliseconds, before they can
+    name it, and tells the number of its process.
+
     Returns:
         The exit status: 0 if that of all ranks is 0; that of the rank that failed first; 128 + the signal that killed it, or
         this process.

@@ -1,13 +1,14 @@
 """All processes that ``mpiexec`` started: what is under way between them, and which of them have failed.
 
-A rank that ends with an error says so to all others. A rank that waits looks for that from time to time, and whether the
-processes on its machine are still there. So every rank ends with an error that names the rank that failed.
+A rank that ends with an error says so to all others. A rank that waits looks for that from time to time, and whether those for
+which it waits are still there, if they are on its machine. So every rank ends with an error that names the rank that failed.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import socket
 import sys
 import time
@@ -22,6 +23,7 @@ from ..errors import RankError
 from ..interrupts import reentrant
 from .group import Work, named
 from .keeper import note
+from .presence import Presence
 
 LONGEST = 2048
 """The most bytes of a header, and of what a rank says of its end."""
@@ -30,6 +32,7 @@ _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")  # variables in which launchers te
 _LOOK = 0.05  # seconds between two looks at the other ranks
 _FAILS, _ENDED = 0, 1  # tags of the channel: a rank fails; it is at the end of its program
 _NOTHING = np.empty(0, np.uint8)
+_FILE = "tinygrad_mem-{:x}"
 _CERTAIN = 20  # looks after which nothing more comes from a rank that is at the end of its program
 _PATIENCE = 50  # turns without a pause: most collectives are over by then
 
@@ -97,7 +100,8 @@ class World:
                 f"different MPIs. mpi4py uses {mpi().Get_library_version().splitlines()[0].strip()}: start the ranks with the "
                 "mpiexec of that one"
             )
-        self._places = self._greet(timeout)
+        self._channel: Any = None
+        self._greet(timeout)
         self._channel = self.comm.Dup()
         self._hook, sys.excepthook = sys.excepthook, self._uncaught
         atexit.register(self._end)
@@ -109,11 +113,22 @@ class World:
             cls._only = cls(timeout)
         return cls._only
 
-    def _greet(self, timeout: float) -> np.ndarray:
-        """The machine and the process of each rank. Until they are known, no call of MPI may wait for a rank."""
+    def _greet(self, timeout: float) -> None:
+        """Learn the machine, the process and the file of each rank. From then on the ranks of a machine see each other."""
+        mine = zlib.crc32(socket.gethostname().encode()), os.getpid(), secrets.randbits(63)
+        self._presence = Presence(_FILE.format(mine[2]))
+        self._places = self._told(mine, timeout)
+        for rank, (host, _, number) in enumerate(self._places):
+            if rank != self.rank and host == mine[0]:
+                self._presence.watch(rank, _FILE.format(number))
+        self._told(mine, timeout)  # all have opened the files
+        self._presence.hide()
+
+    def _told(self, mine: tuple[int, ...], timeout: float) -> np.ndarray:
+        """A row of numbers from each rank. Here no call of MPI may wait for a rank: nobody looks for errors yet."""
         others = [i for i in range(self.comm.size) if i != self.rank]
-        places = np.zeros((self.comm.size, 2), np.int64)
-        places[self.rank] = zlib.crc32(socket.gethostname().encode()), os.getpid()
+        places = np.zeros((self.comm.size, len(mine)), np.int64)
+        places[self.rank] = mine
         requests = [self.comm.Irecv(places[i], i, _GREETING) for i in others]
         requests += [self.comm.Isend(places[self.rank], i, _GREETING) for i in others]
 
@@ -122,7 +137,6 @@ class World:
                 yield waiting
             mpi().Request.Waitall(requests)
 
-        self._places = places[:0]  # nobody is known yet
         self.add(PendingWork(self, steps(), "init_process_group", timeout, ())).wait()
         return places
 
@@ -167,8 +181,8 @@ class World:
                 self._look(work)
             if now - began > timeout:
                 self._failed = RankError(
-                    f"rank {self.rank} has waited {timeout:g} seconds for {named(work.waits_for)} in {work.what}. If that is "
-                    "not enough, give init_process_group a longer timeout",
+                    f"rank {self.rank} has waited {timeout:g} seconds for {named(work.waits_for)} in {work.what}. "
+                    f"{self._known(work.waits_for)}If that is not enough, give init_process_group a longer timeout",
                     work.waits_for[0] if len(work.waits_for) == 1 else None,
                 )
                 raise self._failed
@@ -178,7 +192,7 @@ class World:
     def _look(self, work: PendingWork) -> None:
         """Raise if another rank has said that it fails, or if its process is gone."""
         MPI, status = mpi(), mpi().Status()
-        if len(self._places) and self._channel.Iprobe(MPI.ANY_SOURCE, _FAILS, status):
+        if self._channel is not None and self._channel.Iprobe(MPI.ANY_SOURCE, _FAILS, status):
             said = np.empty(LONGEST, np.uint8)
             self._channel.Recv(said, status.Get_source(), _FAILS, status)
             text = bytes(said[: status.Get_count(MPI.BYTE)]).decode(errors="replace")
@@ -187,22 +201,30 @@ class World:
             )
             raise self._failed
         self._look_for_ends(work)
-        for rank, (host, process) in enumerate(self._places):
-            if host == self._places[self.rank, 0] and not _alive(int(process)) and not work.done:
+        for rank in list(work.waits_for):
+            if self._presence.sees(rank) is False and not work.done:
                 self.advance()  # what it sent before may be all that is needed
                 if work.done or rank not in work.waits_for:
                     continue
                 self._failed = RankError(
-                    f"rank {rank} (process {process}) is gone: it was killed, or ended without a word, while rank {self.rank} "
-                    f"waited in {work.what}",
+                    f"rank {rank} (process {self._places[rank, 1]}) is gone: it was killed, or ended without a word, while "
+                    f"rank {self.rank} waited in {work.what}",
                     rank,
                 )
                 raise self._failed
 
+    def _known(self, ranks: list[int]) -> str:
+        """A sentence on the processes of other ranks: which are still there, and of which that cannot be seen from here."""
+        others = [rank for rank in ranks if rank != self.rank]
+        there = [rank for rank in others if self._presence.sees(rank)]
+        unseen = [rank for rank in others if self._presence.sees(rank) is None]
+        said = f"The process of {named(there)} is there. " if there else ""
+        return said + (f"From here it cannot be seen whether {named(unseen)} lives. " if unseen else "")
+
     def _look_for_ends(self, work: PendingWork) -> None:
         """Raise if a rank for which we wait is at the end of its program. (A collective of all ranks finds that itself.)"""
         MPI, status = mpi(), mpi().Status()
-        while len(self._places) and self._channel.Iprobe(MPI.ANY_SOURCE, _ENDED, status):
+        while self._channel is not None and self._channel.Iprobe(MPI.ANY_SOURCE, _ENDED, status):
             self._channel.Recv(_NOTHING, status.Get_source(), _ENDED)
             self._ended.add(status.Get_source())
         ended = [rank for rank in work.waits_for if rank in self._ended]
@@ -247,13 +269,3 @@ class World:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

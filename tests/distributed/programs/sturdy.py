@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import time
 from datetime import timedelta
@@ -12,15 +13,21 @@ from tinygrad_mem.nn import functional as F
 from tinygrad_mem.nn.parallel import DistributedDataParallel
 
 HOW = sys.argv[1]
+if HOW == "late, elsewhere":  # each rank takes the others to be on other machines
+    socket.gethostname = lambda: f"machine of process {os.getpid()}"
 dist.init_process_group(timeout=timedelta(seconds=240))
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
 BAD = SIZE // 2
 print(f"process {os.getpid()}", flush=True)
 dist.barrier()
-group = None if HOW == "early, of all" else dist.new_group(timeout=timedelta(seconds=5 if HOW == "late" else 240))
+group = None if HOW == "early, of all" else dist.new_group(timeout=timedelta(seconds=5 if HOW.startswith("late") else 240))
 model = DistributedDataParallel(tm.nn.Linear(4, 3), process_group=group)
+began = time.monotonic()
 for step in range(4):
+    if step == 2:
+        print(f"a round takes {(time.monotonic() - began) / 2}", flush=True)
     if step == 2 and RANK == BAD:
+        print(f"fails at {time.monotonic()}", flush=True)
         if HOW == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         elif HOW == "raises":
@@ -38,7 +45,7 @@ for step in range(4):
             break
         elif HOW == "silent":
             os._exit(0)
-        elif HOW == "late":
+        elif HOW.startswith("late"):
             time.sleep(600)
     if step == 2 and HOW in ("other", "shape", "dtype"):
         dist.all_reduce(tm.zeros(3))
