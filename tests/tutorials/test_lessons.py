@@ -23,11 +23,11 @@ from tests.profiles import some
 from tinygrad_mem import memory, scope
 from tinygrad_mem.devices import Pool, cuda_problem, device
 
-from . import numbers_01_to_07, numbers_08_to_21
+from . import numbers_01_to_07, numbers_08_to_22
 
 FOLDER = Path(__file__).parents[2] / "tutorials"
 LESSONS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
-NUMBERS = numbers_01_to_07, numbers_08_to_21
+NUMBERS = numbers_01_to_07, numbers_08_to_22
 CHECKS = {name: check for module in NUMBERS for name, check in vars(module).items() if name.startswith("lesson_")}
 BYTES_ALONE = ("01", "03", "13", "16", "18")
 """Lessons that assert no number that a kernel computes: the emulated GPU needs a minute for theirs."""

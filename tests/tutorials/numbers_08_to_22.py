@@ -1,4 +1,4 @@
-"""What the numbers of lessons 8 to 21 must be: by formulas that know nothing of the lessons' own."""
+"""What the numbers of lessons 8 to 22 must be: by formulas that know nothing of the lessons' own."""
 
 from __future__ import annotations
 
@@ -230,3 +230,29 @@ def lesson_21(found: dict[str, float], dev: str) -> None:
         assert found["GPipe: the loss"] == found["1F1B: the loss"]
         for rank in (0, 1):
             assert found[f"1F1B, rank {rank} of 2: peak"] < found[f"GPipe, rank {rank} of 2: peak"]
+
+
+def lesson_22(found: dict[str, float], dev: str) -> None:
+    count, tokens, card, wide, words = 8_030_261_248, 131_072, 24_693_293_712, 4096, 128_256
+    input, logits, inside = 2 * tokens * wide, 2 * tokens * words, 2 * 14_336
+    assert found["weights, gradients, moments"] == 16 * count
+    assert found["bfloat16: moments"] == 4 * count
+    assert 2 * count < found["moments in 8 bits: moments"] < 2.005 * count
+    assert found["LoRA: gradients"] == 2 * 41_943_040  # peft's count of this model at rank 16
+    assert 32 * input + logits < found["every block recomputed: kept"] < 34 * input + logits
+    assert 0.51 / 2 < (found["frozen weights in NF4: weights"] - 4 * words * wide) / (2 * (count - 2 * words * wide)) < 0.27
+    assert found["MLP and loss in tiles: kept less"] == logits - input
+    assert found["inputs of blocks on the host: on the host"] == 32 * input + 2 * tokens * 128
+    peaks = [size for name, size in found.items() if name.endswith(": peak") and not name.startswith(("small", "8,192"))]
+    assert len(peaks) == 8
+    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[0] > 32 * tokens * 4 * (6 * wide + 2 * 1024 + 2 * inside) + 12 * count
+    kept = found["left at the peak: parameters"]
+    tile = 32_768 * inside
+    assert 3 * tile + 4 * input < peaks[-1] - kept < 6 * tile + 12 * input
+    assert found["left on the card"] == card - peaks[-1] > 0
+    assert found["every block recomputed: of a step without"] == 1.5
+    mlp = 3 * wide * 14_336 / (3 * wide * 14_336 + 2 * wide * wide + 2 * wide * 1024)
+    assert abs(found["MLP and loss in tiles: of a step without"] - (1.5 + 0.5 * 0.75 * mlp)) < 0.02
+    assert 0.085 < found["NF4: what rounding changes, of a weight"] < 0.1
+    assert max(found["8,192 tokens, recomputed: peak"], found["8,192 tokens, and in tiles: peak"]) < card
