@@ -16,6 +16,7 @@ from tinygrad_mem.claims.cases.parameters import count
 from tinygrad_mem.claims.cases.states import LLAMA_65B as LLAMA_65B_SIZES
 from tinygrad_mem.models.llama import llama
 
+LLAMA_70B, LLAMA_7B_LINEAR = 70_553_706_496, 32 * (4 * 4096**2 + 3 * 4096 * 11_008)
 LLAMA_7B, LLAMA_8B, LLAMA_65B, RESNET50, BERT = 6_738_415_616, 8_030_261_248, 65_285_660_672, 25_557_032, 108_310_272
 VIT, GPT3, ZERO, T5 = 304_326_632, 174_604_259_328, 128 * 9536 * 6144, 64 * 6400 * 6960
 MIB, GIB = 1 << 20, 1 << 30
@@ -55,6 +56,23 @@ BY_HAND: dict[str, float | Fraction | tuple[float, float]] = {
     "lora-checkpoint": 2 * 96 * 2 * 2 * 12_288 * 4,
     "lora-weights": 2 * GPT3,
     "lora-gpt3-training": blocks(6 * GPT3),
+    "stanford-alpaca-322": blocks(16 * LLAMA_7B),
+    "llama-3-70b-full": blocks(8 * LLAMA_70B),
+    # of 32 blocks four square matrices and three of 4,096 x 11,008 are projected, embedding and output are not
+    "galore": (
+        1 - (32 * 1024 * (4 * 3 * 4096 + 3 * (4096 + 2 * 11_008)) + 2 * 2 * 32_000 * 4096) / (2 * LLAMA_7B) - 0.001,
+        1 - (32 * 1024 * (4 * 3 * 4096 + 3 * (4096 + 2 * 11_008)) + 2 * 2 * 32_000 * 4096) / (2 * LLAMA_7B) + 0.001,
+    ),
+    "adam-mini": (0.499, 0.5),
+    # 4 bytes for 64 weights become 1, and 4 for 16,384; each of 224 layers keeps a mean
+    "qlora-double-quantization": Fraction(3, 64) - Fraction(4, 64 * 256) - Fraction(4 * 224, LLAMA_7B_LINEAR),
+    "qlora-double-quantization-65b": (0.0466 * 64.5e9, 0.0467 * 65e9),
+    # NF4 of the blocks, embedding and output in 16 bits; of LoRA weights, gradients and two float32 moments; activations
+    "qlora-48": (0.5159 * 64.76e9 + 4 * 32_000 * 8192 + 12 * 64 * 80 * (8 * 8192 + 3 * 30_208), 46e9),
+    "llama-factory-qlora": (0.5159 * 6.47e9 + 4 * 32_000 * 4096, 4.6e9),
+    "llama-factory-lora": (2 * LLAMA_7B, 14.2e9),
+    # a byte for each weight of the blocks, 4 for each row, embedding, output and norms in 16 bits
+    "alpaca-lora-450": LLAMA_7B_LINEAR + 4 * 32 * (5 * 4096 + 2 * 11_008) + 2 * (2 * 32_000 * 4096 + 65 * 4096),
     "zero-none": 16 * ZERO,
     "zero-states": 4 * ZERO + 12 * ZERO // 64,
     "zero-gradients": 2 * ZERO + 14 * ZERO // 64,
@@ -75,6 +93,7 @@ BY_HAND: dict[str, float | Fraction | tuple[float, float]] = {
     "dtr-plain": 8_908_319_848 - 401 * (4 * 64 * 16 * 32 * 32) * 7 // 4,
     "dtr-time": (0.15, 0.16),
     "accelerate-4175": 36 * 131_072 * 4096 * 2,
+    "accelerate-4175-long": 28 * 131_072 * 1024 * 2,
     "accelerate-4175-small": 24 * 32_768 * 1024 * 2,
     "transformers-48444": 36 * GIB,
     "step-in-backward": (3 * 4 * VIT, 3 * 4 * VIT + 0.4e9),

@@ -66,14 +66,16 @@ _TRANSFORMERS = ("torch", "transformers")
 CLAIMS = [
     Claim(
         "cublas-workspace",
-        Publication("PyTorch, CUDA environment variables", "https://docs.pytorch.org/docs/stable/cuda_environment_variables.html"),
+        Publication("PyTorch, CUDA environment variables",
+        "https://docs.pytorch.org/docs/stable/cuda_environment_variables.html"),
         "The workspace of cuBLAS by default, before Hopper: 2 x 4,096 + 8 x 16 KiB.", Figure("8,519,680 B"),
         "a first product in PyTorch, predicted: bytes that stay, beside its result", lambda: _runs().workspace(),
         needs=("torch",),
         seconds=2,
     ),
     Claim(
-        "foreach", Publication("PyTorch, torch.optim.Adam", "https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html"),
+        "foreach", Publication("PyTorch, torch.optim.Adam",
+        "https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html"),
         "What a step on lists takes more at its peak, in times of the parameters.", Figure("about 1 times"),
         "a step of Adam on 64 equal matrices in PyTorch, predicted both ways: the difference of the peaks",
         lambda: Fraction(_runs().foreach()),

@@ -36,7 +36,7 @@ def stepped(make: Callable[[], nn.Module], rule: Callable[[Any], Any], dtype: st
 
     def step() -> None:
         model = Step(dtype, "cpu").make(make)
-        optimizer = rule(model.parameters())
+        optimizer = rule(list(model.parameters()))
         for parameter in model.parameters():
             if wide:
                 parameter.grad_dtype = tm.float32
@@ -125,13 +125,32 @@ def lomo() -> Counted:
     return Counted(share, (Extra("float32 gradients in the baseline, up to 4 bytes a parameter more", larger - share, 0),))
 
 
+def galore() -> Fraction:
+    """Embedding and output are left to AdamW, as in the paper's experiments."""
+
+    def rule(parameters: list[Any]) -> tm.optim.Optimizer:
+        outer = [p for p in parameters if 32_000 in p.shape]
+        inner = [p for p in parameters if 32_000 not in p.shape]
+        return tm.optim.GaLore([{"params": inner}, {"params": outer, "rank": 1 << 20}], rank=1024)
+
+    return 1 - Fraction(*(_llama_state(each) for each in (rule, tm.optim.AdamW)))
+
+
+def _llama_state(rule: Callable[[Any], Any]) -> int:
+    return kept(stepped(llama_of("llama-2-7b"), rule), Category.OPTIMIZER_STATE)
+
+
+def adam_mini() -> Fraction:
+    return 1 - Fraction(*(_llama_state(each) for each in (tm.optim.AdamMini, tm.optim.AdamW)))
+
+
 _ANATOMY = Publication(
     "Hugging Face, Model training anatomy", "https://huggingface.co/docs/transformers/v4.38.2/model_memory_anatomy"
 )
 _ESTIMATE = Publication(
     "Hugging Face, accelerate estimate-memory", "https://huggingface.co/docs/accelerate/usage_guides/model_size_estimator"
 )
-_FACTORY = Publication("LLaMA-Factory, hardware requirement", "https://github.com/hiyouga/LLaMA-Factory#hardware-requirement")
+FACTORY = Publication("LLaMA-Factory, hardware requirement", "https://github.com/hiyouga/LLaMA-Factory#hardware-requirement")
 _GRADIENTS_GIVEN = "one step of the optimizer on given gradients, predicted; bytes after it"
 
 CLAIMS = [
@@ -154,7 +173,8 @@ CLAIMS = [
         "As many as in float32: only activations are halved.",
     ),
     Claim(
-        "eight-bit-optimizers", Publication("bitsandbytes, 8-bit optimizers", "https://huggingface.co/docs/bitsandbytes/optimizers"),
+        "eight-bit-optimizers", Publication("bitsandbytes, 8-bit optimizers",
+        "https://huggingface.co/docs/bitsandbytes/optimizers"),
         "What an 8-bit optimizer saves of the optimizer's state.", Figure("75 %"),
         _GRADIENTS_GIVEN + ", of Adam and of Adam in 8 bits, for BERT",
         eight_bit, "Each moment takes a byte, and 4 bytes for each block of 2,048; biases and norms stay in 32 bits.",
@@ -180,7 +200,7 @@ CLAIMS = [
         "The tool takes four times the float16 weights. Moments and the copy are float32: 16 bytes a parameter instead of 8.",
     ),
     Claim(
-        "llama-factory-full", _FACTORY, "Full training of 7 billion parameters in mixed precision. The table is an estimate.",
+        "llama-factory-full", FACTORY, "Full training of 7 billion parameters in mixed precision. The table is an estimate.",
         Figure("about 120 GB"), _GRADIENTS_GIVEN + ", for Llama 2 of 7 billion parameters",
         lambda: kept(stepped(llama_of("llama-2-7b"), masters, dtype="bfloat16", wide=True)),
         "18 bytes a parameter, without any activation.", seconds=1,
@@ -190,6 +210,31 @@ CLAIMS = [
         "Weights, gradients and optimizer state of Llama 3.1 with 8 billion parameters in mixed precision.", Figure("144 GiB"),
         _GRADIENTS_GIVEN, lambda: kept(stepped(llama_of("llama-3.1-8b"), masters, dtype="bfloat16", wide=True)),
         "18 bytes for each of 8 billion parameters are 144 GB of 10**9 bytes.", seconds=1,
+    ),
+    Claim(
+        "stanford-alpaca-322", thread("tatsu-lab/stanford_alpaca", 322),
+        "Full training of Llama with 7 billion parameters in float32.",
+        Figure("about 112 GB"), _GRADIENTS_GIVEN, lambda: kept(stepped(llama_of("llama-2-7b"), tm.optim.AdamW)),
+        "7 x 4 x 4. There are 6.74 billion parameters, and activations come on top.", seconds=1,
+    ),
+    Claim(
+        "llama-3-70b-full", thread("huggingface/blog", 2245), "Full training of Llama 3.1 with 70 billion parameters.",
+        Figure("300 GB"), "one step of Adam on given gradients, all in bfloat16, predicted; bytes after it",
+        lambda: kept(stepped(llama_of("llama-3-70b"), tm.optim.AdamW, dtype="bfloat16")),
+        "8 bytes a parameter is the least that AdamW takes, all of it in 16 bits. The author agreed and raised the figure.",
+        seconds=2,
+    ),
+    Claim(
+        "galore", paper("2403.03507", "Zhao et al., GaLore, 2024, abstract"),
+        "What GaLore saves of the optimizer's state: Llama of 7 billion parameters, rank 1,024.", Figure("at most 65.5 %"),
+        _GRADIENTS_GIVEN + ", of AdamW and of GaLore on the blocks' matrices", galore,
+        "A matrix of n x m keeps 1,024 (n + 2 m) numbers instead of 2 n m.", seconds=2,
+    ),
+    Claim(
+        "adam-mini", Publication("Adam-mini, README", "https://github.com/zyushun/Adam-mini"),
+        "What Adam-mini saves of the optimizer's state.", Figure("50 %"),
+        _GRADIENTS_GIVEN + ", of AdamW and of Adam-mini, for Llama of 7 billion parameters", adam_mini,
+        "One of two moments goes; a number for each row stays.", seconds=2,
     ),
     Claim(
         "qlora-780", paper("2305.14314", "Dettmers et al., QLoRA, 2023, abstract"),
