@@ -86,9 +86,6 @@ BY_HAND: dict[str, float | Fraction | tuple[float, float]] = {
     "inplace-abn": (0.499, 0.501),
     # 32 bits become 2 and 8 bytes for 256 numbers; statistics and small tensors stay
     "actnn": (13, 32 / (2 + 64 / 256)),
-    # in units of a head's scores: four arrays and a mask of bits, over the rest
-    "flash-attention-2k": (8.5, 9),
-    "flash-attention-4k": (16.5, 17),
     "chen-recomputed": (3.3e9, 3.6e9),
     "dtr-plain": 8_908_319_848 - 401 * (4 * 64 * 16 * 32 * 32) * 7 // 4,
     "dtr-time": (0.15, 0.16),
@@ -110,6 +107,9 @@ BY_HAND: dict[str, float | Fraction | tuple[float, float]] = {
     # and of two norms mean and deviation, 4 bytes each, for each token
     "transformer-layer": 34 + Fraction(5 * 96 * 2048, 12_288) + Fraction(2 * 2 * 4, 12_288),
     "selective-recompute": Fraction(80) / (114 + Fraction(16, 12_288)),
+    # of each head scores, their softmax, its dropout, two gradients, a mask of bytes; over eight arrays of tokens x 64
+    "flash-attention-2k": (10, 11),
+    "flash-attention-4k": (20, 21),
     "peft-2196-parameters": 4 * (RESNET50 - 2049 * 1000 + 2049),
     "peft-2196-activations": (1311 * MIB, 1312 * MIB),
     "bert-large-weights": 2631 * MIB,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -88,6 +89,26 @@ def layer(recompute: bool = False, width: int = 12_288, heads: int = 96, tokens:
 
     predict(run)
     return kept[0]
+
+
+def _with_scores(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    scores = torch.empty(*q.shape[:2], q.shape[1], device=GPU, dtype=q.dtype)
+    return F.dropout(torch.baddbmm(scores, q, k.mT, beta=0, alpha=0.125).softmax(-1), 0.1) @ v
+
+
+def _without_scores(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q[None], k[None], v[None], dropout_p=0.1)[0]
+
+
+def attention(tokens: int, heads: int = 32) -> float:
+    """The peak of attention that is written out, forward and backward, over that of PyTorch's own."""
+
+    def run(how: Callable[..., torch.Tensor]) -> None:
+        q, k, v = (torch.empty(heads, tokens, 64, device=GPU, dtype=torch.float16, requires_grad=True) for _ in range(3))
+        y = how(q, k, v)
+        y.backward(torch.empty_like(y))
+
+    return predict(run, _with_scores).peak / predict(run, _without_scores).peak
 
 
 def bert_large(batch: int | None) -> Prediction:

@@ -8,13 +8,12 @@ from fractions import Fraction
 from functools import cache, partial
 
 import tinygrad_mem as tm
-from tinygrad_mem import Tensor, memory, nn
+from tinygrad_mem import memory, nn
 
 from ...memory import Category, Track
 from ...memory.accounting import account, watch
 from ...models.resnet import resnet50
 from ...models.vgg import vgg16
-from ...nn import functional as F
 from ...techniques import InPlaceABN, compressed
 from ..claim import Claim, Counted, Extra, Figure, Publication, paper, thread
 
@@ -109,29 +108,7 @@ def actnn() -> Counted:
     return Counted(share, (Extra("a bit more for each number that a ReLU keeps, at most half of them", with_signs - share, 0),))
 
 
-def attention(tokens: int) -> Fraction:
-    """Peak of attention forward and backward in float16, written out, over that of attention without scores."""
-
-    def by_hand(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.dropout((q @ k.mT * 0.125).softmax(-1), 0.1) @ v
-
-    def without_scores(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
-
-    def peak(how: Callable[[Tensor, Tensor, Tensor], Tensor]) -> int:
-        def run() -> None:
-            q, k, v = (tm.randn(2, 16, tokens, 64, dtype=tm.float16, requires_grad=True) for _ in range(3))
-            how(q, k, v).backward(tm.ones(2, 16, tokens, 64, dtype=tm.float16))
-
-        return memory.predict(run).peak
-
-    return Fraction(peak(by_hand), peak(without_scores))
-
-
 _NOTES = Publication("CS231n, Convolutional neural networks, Stanford", "https://cs231n.github.io/convolutional-networks/")
-_FLASH = Publication("FlashAttention, README", "https://github.com/Dao-AILab/flash-attention#memory")
-_ATTENTION = "attention with dropout, 16 heads of 64 in float16, forward and backward, predicted: the ratio of the peaks"
-
 CLAIMS = [
     Claim(
         "vgg16-rows", _NOTES, "The notes' table of VGG16: outputs and weights, layer by layer.", Figure("21 rows"),
@@ -165,17 +142,7 @@ CLAIMS = [
     Claim(
         "actnn", paper("2104.14129", "Chen et al., ActNN, 2021, abstract"),
         "How many times smaller activations become in 2 bits.",
-        Figure("about 12 times"), "ResNet-50 on 32 images, predicted both ways; activations after the forward", actnn,
+        Figure("12 times"), "ResNet-50 on 32 images, predicted both ways; activations after the forward", actnn,
         "Theirs keeps the signs of a ReLU beside the 2 bits; ours reads them from the 2 bits.",
-    ),
-    Claim(
-        "flash-attention-2k", _FLASH, "How many times less memory attention of 2,048 tokens takes.", Figure("about 10 times"),
-        _ATTENTION, partial(attention, 2048),
-        "The factor depends on the size of a head, and on what is counted beside the scores.",
-    ),
-    Claim(
-        "flash-attention-4k", _FLASH, "How many times less memory attention of 4,096 tokens takes.", Figure("about 20 times"),
-        _ATTENTION, partial(attention, 4096),
-        "Twice the tokens, twice the factor: the scores are quadratic, the rest is linear.",
     ),
 ]  # fmt: skip

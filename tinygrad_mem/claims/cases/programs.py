@@ -61,6 +61,10 @@ _LAYER = "a layer of GPT-3 in PyTorch, 2,048 tokens in float16, predicted; bytes
 _ANATOMY = Publication(
     "Hugging Face, Model training anatomy", "https://huggingface.co/docs/transformers/v4.38.2/model_memory_anatomy"
 )
+_FLASH = Publication("FlashAttention, README", "https://github.com/Dao-AILab/flash-attention#memory")
+_ATTENTION = (
+    "attention with dropout in PyTorch, 32 heads of 64 in float16, forward and backward, predicted: the ratio of the peaks"
+)
 _TRANSFORMERS = ("torch", "transformers")
 
 CLAIMS = [
@@ -92,6 +96,15 @@ CLAIMS = [
         "selective-recompute", _MEGATRON, "What recomputing attention alone saves of these activations, for GPT-3.",
         Figure("70 %"),
         "the same layer with torch.utils.checkpoint around the scores, predicted", selective, needs=("torch",), seconds=1,
+    ),
+    Claim(
+        "flash-attention-2k", _FLASH, "How many times less memory attention of 2,048 tokens takes.", Figure("10 times"),
+        _ATTENTION, lambda: Fraction(_runs().attention(2048)), needs=("torch",), seconds=1,
+    ),
+    Claim(
+        "flash-attention-4k", _FLASH, "How many times less memory attention of 4,096 tokens takes.", Figure("20 times"),
+        _ATTENTION, lambda: Fraction(_runs().attention(4096)),
+        "Twice the tokens, twice the factor: the scores are quadratic, the rest is linear.", needs=("torch",), seconds=1,
     ),
     Claim(
         "peft-2196-parameters", thread("huggingface/peft", 2196),
