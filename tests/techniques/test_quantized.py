@@ -17,6 +17,7 @@ from tests.predicted import difference, difference_on_gpu
 from tests.profiles import some
 from tinygrad_mem import memory, nn
 from tinygrad_mem.devices import device, round_up
+from tinygrad_mem.functional.quantize import quantize_blocks
 from tinygrad_mem.kernels.code_tables import BORDERS, TABLES
 from tinygrad_mem.models.llama import llama
 from tinygrad_mem.models.precision import Step
@@ -428,6 +429,15 @@ def test_refusals_in_words():
         quantize_frozen(kept, target_modules=("0", "other"))
     assert all(p.requires_grad for p in kept.parameters())  # nothing was changed
     assert not any(isinstance(each, (LoraLinear, QuantizedLinear)) for each in kept.modules())
+
+
+def test_numbers_are_floating():
+    with pytest.raises(TypeError, match="quantize_blocks: expected a floating tensor, found int64"):
+        quantize_blocks(tm.arange(64), "nf4", 64, True)
+    layer = quantized(nn.Linear(64, 3))
+    for run in (lambda: layer(tm.ones(2, 64, dtype=tm.int64)), lambda: layer.dequantized(tm.int64)):
+        with pytest.raises(TypeError, match="quantized numbers are floating, found int64: ask for a floating dtype"):
+            run()
 
 
 def test_the_base_is_neither_trained_nor_cast_nor_written():

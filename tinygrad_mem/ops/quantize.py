@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from ..dtypes import arithmetic, float32, uint8
+from ..dtypes import arithmetic, float32, is_floating, uint8
+from ..errors import DTypeError
 from ..kernels.code_tables import BITS
-from .base import Op
+from .base import Op, want_floating
 from .linalg import bias_gradient, input_gradient, linear_forward, matrix
 
 
@@ -50,6 +51,7 @@ class QuantizeBlocks(Op):
 
     @staticmethod
     def forward(ctx, x, *, table, block):
+        want_floating("quantize_blocks", x)
         codes = ctx.empty((-(-x.size * BITS[table] // 8),), uint8)
         absmax = ctx.empty((-(-x.size // block),), float32)
         ctx.kernels.quantize_blocks(ctx.contiguous(x).reshape(-1), table, block, codes, absmax)
@@ -71,6 +73,8 @@ class DequantizeBlocks(Op):
 
 def _numbers(ctx, quantized, table, block, shape, dtype):
     """A new array with the numbers of codes."""
+    if not is_floating(dtype):
+        raise DTypeError(f"quantized numbers are floating, found {dtype}: ask for a floating dtype, or give such an input")
     out = ctx.empty(shape, dtype)
     ctx.kernels.dequantize_blocks(*map(ctx.contiguous, quantized), table, block, out=out.reshape(-1))
     return out
