@@ -233,6 +233,57 @@ def language_model(case: str, quant_type: str, dtype: Any = tm.float32) -> None:
         update.step()
 
 
+def held(how: str, **options: Any) -> dict[memory.Category, int]:
+    """Bytes after a forward of a small Llama, by category: all of it trained (``full``), LoRA, or QLoRA."""
+
+    def run() -> None:
+        model = llama(fields("llama"))
+        if how == "nf4":
+            quantize_frozen(model)
+        if how != "full":
+            lora(model, r=4, target_modules=("q_proj", "v_proj"), **options)
+        update = tm.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+        ids = tm.zeros(2, 10, dtype=tm.int64)
+        model.loss(ids, ids).backward()
+        update.step()
+        memory.mark("a step has ended")
+        update.zero_grad()
+        loss = model.loss(ids, ids)
+        memory.mark("forward ends")
+        loss.backward()
+
+    track = memory.predict(run)
+    found = track.by_category("forward ends")
+    return found | {memory.Category.GRADIENT: track.by_category("a step has ended")[memory.Category.GRADIENT]}
+
+
+def test_weights_stay_gradients_and_moments_go_activations_mostly_stay():
+    """To the byte, on a small Llama: 3 blocks of width 64, 2 x 10 tokens, LoRA of rank 4 on queries (64) and values (32)."""
+    full, thin, nf4 = held("full"), held("lora"), held("nf4")
+    category = memory.Category
+    adapters = 3 * sum(map(round_up, (4 * 4 * 64, 4 * 4 * 64, 4 * 4 * 64, 4 * 4 * 32)))
+    assert thin[category.PARAMETER] == full[category.PARAMETER] + adapters
+    block = (64 * 64, 64 * 32, 64 * 32, 64 * 64, 64 * 96, 64 * 96, 96 * 64)
+    shapes = ((64, 64), (32, 64), (32, 64), (64, 64), (96, 64), (96, 64), (64, 96))
+    codes = [sum(map(round_up, parts(n, out, "nf4", True))) for n, (out, _) in zip(block, shapes, strict=True)]
+    assert nf4[category.PARAMETER] == thin[category.PARAMETER] - 3 * sum(round_up(4 * n) for n in block) + 3 * sum(codes)
+    for each in (thin, nf4):
+        assert each[category.GRADIENT] == adapters
+        assert each[category.OPTIMIZER_STATE] == 2 * adapters
+    assert full[category.GRADIENT] == full[category.PARAMETER]
+    assert full[category.OPTIMIZER_STATE] == 2 * full[category.PARAMETER]
+    assert nf4[category.ACTIVATION] == thin[category.ACTIVATION], "codes change no activation"
+    assert 0.6 * full[category.ACTIVATION] < thin[category.ACTIVATION] < full[category.ACTIVATION]
+
+
+def test_with_dropout_each_adapter_keeps_its_own_copy_of_the_input():
+    """Without dropout queries and values share it. With it each keeps a dropped copy, and nobody the input."""
+    category, x = memory.Category, round_up(2 * 10 * 64 * 4)
+    for how in ("lora", "nf4"):
+        plain, dropped = held(how), held(how, lora_dropout=0.1)
+        assert dropped[category.ACTIVATION] - plain[category.ACTIVATION] == 3 * (2 - 1) * x
+
+
 FAMILIES = [case for case in CASES if not case.startswith(("mixtral", "qwen3_moe")) or case == "mixtral"]
 
 
