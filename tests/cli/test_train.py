@@ -19,9 +19,11 @@ from typer.testing import CliRunner
 
 import tinygrad_mem as tm
 from tests.cli import inside
+from tests.profiles import some
 from tinygrad_mem import memory
 from tinygrad_mem.cli import train as job
 from tinygrad_mem.cli.app import app
+from tinygrad_mem.cli.networks import OPTIMIZERS
 from tinygrad_mem.models.digits import DigitsCNN
 from tinygrad_mem.models.precision import Step
 
@@ -56,6 +58,16 @@ def test_the_same_seed_gives_the_same_run():
     assert re.findall(pattern, first.stdout) == re.findall(pattern, second.stdout)
 
 
+@pytest.mark.parametrize("optimizer", some(list(OPTIMIZERS), ["adalomo"]))
+def test_every_optimizer_learns(optimizer: str):
+    """With the rate that the command has for it."""
+    done = train("--epochs", "2", "--optimizer", optimizer)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"test accuracy ([\d.]+)%", done.stdout)
+    assert found is not None, done.stdout
+    assert float(found[1]) >= 85
+
+
 def test_a_training_of_one_step_has_a_table_too():
     done = train("--batch-size", "1437", "--epochs", "1")
     assert done.returncode == 0, done.stderr
@@ -84,7 +96,7 @@ def test_it_reads_cifar10_from_its_own_files(tmp_path):
         (["--data", "mnist", "--data-dir", "/nowhere/at/all"], "/nowhere/at/all"),
         (["--batch-size", "0"], "--batch-size"),
         (["--device", "gpu"], "expected one of"),
-        (["--optimizer", "lion"], "lion"),
+        (["--optimizer", "tiger"], "tiger"),
         (["--batch-size", "100000"], "larger than"),
         (["--device", "meta"], "no values"),
         (["--picture", "/nowhere/at/all/step.png"], "there is no folder /nowhere/at/all"),

@@ -23,10 +23,35 @@ class Data(StrEnum):
     cifar10 = "cifar10"
 
 
-class OptimizerName(StrEnum):
+class Update(StrEnum):
     sgd = "sgd"
+    momentum = "momentum"
+    momentum_half = "momentum-half"
+    sgd8bit = "sgd8bit"
     adam = "adam"
+    adam_half = "adam-half"
+    adam8bit = "adam8bit"
     adamw = "adamw"
+    adamw_half = "adamw-half"
+    adamw8bit = "adamw8bit"
+    amsgrad = "amsgrad"
+    adamax = "adamax"
+    nadam = "nadam"
+    radam = "radam"
+    rmsprop = "rmsprop"
+    adagrad = "adagrad"
+    adadelta = "adadelta"
+    adafactor = "adafactor"
+    lion = "lion"
+    adam_mini = "adam-mini"
+    muon = "muon"
+    galore = "galore"
+    apollo = "apollo"
+    apollo_mini = "apollo-mini"
+    adam4bit = "adam4bit"
+    adamw4bit = "adamw4bit"
+    lomo = "lomo"
+    adalomo = "adalomo"
 
 
 class TrainingPrecision(StrEnum):
@@ -120,7 +145,7 @@ def train(
     batch_size: Annotated[int, typer.Option(min=1, help="images in a step")] = 64,
     epochs: Annotated[int, typer.Option(min=1, help="passes over the training images")] = 12,
     seed: Annotated[int, typer.Option(help="seed of the weights, the shuffling and dropout")] = 0,
-    optimizer: Annotated[OptimizerName, typer.Option(help="optimizer")] = OptimizerName.adam,
+    optimizer: Annotated[Update, typer.Option(metavar="<name>", help=f"sgd has momentum. {', '.join(Update)}")] = Update.adam,
     precision: Annotated[TrainingPrecision, typer.Option(help="half: float16, with float32 copies in the optimizer")] = (
         TrainingPrecision.float32
     ),
@@ -144,40 +169,12 @@ class Precision(StrEnum):  # what each means stands in precision.py
     float64 = "float64"
 
 
-class Update(StrEnum):
-    sgd = "sgd"
-    momentum = "momentum"
-    momentum_half = "momentum-half"
-    sgd8bit = "sgd8bit"
-    adam = "adam"
-    adam_half = "adam-half"
-    adam8bit = "adam8bit"
-    adamw = "adamw"
-    adamw_half = "adamw-half"
-    adamw8bit = "adamw8bit"
-    amsgrad = "amsgrad"
-    adamax = "adamax"
-    nadam = "nadam"
-    radam = "radam"
-    rmsprop = "rmsprop"
-    adagrad = "adagrad"
-    adadelta = "adadelta"
-    adafactor = "adafactor"
-    lion = "lion"
-    adam_mini = "adam-mini"
-    muon = "muon"
-    galore = "galore"
-    apollo = "apollo"
-    apollo_mini = "apollo-mini"
-    adam4bit = "adam4bit"
-    adamw4bit = "adamw4bit"
-    lomo = "lomo"
-    adalomo = "adalomo"
-
-
 Optimizer = Annotated[
     Update,
-    typer.Option(metavar="<name>", help=f"{', '.join(Update)}. momentum: SGD with momentum; -half: float16 moments"),
+    typer.Option(
+        metavar="<name>",
+        help=f"{', '.join(Update)}. momentum: SGD with momentum; -half: float16 moments; lomo, adalomo: in backward",
+    ),
 ]
 
 

@@ -24,7 +24,11 @@ from ..memory.render.terminal import bytes_text, peak_table
 from ..models.digits import DigitsCNN
 from ..models.precision import Step
 from ..nn import functional as F
+from ..techniques import optimizer_in_backward
+from .networks import IN_BACKWARD, OPTIMIZERS
 
+_RATES = {"momentum": 0.05, "momentum-half": 0.05, "sgd8bit": 0.05, "lomo": 0.1, "adadelta": 1.0, "adagrad": 0.01}
+_RATES |= {"adafactor": 0.02, "adalomo": 0.02, "lion": 1e-3, "muon": 5e-3, "radam": 0.02}
 TRACKED_STEPS = 2  # the second step is the first that begins with optimizer state
 
 
@@ -40,8 +44,10 @@ def _load(data: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray, np.nd
 def _optimizer(name: str, parameters: Any, options: dict[str, Any]) -> Any:
     if name == "sgd":
         return tm.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-4, **options)
-    rule = tm.optim.Adam if name == "adam" else tm.optim.AdamW
-    return rule(parameters, lr=2e-3, **options)
+    rule = OPTIMIZERS[name](parameters, lr=_RATES.get(name, 2e-3), **options)
+    if name in IN_BACKWARD:
+        optimizer_in_backward(rule)
+    return rule
 
 
 def _step(step: Step, model: Any, optimizer: Any, images: tm.Tensor, labels: tm.Tensor) -> float:
