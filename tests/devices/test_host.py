@@ -66,3 +66,12 @@ def test_its_pool_keeps_no_device_alive():
         assert known() is None
     finally:
         gc.enable()
+
+
+def test_out_of_memory_there_tells_the_owners():
+    host = tm.device("cpu").host()
+    with memory.limit(1 << 20, host), host:
+        x = tm.zeros(1 << 17, requires_grad=True)
+        y = x.exp()
+        with pytest.raises(tm.errors.OutOfMemoryError, match=r"(?s)out of memory on host: .*512\.00 KiB  Exp, which keeps y"):
+            y * 2

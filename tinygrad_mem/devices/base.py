@@ -6,6 +6,7 @@ All other code uses devices through the few methods below.
 
 from __future__ import annotations
 
+import weakref
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from .random import Generator
 
 _instances: dict[tuple[str, int | None], device] = {}
 _kinds: dict[str, type[device]] = {}
+hosts: weakref.WeakValueDictionary[int, device] = weakref.WeakValueDictionary()  # those of devices, by the id of their pool
 _opening = reentrant()  # one object a device, also where two threads ask for the first time at once
 
 
@@ -205,8 +207,9 @@ Generator.device = property(_of_generator)
 
 
 def opened() -> list[device]:
-    """The devices in use so far; in a dry run, its one device."""
-    return [each for each in _instances.copy().values() if not each.missing] if scope.local.dry is None else [scope.local.dry]
+    """The devices in use so far; in a dry run, its one device. And their hosts."""
+    found = [each for each in _instances.copy().values() if not each.missing] if scope.local.dry is None else [scope.local.dry]
+    return [*found, *[host for host in list(hosts.values()) if host.host_of in found]]
 
 
 def _entered() -> list:

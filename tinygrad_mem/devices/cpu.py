@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from typing import Any
 
 import numpy as np
 
 from .. import dtypes
-from .base import device
+from .base import device, hosts
 from .pool import Block, Pool
 
 _ndarray = np.ndarray
-_hosts: weakref.WeakValueDictionary[int, CPU] = weakref.WeakValueDictionary()  # by the id of their pool
 
 
 class CPU(device, kind="cpu"):
@@ -55,14 +53,14 @@ class CPU(device, kind="cpu"):
         block.chunk, block.pool = chunk, pool
         return _ndarray(memory.shape, memory.dtype, block)
 
-    def host(self, *, pinned: bool = False) -> CPU:
+    def host(self, *, pinned: bool = False) -> device:
         return self.over_pool(self.pool.host(pinned=pinned), self)
 
-    def over_pool(self, pool: Pool, of: device) -> CPU:
+    def over_pool(self, pool: Pool, of: device) -> Any:
         """The host of the device ``of``, which is this device with another pool; one object a pool."""
-        host = _hosts.get(id(pool))
+        host = hosts.get(id(pool))
         if host is None:
-            host = _hosts[id(pool)] = object.__new__(type(self))
+            host = hosts[id(pool)] = object.__new__(type(self))
             host.__dict__.update(self.__dict__, pool=pool, host_of=of, whose=f" (the host of {of}{of.whose})")
         return host
 

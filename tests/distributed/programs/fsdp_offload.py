@@ -146,6 +146,26 @@ def peak_on_the_device():
         assert found == 4 * whole + rounded(whole // SIZE) + (layers + 2) * 512
 
 
+def loaded_without():
+    """State dicts go to a model that is not offloaded, and back, with those of the optimizers."""
+    model, plain = sharded(network(), **OFFLOADED), sharded(network())
+    rules = [tm.optim.Adam(each.parameters(), lr=0.01) for each in (model, plain)]
+    F.mse_loss(model(batch(0, mine())[0]), batch(0, mine())[1]).backward()
+    rules[0].step()
+    plain.load_state_dict(model.state_dict())
+    rules[1].load_state_dict(rules[0].state_dict())
+    for each in plain.parameters():
+        assert rules[1].state[each]["exp_avg"].device is tm.device("cpu")
+    back = sharded(network(), **OFFLOADED)
+    back.load_state_dict(plain.state_dict())
+    rule = tm.optim.Adam(back.parameters(), lr=0.01)
+    rule.load_state_dict(rules[1].state_dict())
+    check_equal(back, model)
+    for p, q in zip(back.parameters(), model.parameters(), strict=True):
+        assert rule.state[p]["exp_avg"].device is host()
+        np.testing.assert_array_equal(rule.state[p]["exp_avg"].numpy(), rules[0].state[q]["exp_avg"].numpy())
+
+
 def refused():
     model = sharded(network(), **OFFLOADED)
     model.to("cpu")
@@ -159,6 +179,6 @@ def refused():
 
 
 if __name__ == "__main__":
-    for check in (same_as_without, same_beside_others, bytes_of_device_and_host, peak_on_the_device, refused):
+    for check in (same_as_without, same_beside_others, bytes_of_device_and_host, peak_on_the_device, loaded_without, refused):
         check()
     print(f"rank {RANK} of {SIZE}: done", flush=True)
