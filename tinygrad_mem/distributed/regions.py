@@ -166,7 +166,7 @@ def copy_to(x: Tensor, group: ProcessGroup) -> Tensor:
     Raises:
         DeviceError: x is on a device that the group does not serve.
     """
-    return x if _alone("copy_to", x, group) else apply(CopyTo, x, group=group)
+    return _applied("copy_to", CopyTo, x, group)
 
 
 def reduce_from(x: Tensor, group: ProcessGroup, inplace: bool = False) -> Tensor:
@@ -177,9 +177,7 @@ def reduce_from(x: Tensor, group: ProcessGroup, inplace: bool = False) -> Tensor
 
     Raises: as :func:`copy_to`.
     """
-    if _alone("reduce_from", x, group):
-        return x
-    return apply_(ReduceFrom, x, group=group) if inplace else apply(ReduceFrom, x, group=group)
+    return _applied("reduce_from", ReduceFrom, x, group, apply_ if inplace else apply)
 
 
 def scatter_to(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
@@ -189,7 +187,7 @@ def scatter_to(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
         ShapeError: the size along ``dim`` cannot be divided by the number of ranks.
         DeviceError: as :func:`copy_to`.
     """
-    return x if _alone("scatter_to", x, group) else apply(ScatterTo, x, group=group, axis=divided("scatter_to", x, group, dim))
+    return _applied("scatter_to", ScatterTo, x, group, axis=divided("scatter_to", x, group, dim))
 
 
 def gather_from(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
@@ -197,7 +195,7 @@ def gather_from(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
 
     Raises: as :func:`copy_to`.
     """
-    return x if _alone("gather_from", x, group) else apply(GatherFrom, x, group=group, axis=dim % x.ndim)
+    return _applied("gather_from", GatherFrom, x, group, axis=dim % x.ndim)
 
 
 def reduce_scatter_to(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
@@ -205,9 +203,7 @@ def reduce_scatter_to(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
 
     Raises: as :func:`scatter_to`.
     """
-    if _alone("reduce_scatter_to", x, group):
-        return x
-    return apply(ReduceScatterTo, x, group=group, axis=divided("reduce_scatter_to", x, group, dim))
+    return _applied("reduce_scatter_to", ReduceScatterTo, x, group, axis=divided("reduce_scatter_to", x, group, dim))
 
 
 def gather_to_sum(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
@@ -215,11 +211,11 @@ def gather_to_sum(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
 
     Raises: as :func:`copy_to`.
     """
-    return x if _alone("gather_to_sum", x, group) else apply(GatherToSum, x, group=group, axis=dim % x.ndim)
+    return _applied("gather_to_sum", GatherToSum, x, group, axis=dim % x.ndim)
 
 
-def _alone(name: str, x: Tensor, group: ProcessGroup) -> bool:
-    """True for a group of one rank.
+def _applied(name: str, op: type[Op], x: Tensor, group: ProcessGroup, how: Any = apply, **axis: int) -> Tensor:
+    """The op of ``x``; for a group of one rank, ``x``.
 
     Raises:
         DeviceError: the group does not serve the tensor's device.
@@ -229,7 +225,7 @@ def _alone(name: str, x: Tensor, group: ProcessGroup) -> bool:
             f"{name}: the tensor is on {x.device.type}, the group {group.backend!r} serves {group.device_type}. Move it with "
             f".to({group.device_type!r})"
         )
-    return group.size() == 1
+    return x if group.size() == 1 else how(op, x, group=group, **axis)
 
 
 def divided(name: str, x: Any, group: ProcessGroup, dim: int) -> int:
