@@ -68,16 +68,17 @@ class ShardedParameter:
         """Begin to gather all rows, as ``dtype``; this rank's rows are sent from their place among all."""
         p, group = self.parameter, self.group
         device, n = self._device(), group.size()
-        self.whole = buffer(device, (n * self.chunk, *self.shape[1:]), dtype or p.dtype, "all_gather")
-        slot = self.whole[group._rank * self.chunk :][: self.chunk]
+        whole = buffer(device, (n * self.chunk, *self.shape[1:]), dtype or p.dtype, "all_gather")
+        slot = whole[group._rank * self.chunk :][: self.chunk]
         if self.host is None:
             device.kernels.copy(p.array, out=slot[: self.mine])
         else:
-            self._bring(slot[: self.mine])
+            self._bring(device, slot[: self.mine])
         if self.mine < self.chunk:
             device.kernels.fill(0, out=slot[self.mine :])
+        self.whole, self.full.device = whole, device
         self.values = p.storage, p.storage.version
-        self._work = group.all_gather(self.whole, slot, self.cut.name)
+        self._work = group.all_gather(whole, slot, self.cut.name)
 
     def _device(self) -> Any:
         """The device on which the rows are gathered.
@@ -95,9 +96,9 @@ class ShardedParameter:
             )
         return self.full.device
 
-    def _bring(self, slot: Any) -> None:
+    def _bring(self, device: Any, slot: Any) -> None:
         """Copy this rank's rows from the host, where they may be written afterwards. A cast is the device's work."""
-        array, device = self.parameter.array, self.full.device
+        array = self.parameter.array
         there = slot if slot.dtype == array.dtype else buffer(device, array.shape, array.dtype, "all_gather")
         if array.size:
             device.from_host(array, there)
@@ -112,7 +113,7 @@ class ShardedParameter:
         self._work.wait()
         self._work = None
         p, full = self.parameter, self.full
-        full.array, full.device = self.whole[: self.shape[0]], self._device()
+        full.array = self.whole[: self.shape[0]]
         if full._requires_grad != p._requires_grad:
             full.requires_grad_(p._requires_grad)
         full._grad_dtype = ... if grad_dtype is None else grad_dtype
