@@ -257,6 +257,23 @@ def test_devices_by_name_are_meta_inside_and_themselves_outside():
     assert tm.ones(2).device.type == "cpu"
 
 
+def test_meta_that_a_program_writes_is_meta_and_its_own_device_is_the_predicted_one():
+    """Weights are read into a model that was made on meta: one copy of them, in the run and in its prediction."""
+
+    def load() -> None:
+        with tm.device("meta"):
+            model = nn.Linear(1000, 1000, bias=False)
+        weights = tm.ones(1000, 1000)
+        model.load_state_dict({"weight": weights}, assign=True)
+        assert tm.empty(2, device="meta").device is not weights.device
+        for where in (weights.device, weights.device.type, str(weights.device)):
+            assert tm.empty(2, device=where).device is weights.device
+
+    with memory.track() as track:
+        load()
+    assert memory.predict(load).peak == track.peak == 4_000_256 + 512
+
+
 def conv_step() -> None:
     model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1))
     model(tm.randn(4, 3, 32, 32)).square().mean().backward()

@@ -124,6 +124,13 @@ FORMULAS: dict[tuple[str, str], list[Side]] = {
     ("inplace", ""): [change("saved", -sum(MAPS) - 13 * 1024, -sum(MAPS)), change("peak", -sum(MAPS), -0.9 * sum(MAPS))],
     ("offload", ""): [after("saved", BLOCK, 1.1 * BLOCK), change("peak", -24 * BLOCK, -19 * BLOCK)],
     ("compression", ""): [ratio("saved", 0.25, 0.28), ratio("peak", 0.25, 0.5)],
+    ("restart", "a name still holds the old training"): [  # parameters, gradients and momentum; images and labels
+        exactly("peak", -(3 * sum(P) + 64 * 784 * FLOAT + 512)),
+        exactly("saved", 0),
+    ],
+    ("restart", "no name holds it"): NOTHING,
+    ("more_dropout", ""): NOTHING,
+    ("pretrained", ""): [change("peak", -sum(P), -sum(P) + 3 * 64 * 784 * FLOAT), exactly("saved", 0)],  # more: inference
     ("item", "after backward"): [exactly("peak", -512), exactly("saved", 0)],
     ("item", "losses without a backward"): [ratio("saved", 0.249, 0.251), ratio("peak", 0.25, 0.27)],
     ("detach", ""): [ratio("saved", 0.249, 0.251), ratio("peak", 0.25, 0.27)],

@@ -24,6 +24,10 @@ hosts: weakref.WeakValueDictionary[int, device] = weakref.WeakValueDictionary() 
 _opening = reentrant()  # one object a device, also where two threads ask for the first time at once
 
 
+class DryName(str):
+    """The name of a dry run's device. ``device(x.device.type)`` leads back to it; a "meta" that a program writes does not."""
+
+
 class device:
     """``device("cpu")``, ``device("cuda", 1)``, ``device("cuda:1")``, ``device("meta")``: one object per device.
 
@@ -51,7 +55,8 @@ class device:
 
     def __new__(cls, type: str | device = "cpu", index: int | None = None) -> device:
         if isinstance(type, device):
-            return type if scope.local.dry in (None, type.host_of) else scope.local.dry
+            own = scope.local.dry in (None, type.host_of) or (type.type == "meta" and not isinstance(type.type, DryName))
+            return type if own else scope.local.dry
         if not isinstance(type, str):
             raise ArgumentTypeError(f"device: expected a name such as 'cpu' or 'cuda:0', found {type!r}")
         kind, _, number = type.partition(":")
@@ -59,7 +64,7 @@ class device:
             raise DeviceError(f"device: expected one of {', '.join(_kinds)} or cuda:i, found {type!r}")
         if number:
             index = int(number)
-        if scope.local.dry is not None:
+        if scope.local.dry is not None and (kind != "meta" or isinstance(type, DryName)):
             return scope.local.dry
         key = _kinds[kind].canonical(index)
         known = _instances.get(key)

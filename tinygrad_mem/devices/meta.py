@@ -15,7 +15,7 @@ import numpy as np
 from .. import scope
 from ..dtypes import get_default_dtype
 from ..errors import DataDependenceError, DeviceError
-from .base import device
+from .base import DryName, device
 from .cpu import CPU
 from .pool import Pool
 from .random import Apart, Generator
@@ -72,7 +72,7 @@ class Meta(CPU, kind="meta"):
     def apart(cls, like: str) -> Meta:
         """A device for one dry run, with its own pool, kernels and random numbers. Raises: as :meth:`kernels_like`."""
         self: Any = object.__new__(cls)
-        self.index, self.xp, self.whose, self.like = None, np, " of a prediction", like
+        self.type, self.index, self.xp, self.whose, self.like = DryName("meta"), None, np, " of a prediction", like
         self.kernels, self.pool = cls.kernels_like(like), _DryPool("meta", reserve=False)
         self.draws, self.default_dtype = Apart(), get_default_dtype()
         self.generator = Generator()  # without a device: a reference cycle would live until the garbage collector runs

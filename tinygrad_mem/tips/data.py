@@ -13,9 +13,10 @@ import tinygrad_mem as tm
 
 from .. import plan as planner
 from ..data import DataLoader, TokenFile, TokenStream, write_tokens
+from ..safetensors import write_header
 from .optimizers import MLP
 from .sequences import CHARACTERS
-from .tip import RESNET, Case, Scene, Tip, Training, classify, momentum, plain
+from .tip import RESNET, Case, Scene, Tip, Training, classify, inference, momentum, plain
 
 BATCHES = 24
 
@@ -84,6 +85,42 @@ def streamed(scene: Scene) -> Training:
     return _epoch(scene, lambda: _first(DataLoader(windows, scene.batch_size)))
 
 
+# --- pretrained weights
+
+
+def _loaded(scene: Scene, load: Callable[[Path], Any]) -> Training:
+    """Inference with weights from a file, which is written without tensors."""
+    with tm.device("meta"):
+        shapes = {name: tuple(each.shape) for name, each in scene.model().state_dict().items()}
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        with open(Path(folder) / "weights.safetensors", "wb") as file:
+            for name in write_header(file, {name: (np.dtype("float32"), shape) for name, shape in shapes.items()}, None):
+                file.write(rng.standard_normal(shapes[name], np.float32).data)
+        model = load(Path(folder) / "weights.safetensors")
+    tm.manual_seed(0)  # a model that has memory has drawn numbers
+    return inference(scene, model)
+
+
+def read_then_copied(scene: Scene) -> Training:
+    def load(path: Path) -> Any:
+        model = scene.model()
+        model.load_state_dict(tm.load(path))
+        return model
+
+    return _loaded(scene, load)
+
+
+def read_in_place(scene: Scene) -> Training:
+    def load(path: Path) -> Any:
+        with tm.device("meta"):
+            model = scene.model()
+        model.load_state_dict(tm.load(path), assign=True)
+        return model
+
+    return _loaded(scene, load)
+
+
 # --- a bigger GPU
 
 
@@ -110,6 +147,12 @@ TIPS = (
         "Stream data that is larger than memory.",
         (Case(whole_text, mapped_file, "a mapped file"), Case(whole_text, streamed, "a stream")),
         CHARACTERS,
+    ),
+    Tip(
+        "pretrained",
+        "Load pretrained weights into a model that was made on meta, not into one that has memory.",
+        (Case(read_then_copied, read_in_place),),
+        MLP,
     ),
     Tip(
         "bigger_gpu",

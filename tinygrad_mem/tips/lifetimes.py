@@ -130,7 +130,40 @@ def cache_emptied(scene: Scene) -> Training:
     return _then(classify(scene), memory.empty_cache)
 
 
+# --- a second training in the same process
+
+
+def _again(scene: Scene, keep: bool) -> Training:
+    first = classify(scene)
+    first.step()
+    left = first if keep else None
+    del first
+    tm.manual_seed(0)  # the second one begins as it would in a new process
+    second = classify(scene)
+    return Training(lambda: (second.step(), left)[0], second.model)  # the step knows the name
+
+
+def after_a_training_with_a_name(scene: Scene) -> Training:
+    return _again(scene, keep=True)
+
+
+def after_a_training_without_a_name(scene: Scene) -> Training:
+    return _again(scene, keep=False)
+
+
+def in_a_new_process(scene: Scene) -> Training:
+    return classify(scene)
+
+
 TIPS = (
+    Tip(
+        "restart",
+        "Restart the program to free memory.",
+        (Case(after_a_training_with_a_name, in_a_new_process, "a name still holds the old training"),
+         Case(after_a_training_without_a_name, in_a_new_process, "no name holds it")),
+        MLP,
+        free=True,
+    ),
     Tip(
         "item",
         "Add loss.item() to the running sum, not the loss.",

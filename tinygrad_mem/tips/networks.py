@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -104,7 +106,7 @@ class MaskedDropout(nn.Module):
         return x * ((tm.rand_like(x) > 0.5).float() * 2)
 
 
-def _dropping(drop: type) -> nn.Module:
+def _dropping(drop: Callable[[], nn.Module]) -> nn.Module:
     layers = [part for _ in range(6) for part in (nn.Linear(256, 256), nn.ReLU(inplace=True), drop())]
     return nn.Sequential(*layers, nn.Linear(256, 10))
 
@@ -115,6 +117,18 @@ def masks_kept(scene: Scene) -> Training:
 
 def masks_counted(scene: Scene) -> Training:
     return classify(scene, _dropping(nn.Dropout))
+
+
+def _rated(scene: Scene, rate: float) -> Training:
+    return classify(scene, _dropping(partial(nn.Dropout, rate)))
+
+
+def dropped_a_tenth(scene: Scene) -> Training:
+    return _rated(scene, 0.1)
+
+
+def dropped_half(scene: Scene) -> Training:
+    return _rated(scene, 0.5)
 
 
 IMAGES = Scene(Named(lambda: nn.Identity(), (3, 64, 64), 2), 8)
@@ -132,5 +146,6 @@ TIPS = (
          Case(pooled, strided, "a stride instead of pooling")),
         Scene(VGG.network, 32),
     ),
+    Tip("more_dropout", "Drop more: what is dropped needs no memory.", (Case(dropped_a_tenth, dropped_half),), ROWS),
     Tip("dropout", "Draw dropout's mask again from a counter instead of keeping it.", (Case(masks_kept, masks_counted),), ROWS),
 )  # fmt: skip
