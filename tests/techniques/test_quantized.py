@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
@@ -22,7 +23,7 @@ from tinygrad_mem.kernels.code_tables import BORDERS, TABLES
 from tinygrad_mem.models.llama import llama
 from tinygrad_mem.models.precision import Step
 from tinygrad_mem.models.published import published
-from tinygrad_mem.techniques import LoraLinear, QuantizedLinear, lora, quantize_frozen
+from tinygrad_mem.techniques import LoraLinear, QuantizedLinear, compressed, lora, quantize_frozen, save_on_cpu
 
 KINDS = [("nf4", True), ("nf4", False), ("int8", False)]
 KIND = pytest.mark.parametrize(("quant_type", "double"), KINDS, ids=["nf4", "nf4 without double quantization", "int8"])
@@ -231,6 +232,25 @@ def language_model(case: str, quant_type: str, dtype: Any = tm.float32) -> None:
         update.zero_grad()
         model.loss(ids, ids).backward()
         update.step()
+
+
+def test_codes_are_neither_offloaded_nor_compressed():
+    """They are there anyway: the host gets activations, and gradients are the same bit for bit."""
+    tm.manual_seed(0)
+    model = quantize_frozen(nn.Sequential(nn.Linear(96, 640), nn.Tanh(), nn.Linear(640, 640), nn.Tanh(), nn.Linear(640, 3)))
+    host, found = device("cpu").pool.host(), []
+    for around in (contextlib.nullcontext(), save_on_cpu(), compressed(bits=16)):
+        x = tm.linspace(-1, 1, 64 * 96).reshape(64, 96).requires_grad_() * 1
+        x.retain_grad()
+        with around:
+            y = model(x)
+            moved = host.used_bytes()
+        y.sum().backward()
+        found.append((x.grad.numpy(), moved))
+    (plain, none), (offloaded, moved), (half, _) = found
+    np.testing.assert_array_equal(plain, offloaded)
+    assert (none, moved) == (0, 2 * 64 * 640 * 4)
+    np.testing.assert_allclose(half, plain, rtol=0.02, atol=0.02 * np.abs(plain).max())
 
 
 def held(how: str, **options: Any) -> dict[memory.Category, int]:
@@ -455,7 +475,7 @@ def test_it_moves_to_a_gpu_and_back(dev: str):
 
 
 def test_refusals_in_words():
-    def model() -> nn.Module:
+    def model() -> Any:
         return nn.Sequential(nn.Linear(6, 8), nn.Conv1d(1, 1, 1), nn.Linear(8, 5))
 
     with pytest.raises(ValueError, match="quant_type is 'nf4' or 'int8', found 'fp4'"):
@@ -473,6 +493,10 @@ def test_refusals_in_words():
     tied.again.weight = tied[0].weight
     with pytest.raises(ValueError, match="the weight of 0 is another module's too: leave it out of target_modules"):
         quantize_frozen(tied, target_modules="0")
+    watched = model()
+    watched[0].register_forward_hook(lambda module, inputs, output: None)
+    with pytest.raises(ValueError, match="0 has hooks, which a quantized layer would not have: remove them first"):
+        quantize_frozen(watched, target_modules="0")
     with pytest.raises(ValueError, match="0 has rows of 70000, int8 takes up to 65536: use nf4"):
         quantize_frozen(nn.Sequential(nn.Linear(70_000, 2, device="meta")), "int8", target_modules="0")
     kept = model()

@@ -147,6 +147,8 @@ def lora(
 ) -> Module:
     """Freeze ``model``, and put two thin trained matrices beside its linear layers. In place; returns the model.
 
+    Linear layers may be quantized: :func:`~tinygrad_mem.techniques.quantize_frozen` before it makes this QLoRA.
+
     ``y = base(x) + lora_B(lora_A(x)) * lora_alpha / r``. The arguments have the names that they have in Hugging Face's peft.
 
     Args:

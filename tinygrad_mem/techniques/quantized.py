@@ -12,6 +12,7 @@ from ..autograd.tensor import Tensor
 from ..dtypes import float32
 from ..errors import ArgumentError, GraphError, NotOfferedError
 from ..functional.quantize import Codes, dequantize_blocks, quantize_blocks, quantized_linear
+from ..nn.hooks import hooked
 from ..nn.linear import Linear
 from ..nn.module import Module
 from ..nn.parameter import Parameter
@@ -40,9 +41,8 @@ class QuantizedLinear(Module):
     def __init__(self, base: Linear, quant_type: str, double_quantization: bool) -> None:
         super().__init__()
         self.in_features, self.out_features, self.quant_type = base.in_features, base.out_features, quant_type
-        block = self.in_features if quant_type == "int8" else BLOCK
-        made = quantize_blocks(base.weight.detach(), quant_type, block, double_quantization)
-        self.block = block
+        self.block = max(self.in_features, 1) if quant_type == "int8" else BLOCK
+        made = quantize_blocks(base.weight.detach(), quant_type, self.block, double_quantization)
         for name in ("codes", "absmax", "nested", "offset"):
             part = getattr(made, name)
             self.register_parameter(name, None if part is None else Parameter(part, requires_grad=False))
@@ -117,8 +117,8 @@ def quantize_frozen(
         The weights are to be trained: they cannot. Or activations take the memory.
 
     Raises:
-        ArgumentError: an unknown ``quant_type``; no layer has such a name; a weight that two modules share; the model has LoRA
-            already; a row too long for int8.
+        ArgumentError: an unknown ``quant_type``; no layer has such a name; a weight that two modules share; a layer with hooks;
+            the model has LoRA already; a row too long for int8.
         NotOfferedError: a target is not a layer of class Linear; double quantization of int8.
 
     Source: Dettmers, Pagnoni, Holtzman and Zettlemoyer, *QLoRA*, 2023; Dettmers, Lewis, Belkada and Zettlemoyer, *LLM.int8()*,
@@ -137,6 +137,8 @@ def quantize_frozen(
             raise ArgumentError(
                 f"quantize_frozen: the weight of {name} is another module's too: leave it out of target_modules"
             )
+        if hooked(layer):
+            raise ArgumentError(f"quantize_frozen: {name} has hooks, which a quantized layer would not have: remove them first")
         if quant_type == "int8" and layer.in_features > LONGEST:
             raise ArgumentError(f"quantize_frozen: {name} has rows of {layer.in_features}, int8 takes up to {LONGEST}: use nf4")
     for parameter in model.parameters():

@@ -57,25 +57,25 @@ def quantize_blocks(x, table, block, codes, absmax):
 
 def _nearest(share, table, out):
     """out = the codes of the table's numbers that are nearest to the shares, which are overwritten; of nan, those of 0."""
-    few, above = scratch(share.shape, np.uint8, 2, 4), scratch(share.shape, np.bool_, 3, 4)
+    small, above = scratch(share.shape, np.uint8, 2, 4), scratch(share.shape, np.bool_, 3, 4)
     np.isnan(share, out=above)
     np.copyto(share, 0, where=above)
     if table == "int8":
         np.multiply(share, 127, out=share)
         np.rint(share, out=share)
         np.add(share, 127, out=share)
-        np.copyto(few, share, casting="unsafe")
+        np.copyto(small, share, casting="unsafe")
     else:
-        few[...] = 0
+        small[...] = 0
         for border in BORDERS[table]:
             np.greater(share, border, out=above)
-            np.add(few, above.view(np.uint8), out=few)
+            np.add(small, above.view(np.uint8), out=small)
     if BITS[table] == 8:
-        np.copyto(out, few)
+        np.copyto(out, small)
         return
-    np.copyto(out, few[::2])
-    second = scratch((few.size // 2,), np.uint8, 3, 4)
-    np.left_shift(few[1::2], 4, out=second)
+    np.copyto(out, small[::2])
+    second = scratch((small.size // 2,), np.uint8, 3, 4)
+    np.left_shift(small[1::2], 4, out=second)
     np.bitwise_or(out[: second.size], second, out=out[: second.size])
 
 
@@ -102,9 +102,9 @@ def dequantize_blocks(codes, absmax, nested, offset, table, block, out):
         for b in range(first, last, step):
             blocks = slice(b, min(b + step, last))
             start, stop = b * block, min(blocks.stop * block, out.size)
-            few = _unpacked(codes, BITS[table], start, stop)
+            small = _unpacked(codes, BITS[table], start, stop)
             numbers = scratch((stop - start,), wide, 0, 4)
-            np.take(_VALUES[table, wide.char], few, out=numbers, mode="clip")  # other modes buffer the output
+            np.take(_VALUES[table, wide.char], small, out=numbers, mode="clip")  # other modes buffer the output
             scales = absmax[blocks] if nested is None else _scales(absmax, nested, offset, blocks, wide)
             for some, values in _by_block(numbers, block):
                 np.multiply(values, scales[some, None], out=values)
