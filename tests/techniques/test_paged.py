@@ -197,10 +197,7 @@ def test_bytes_of_the_big_networks():
     at_end = []
 
     def run(page: bool) -> None:
-        with tm.device("meta"):
-            model = Step("bfloat16", "cpu").make(lambda: llama(published("llama-3-8b")))
-            quantize_frozen(model)
-        lora(model.to_empty(device="cpu"), r=16)
+        model = lora(quantize_frozen(Step("bfloat16", "cpu").make(lambda: llama(published("llama-3-8b")))), r=16)
         optimizer: Any = tm.optim.AdamW([p for p in model.parameters() if p.requires_grad])
         if page:
             paged_optimizer(optimizer)

@@ -323,16 +323,13 @@ def test_of_each_family_a_step_on_a_gpu_is_predicted(case: str):
 def test_of_the_big_networks():
     """Llama-3-8B: 224 matrices of 6,979,321,856 weights; embedding, norms and output stay in bfloat16."""
 
-    def made() -> None:
-        with tm.device("meta"):  # as a program that reads its weights file by file: never all in bfloat16
-            model = Step("bfloat16", "cpu").make(lambda: llama(published("llama-3-8b")))
-            quantize_frozen(model)
-        model.to_empty(device="cpu")
-        memory.mark("made")
-
+    with tm.device("meta"):  # as a program that reads its weights file by file: never all in bfloat16
+        model = quantize_frozen(Step("bfloat16", "cpu").make(lambda: llama(published("llama-3-8b"))))
+    track = memory.predict(lambda: (model.to_empty(device="cpu"), memory.mark("made")))
     n, others = 6_979_321_856, 8_030_261_248 - 6_979_321_856
     exact = n * (0.5 + 1 / 64 + 4 / (64 * 256)) + 2 * others
-    found = memory.predict(made).by_category("made")[memory.Category.PARAMETER]
+    found = track.by_category("made")[memory.Category.PARAMETER]
+    assert found == track.peak
     assert exact <= found <= exact + 4 * 224 * 512
     assert round(exact / 1e9, 2) == 5.7
 

@@ -172,11 +172,12 @@ def _estimate(
 ) -> Estimate:
     layers: list[Layer] = []
     count, trained, loss_name, host = 0, 0, "", 0
+    ready, packed = (None, 0) if quantize is None else _quantized(precision, named.make, quantize)
 
     def steps() -> None:
         nonlocal count, trained, loss_name, host
         step = Step(precision, "cuda")  # loss scaling as on a GPU
-        model, packed = _quantized(step, named.make, quantize) if quantize else (step.make(named.make), 0)
+        model = step.make(named.make) if ready is None else ready.to_empty(device=device)
         if lora is not None:
             _add_lora(model, lora)
         parameters = [p for p in model.parameters() if p.requires_grad]
@@ -202,16 +203,16 @@ def _estimate(
     )
 
 
-def _quantized(step: Step, make: Callable[[], Any], quant_type: str) -> tuple[Any, int]:
-    """The model with frozen weights in codes, and by how much it has more parameters than arrays have elements.
+def _quantized(precision: str, make: Callable[[], Any], quant_type: str) -> tuple[Any, int]:
+    """The model with frozen weights in codes, without memory, and how many more parameters it has than its arrays elements.
 
-    As when it is read file by file, its weights never exist all at once before they are quantized.
+    It is made before the prediction: a program that reads weights file by file never has all of them in full.
     """
     with tm.device("meta"):
-        model = step.make(make)
+        model = Step(precision, "cpu").make(make)
         before = _count(model.parameters())
         quantize_frozen(model, quant_type)
-    return model.to_empty(device="cpu"), before - _count(model.parameters())
+    return model, before - _count(model.parameters())
 
 
 def _count(parameters: Iterable[Any]) -> int:
