@@ -7,13 +7,17 @@
 # used for, and which of them depend on the batch?
 
 # %%
-from lesson import Result, block, picture, stacked
+import subprocess
+import sys
+
+from lesson import Result, block, most, picture, stacked
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory
 from tinygrad_mem.memory import Category
 from tinygrad_mem.models.vgg import CONVOLUTIONS, vgg16, vgg16_cifar
 from tinygrad_mem.nn import functional as F
+from tinygrad_mem.pytorch.cards import CONTEXT
 
 RESULT = Result()
 
@@ -81,6 +85,7 @@ def train(make, batch: int, side: int, classes: int) -> None:
         loss = F.cross_entropy(model(x), y)
         memory.mark("forward ends")
         loss.backward()
+        memory.mark("backward ends")
         optimizer.step()
 
 
@@ -151,6 +156,58 @@ assert sixteen == 4 * four
 # The parts that have the model's size stay the same. The activations grow with the batch, and for large batches they are
 # nearly everything.
 #
+# ### Do intermediate results double in backward?
+#
+# Many guides say so: each activation has a gradient of its size. But backward frees as it goes. The gradient of a layer's
+# output lives until its input has one, and what the layer kept goes with it. What stays are the gradients of parameters. If
+# intermediate results doubled, backward would add these and all activations once more:
+
+
+# %%
+def growth(batch: int) -> int:
+    """Bytes in use at most in the second backward, less those before it."""
+    track = memory.predict(train, vgg16, batch, 224, 1000)
+    before = [mark for mark in track.marks if mark.text == "forward ends"][-1]
+    return most(track, "forward ends", "backward ends") - sum(track.by_category(before).values())
+
+
+for batch in (4, 16, 64):
+    doubled = P + activations_by_hand(batch, 224)
+    print(f"batch {batch:2}: backward adds {growth(batch):,} bytes; gradients have {P:,}; doubled, it would add {doubled:,}")
+RESULT.say("backward adds, with 64 images", growth(64))
+
+# %% [markdown]
+# ### Does the framework itself need memory?
+#
+# Yes, and no pool counts it: the interpreter, NumPy, BLAS's buffers, a scratch of 2 MiB for each thread of our kernels, and
+# Python's objects. How much it is depends on the machine. Linux tells a process how much it has:
+
+# %%
+PROGRAM = """
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
+sizes = [resident()]
+import numpy
+sizes.append(resident())
+import tinygrad_mem as tm
+sizes.append(resident())
+model = tm.nn.Sequential(*[tm.nn.Linear(1, 1, device="meta") for _ in range(1000)])
+sizes.append(resident())
+print(*[f"{b - a:.0f}" for a, b in zip([0, *sizes], sizes)])
+"""
+if sys.platform == "linux":
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    names = ("the interpreter", "NumPy", "tinygrad_mem", "Python's objects of 1,000 layers")
+    print(", ".join(f"{name} {size} MiB" for name, size in zip(names, ran.stdout.split(), strict=True)))
+
+# %% [markdown]
+# On CUDA the context and the libraries come beside these, and `nvidia-smi` shows them too. In ten reports (which
+# `tinygrad_mem/pytorch/cards.py` names) they were so large:
+
+# %%
+print(f"{CONTEXT[0] >> 20} to {CONTEXT[1] >> 20} MiB")
+
+# %% [markdown]
 # ## Exercise
 #
 # From which batch size on do the activations of VGG16's convolutions need more than parameters, gradients and momentum
