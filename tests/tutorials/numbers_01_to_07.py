@@ -16,8 +16,8 @@ def lesson_01(found: dict[str, float], dev: str) -> None:
     if dev == "cpu":
         assert found["peak"] == 1_915_855_360  # as the front page's table
     assert 1 < found["peak / sum by hand"] < (1.01 if dev == "cpu" else 1.03)  # a convolution's columns
-    # gradients of parameters and nothing else: when the last ones come, most activations are gone
-    assert 0.97 * 4 * VGG16 < found["backward adds, with 64 images"] < (1 if dev == "cpu" else 1.03) * 4 * VGG16
+    # gradients of parameters, on a GPU a convolution's columns: when the last ones come, most activations are gone
+    assert 0.97 * 4 * VGG16 < found["backward adds, with 64 images"] < (1 if dev == "cpu" else 1.06) * 4 * VGG16
     assert found["activations are more than the rest from"] == 3 * 4 * VGG16 // (4 * convs + 5 * pools) + 1
 
 
