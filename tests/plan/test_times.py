@@ -12,6 +12,7 @@ import pytest
 import tinygrad_mem as tm
 from tinygrad_mem import nn, scope
 from tinygrad_mem.nn import functional as F
+from tinygrad_mem.plan import plan
 from tinygrad_mem.plan import times as module
 from tinygrad_mem.plan.times import OpCall, Spec, Times, call_of, measure, model
 
@@ -144,3 +145,22 @@ def test_the_model_counts():
     assert model(plain._replace(needs=(False,)))[1] == 0
     assert not Times("meta").measured
     assert Times("cpu").measured
+
+
+def test_bfloat16_has_a_time_and_a_plan():
+    """NumPy's code of its dtype names no dtype."""
+    network = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).to(tm.bfloat16)
+    x = tm.zeros(4, 8, dtype=tm.bfloat16)
+    found = plan(network, x, lambda y: y.mean(), lambda p: tm.optim.SGD(p, lr=0.1), times=Times("meta"))
+    assert found.plain.time > 0
+
+
+def test_what_ranks_share_is_computed_for_all_of_them():
+    """A column layer of a tensor parallel rank computes with the rows of all ranks, ring attention with all keys."""
+    x, weight, q = Spec((16, 2, 64), "float32"), Spec((256, 64), "float32"), Spec((2, 4, 16, 8), "float32")
+    linear, attention = (x.bytes + weight.bytes) * 2 / 1e12, 3 * q.bytes * 2 / 1e12
+    for ranks in (1, 4):
+        call = OpCall("GatheredLinear", (x, weight, None), (("axis", 0), ("group", ranks)), (True,))
+        assert model(call)[0] == pytest.approx(5e-6 + linear + ranks * 16 * 2 * 64 * 256 / 1e13)
+        call = OpCall("RingAttention", (q, q, q), (("causal", True), ("group", ranks), ("scale", 1.0)), (True,))
+        assert model(call)[0] == pytest.approx(5e-6 + attention + ranks * 2 * 2 * 4 * 16 * 16 * 8 / 1e13)

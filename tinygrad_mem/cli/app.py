@@ -285,7 +285,12 @@ def plan(
     ] = "identical",
     largest_batch: Annotated[bool, typer.Option("--largest-batch", help="find the largest batch that fits the budget")] = False,
     ranks: Annotated[
-        int, typer.Option(min=1, help="train on so many processes, each within the budget: data parallel, ZeRO 1, 2 or 3")
+        int,
+        typer.Option(
+            min=1,
+            help="train on so many processes, each within the budget: data parallel, ZeRO 1, 2 or 3; gpt3-175b, llama-3-8b and "
+            "others also over a mesh with tensor, pipeline and context parallel",
+        ),
     ] = 1,
     picture: Annotated[Path | None, typer.Option(help="draw memory against time to this file")] = None,
     as_json: AsJson = False,

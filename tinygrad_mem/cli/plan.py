@@ -12,7 +12,9 @@ import tinygrad_mem as tm
 
 from .. import plan as planner
 from ..models.names import Named
+from ..models.parallel import SIZES
 from ..text import visible
+from . import plan_mesh
 from .networks import OPTIMIZERS, budget_of, network_of, told_elsewhere
 
 
@@ -36,10 +38,15 @@ def run(
     Raises:
         ArgumentError: no such network, no such size.
     """
+    room = None if budget is None else budget_of(budget)
+    if ranks > 1 and network in SIZES:
+        given = {"--input": sample, "--largest-batch": largest_batch, "--picture": picture, "--allow": allow != "identical"}
+        if refused := [name for name, value in given.items() if value]:
+            raise tm.errors.ArgumentError(f"{', '.join(refused)}: not offered for {network} over a mesh of ranks: leave it out")
+        return plan_mesh.run(network, batch_size, ranks, room, tokens, optimizer, device, as_json)
     named = network_of(network, sample, tokens)
     if named.tiles:
         named = named.with_own_loss()
-    room = None if budget is None else budget_of(budget)
     if largest_batch and room is None:
         raise tm.errors.ArgumentError("--largest-batch needs a --budget")
     console = Console(stderr=True)

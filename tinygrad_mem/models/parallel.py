@@ -197,8 +197,6 @@ class Layers(nn.Module):
     def __init__(self, size: TransformerSize, mesh: Mesh, grid: DeviceMesh, stage: int, dtype: Any = bfloat16) -> None:
         super().__init__()
         stages = mesh.pipeline * mesh.chunks
-        if size.scores and mesh.context > 1:
-            raise ArgumentError(f"scores of all pairs of tokens need all tokens on a rank, found context={mesh.context}: use 1")
         self.size, self.context, self.tensor = size, grid.get_group("context"), grid.get_group("tensor")
         self.first, self.last = stage == 0, stage == stages - 1
         between: Any = Shard(0) if mesh.sequence else Replicate()
@@ -268,6 +266,21 @@ def layers_of(layers: int, stage: int, stages: int) -> int:
 # --- the training step
 
 
+def reason_against(size: TransformerSize, mesh: Mesh) -> str:
+    """Say why a network cannot be divided so; ``""`` if it can."""
+    parts = {"heads": size.heads, "key heads": size.key_heads, "inner width": size.inner, "vocabulary": size.vocabulary}
+    if uneven := [f"{name} ({count})" for name, count in parts.items() if count % mesh.tensor]:
+        return f"tensor={mesh.tensor} does not divide {', '.join(uneven)}: use a divisor"
+    over = mesh.context * (mesh.tensor if mesh.sequence else 1)
+    if size.tokens % over:
+        return f"{size.tokens} tokens cannot be divided evenly over {over} ranks, of context and sequence parallel together"
+    if size.layers < mesh.pipeline * mesh.chunks:
+        return f"{size.layers} layers cannot be divided into {mesh.pipeline * mesh.chunks} stages: use fewer"
+    if size.scores and mesh.context > 1:
+        return f"scores of all pairs of tokens need all tokens on a rank, found context={mesh.context}: use 1"
+    return ""
+
+
 class MeshTraining:
     """The stages of this rank, their optimizer, and the step.
 
@@ -285,6 +298,8 @@ class MeshTraining:
         rule: type[optim.Optimizer] = optim.AdamW,
         **options: Any,
     ) -> None:
+        if reason := reason_against(size, mesh):
+            raise ArgumentError(f"MeshTraining: {reason}")
         if not is_initialized():
             init_process_group()
         shape = (mesh.pipeline, mesh.data, mesh.context, mesh.tensor)

@@ -102,7 +102,12 @@ class Runs:
     Args:
         like: whose kernels' workspaces are counted, ``"cpu"`` or ``"cuda"``.
         progress: called with a short text about each run.
+
+    Attributes:
+        steps: the most steps of a run.
     """
+
+    steps = STEPS
 
     def __init__(self, recipe: Recipe, times: Times, like: str, progress: Callable[[str], None]) -> None:
         self.recipe, self.times, self.like, self.progress = recipe, times, like, progress
@@ -133,12 +138,12 @@ class Runs:
             with scope.listening(counts):
                 step(*batch)
             sends = sent() - before
-            while (holes := meta.pool.holes()) not in seen and len(seen) < STEPS:
+            while (holes := meta.pool.holes()) not in seen and len(seen) < self.steps:
                 seen.add(holes)
                 step(*batch)
             if limit and holes not in seen:
                 sizes = meta.pool.used_bytes(), meta.pool.total_bytes(), limit
-                raise OutOfMemoryError("meta", 0, *sizes, report=f"No two of {STEPS} steps left the pool alike.")
+                raise OutOfMemoryError("meta", 0, *sizes, report=f"No two of {self.steps} steps left the pool alike.")
             pool = meta.pool
             found = Ran(counts, pool.peak_used, pool.peak_total, pool.used_bytes(), pool.host().peak_used, step.hooked, sends)
             return found, meta
@@ -178,13 +183,13 @@ class Runs:
                 reserved=max(each.reserved for each in ran),
                 kept=max(each.kept for each in ran),
                 host=max(each.host for each in ran),
-                time=max(map(self._time, ran)),
+                time=max(self._time(choice, each) for each in ran),
                 forwards=(counts.ran.total() + counts.again.total()) / counts.ran.total(),
                 by_rank=tuple(RankPeak(each.ranks, each.peak, each.reserved, each.sent) for each in ran),
             )
         return self.points[choice]
 
-    def _time(self, ran: Ran) -> float:
+    def _time(self, choice: Choice, ran: Ran) -> float:
         return ran.counts.time(self.times) + ran.hooked * self.times.python[1] + self.times.sending(ran.sent)
 
     @property
@@ -201,15 +206,21 @@ class Runs:
         if budget <= self._too_small.get(choice, point.peak - 1):
             return False
         if not self.known_to_fit(choice, budget):
-            explains, scope.local.explains = scope.local.explains, False
-            try:
-                self.run(choice, limit=budget)
-                self._enough.add((choice, budget))
-            except OutOfMemoryError:
+            if not self.runs_within(choice, budget):
                 self._too_small[choice] = budget
                 return False
-            finally:
-                scope.local.explains = explains
+            self._enough.add((choice, budget))
+        return True
+
+    def runs_within(self, choice: Choice, limit: int) -> bool:
+        """True if no rank runs out of memory under a limit."""
+        explains, scope.local.explains = scope.local.explains, False
+        try:
+            self.run(choice, limit)
+        except OutOfMemoryError:
+            return False
+        finally:
+            scope.local.explains = explains
         return True
 
     def known_to_fit(self, choice: Choice, budget: int) -> bool:

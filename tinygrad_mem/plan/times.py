@@ -27,6 +27,7 @@ from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..devices import cuda_problem
 from ..devices import device as Device
+from ..distributed import ProcessGroup
 from ..dtypes import as_dtype, is_floating, uint8
 from ..errors import TinygradMemError
 from ..files import replacing
@@ -85,9 +86,11 @@ def call_of(node: Any, arrays: tuple, params: dict[str, Any]) -> OpCall:
 def _plain(value: Any) -> Any:
     """``value`` as something that can be compared and written down."""
     if hasattr(value, "__array_interface__") or hasattr(value, "__cuda_array_interface__"):
-        return Spec(tuple(value.shape), value.dtype.str)
+        return Spec(tuple(value.shape), value.dtype.name)
     if isinstance(value, slice):
         return HashableSlice(value.start, value.stop, value.step)
+    if isinstance(value, ProcessGroup):
+        return value.size()
     if isinstance(value, (tuple, list)):
         return tuple(_plain(v) for v in value)
     kept = value is None or value is Ellipsis or isinstance(value, (bool, int, float, str, np.dtype))
@@ -242,8 +245,11 @@ def _multiplications(op: str, shapes: list[tuple[int, ...]], params: dict[str, A
         if op == "Conv":
             places = prod(n // s for n, s in zip(x[2:], params.get("stride", (1,) * len(x[2:])), strict=False))
         return float(x[0] * places * prod(w))
-    if op == "Linear":
-        return float(prod(x) * prod(w[:1]))
+    ranks = params.get("group", 1)  # over which the rows of the input lie, or keys and values
+    if op in ("Linear", "GatheredLinear"):
+        return float(prod(x) * prod(w[:1]) * (ranks if op == "GatheredLinear" else 1))
+    if op in ("Attention", "RingAttention"):
+        return 2.0 * prod(x) * prod(w[-2:-1]) * (ranks if op == "RingAttention" else 1)
     if op == "MatMul" and len(w) > 1:
         return float(prod(x) * prod(w[-1:]))
     return 0.0
