@@ -41,7 +41,7 @@ class Setting:
 
 
 class Sketch(NamedTuple):
-    """What a setting needs, told from a small network: peak of a rank in bytes, seconds, and bytes that it sends."""
+    """The needs of a setting, told from a small network: peak of a rank in bytes, seconds, and bytes that it sends."""
 
     setting: Setting
     peak: float
@@ -130,7 +130,7 @@ class _MeshRuns(Runs):
 
 
 def _wait(mesh: Mesh) -> float:
-    """How much longer a step takes because ranks of a pipeline wait while it fills and empties: p - 1 micro-batches."""
+    """The factor by which a step takes longer, because ranks of a pipeline wait while p - 1 micro-batches fill and empty it."""
     return 1 + (mesh.pipeline - 1) / mesh.count
 
 
@@ -190,7 +190,7 @@ def plan_mesh(
 
 
 def _sketch(setting: Setting, size: TransformerSize, runs: Callable[..., _MeshRuns]) -> Sketch:
-    """What a setting needs, told from three and four layers a stage, and from as few micro-batches as fill the pipeline."""
+    """The needs of a setting, told from three and four layers a stage, and from as few micro-batches as fill the pipeline."""
     stages, count = setting.mesh.pipeline, setting.mesh.count
     few = min(count, stages + 1)
 
