@@ -317,20 +317,9 @@ def test_frozen_weights_in_4_or_8_bits():
         (int8, up(48_000, 480) + up(10_080, 336)),
     ):
         assert found["by_category"]["parameters"] - plain["by_category"]["parameters"] == codes - full
-    command = (
-        "estimate",
-        "llama-3-8b",
-        "--tokens",
-        "64",
-        "--batch-size",
-        "1",
-        "--precision",
-        "bfloat16",
-        "--recompute",
-        "sqrt",
-    )
+    command = ("estimate", "llama-3-8b", "--tokens", "64", "--batch-size", "1", "--precision", "bfloat16")
     found = json.loads(inside.run(*command, "--lora", "16", "--quantize", "nf4", "--json").stdout)
-    assert 5.7e9 < found["by_category"]["parameters"] < found["peak_used"] < 6e9, "never all of them in full"
+    assert 5.7e9 < found["by_category"]["parameters"] < found["peak_used"] < 7e9, "never all of them in full"
     refused = inside.run("estimate", "lenet", "--quantize", "nf4")
     assert "--quantize freezes the weights, so that nothing would be trained: give --lora too" in refused.stderr
 
