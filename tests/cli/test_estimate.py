@@ -287,6 +287,41 @@ def test_a_configuration_of_a_language_model(tmp_path):
     assert (refused.returncode, "the model_type None is not offered" in refused.stderr) == (2, True)
 
 
+def test_long_contexts(tmp_path):
+    """Logits and the inside of MLPs in tiles, the inputs of recomputed blocks on the host."""
+    fields = {"model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 512, "num_hidden_layers": 3}
+    (tmp_path / "config.json").write_text(json.dumps(fields | {"num_attention_heads": 4, "max_position_embeddings": 256}))
+    command = ("estimate", "config.json", "--tokens", "256", "--batch-size", "1")
+    whole, tiles, host = (
+        json.loads(inside.run(*command, "--json", "--recompute", "every-block", *how, cwd=tmp_path).stdout)
+        for how in ((), ("--tile", "64"), ("--tile", "64", "--offload"))
+    )
+    logits = 4 * 256 * 512
+    assert whole["peak_used"] - tiles["peak_used"] > logits
+    assert tiles["loss"] == host["loss"] == whole["loss"] == "cross-entropy"
+    assert (whole["offloaded"], tiles["offloaded"]) == (0, 0)
+    assert host["offloaded"] == 3 * 4 * 256 * 64 + 2 * 4 * 256 * 8  # inputs of blocks; cosines and sines
+    shown = " ".join(inside.run(*command, "--tile", "64", "--offload", "--recompute", "sqrt", cwd=tmp_path).stdout.split())
+    assert "bytes of inputs of recomputed parts until their backward." in shown
+    for arguments, message in (
+        (["lenet", "--tile", "64"], "--tile is for models such as llama-3.1-8b, or of a config.json, and lenet is none"),
+        (["lenet", "--offload"], "--offload keeps the inputs of recomputed parts on the host: give --recompute or --tile too"),
+        (["lenet", "--tile", "64", "--ranks", "2"], "--tile is for one rank: leave --ranks out"),
+    ):
+        assert message in " ".join(inside.run("estimate", *arguments).stderr.split())
+
+
+def test_a_network_that_returns_its_loss(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import tinygrad_mem as tm\n\n"
+        "class Net(tm.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.table = tm.nn.Embedding(9, 4)\n"
+        "    def forward(self, x):\n        return self.table(x).square().mean()\n"
+    )
+    found = inside.run("estimate", "own.py:Net", "--tokens", "9x5", "--json", cwd=tmp_path)
+    assert json.loads(found.stdout)["loss"] == "the mean of the output", found.stderr
+
+
 def test_lora_of_a_network_of_ours():
     whole, thin = (
         json.loads(inside.run("estimate", "lenet", "--optimizer", "adam", "--json", *how).stdout)

@@ -219,6 +219,19 @@ def test_the_loss_and_its_gradients_in_tiles_are_the_same(case: str):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12 * np.abs(a).max())
 
 
+@pytest.mark.parametrize("case", ["llama", "gemma3_text"])
+@pytest.mark.parametrize("how", ["sqrt", "every-block", 2])
+def test_blocks_in_segments_have_the_same_gradients(case: str, how: str | int):
+    """Also where layers have different position embeddings."""
+    ids, found = tm.tensor(tokens(2, 12)), []
+    for segments in (False, True):
+        model = both(case)[0].train()
+        loss = (checkpoint_blocks(model, how) if segments else model).loss(ids, ids)
+        found.append([loss.detach().numpy(), *(g.numpy() for g in tm.autograd.grad(loss, list(model.parameters())))])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 def long_step(case: str, tile: int | None = None, device: str = "cpu", **changes: Any) -> None:
     """A step with every block recomputed, the inputs of blocks on the host."""
     with tm.device(device):

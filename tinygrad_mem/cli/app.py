@@ -210,6 +210,12 @@ def estimate(
         str | None,
         typer.Option(help="recompute each chain of blocks in backward, in segments: sqrt, every-block, or their number"),
     ] = None,
+    offload: Annotated[
+        bool, typer.Option("--offload", help="the inputs of recomputed parts wait on the host until their backward")
+    ] = False,
+    tile: Annotated[
+        int | None, typer.Option(min=1, help="of a language model: so many tokens at a time in each MLP and in the loss")
+    ] = None,
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="hf: recompute each block in backward")] = False,
     lora: Annotated[
         int | None, typer.Option(min=1, help="train matrices of this rank beside frozen weights; hf: by peft")

@@ -45,6 +45,7 @@ class Estimate:
         trained: how many of the parameters are trained.
         loss: the loss, in a few words.
         host: bytes of optimizer state in host memory.
+        offloaded: most bytes of checkpoints' inputs in host memory.
         fits: whether the peak is within the budget; ``None`` without a budget.
     """
 
@@ -60,6 +61,7 @@ class Estimate:
     phase: str
     loss: str
     host: int
+    offloaded: int
     budget: int | None
     fits: bool | None
 
@@ -76,6 +78,8 @@ def run(
     paged: bool,
     accumulate: int,
     recompute: str | None,
+    offload: bool,
+    tile: int | None,
     budget: str | None,
     gpu: str | None,
     lora: int | None,
@@ -98,13 +102,17 @@ def run(
         DeviceError: ``device`` is neither ``cpu`` nor ``cuda``, or CuPy is not installed, which ``cuda`` needs.
     """
     if is_torch(network):
-        _refuse_for_torch(network, ranks, recompute=recompute, master_weights=master_weights, quantize=quantize, paged=paged)
+        ours = {"recompute": recompute, "master_weights": master_weights, "quantize": quantize, "paged": paged}
+        _refuse_for_torch(network, ranks, **ours, offload=offload, tile=tile)
         asked = Asked(network, sample, tokens, batch_size, optimizer, precision, accumulate, lora, checkpoint, device or "cuda")
         return estimate_torch.run(asked, budget, gpu, advise, as_json)
     if gpu is not None or checkpoint or advise:
         raise ArgumentError(f"--gpu, --checkpoint and --advise are for programs of PyTorch, and {network} is none")
-    if (lora is not None or paged) and ranks is not None:
-        raise ArgumentError(f"{'--paged' if lora is None else '--lora'} is for one rank: leave --ranks out")
+    for name, given in {"lora": lora, "paged": paged, "offload": offload, "tile": tile}.items():
+        if given and ranks is not None:
+            raise ArgumentError(f"--{name} is for one rank: leave --ranks out")
+    if offload and recompute is None and tile is None:
+        raise ArgumentError("--offload keeps the inputs of recomputed parts on the host: give --recompute or --tile too")
     if quantize is not None and lora is None:
         raise ArgumentError("--quantize freezes the weights, so that nothing would be trained: give --lora too")
     if ranks is None and (zero or picture is not None or max(tensor, pipeline, context) > 1):
@@ -123,6 +131,10 @@ def run(
         over = (network, tokens, batch_size, rule, precision, accumulate, recompute, device or "cpu")
         return estimate_mesh.run(OverMesh(*over, ranks, tensor, pipeline, context, zero), room, picture, as_json)
     named = network_of(network, sample, tokens)
+    if tile is not None:
+        if not named.tiles:
+            raise ArgumentError(f"--tile is for models such as llama-3.1-8b, or of a config.json, and {network} is none")
+        named = named.with_own_loss(tile)
     if recompute is not None:
         how = int(recompute) if recompute.isdecimal() else recompute
         named = replace(named, make=partial(_recomputed, named.make, how))
@@ -130,7 +142,8 @@ def run(
         asked = estimate_ranks.Several(network, named, batch_size, rule, precision, accumulate, device or "cpu", ranks, zero)
         return estimate_ranks.run(asked, room, picture, as_json)
     found = _estimate(
-        *(network, named, batch_size, rule, in_backward, precision, accumulate, room, device or "cpu", lora, quantize, paged)
+        *(network, named, batch_size, rule, in_backward, precision, accumulate, room, device or "cpu"),
+        *(lora, quantize, paged, offload),
     )
     if as_json:
         print(json.dumps(asdict(found), indent=2))
@@ -169,14 +182,15 @@ def _estimate(
     lora: int | None,
     quantize: str | None,
     paged: bool,
+    offload: bool,
 ) -> Estimate:
     layers: list[Layer] = []
-    count, trained, loss_name, host = 0, 0, "", 0
+    count, trained, loss_name, host, offloaded = 0, 0, "", 0, 0
     ready, packed = (None, 0) if quantize is None else _quantized(precision, named.make, quantize)
 
     def steps() -> None:
-        nonlocal count, trained, loss_name, host
-        step = Step(precision, "cuda")  # loss scaling as on a GPU
+        nonlocal count, trained, loss_name, host, offloaded
+        step = Step(precision, "cuda", offload)  # loss scaling as on a GPU
         model = step.make(named.make) if ready is None else ready.to_empty(device=device)
         if lora is not None:
             _add_lora(model, lora)
@@ -189,7 +203,9 @@ def _estimate(
         if in_backward:
             optimizer_in_backward(update)
         loss_name = step.train(model, update, named, batch_size, accumulate)
-        host = tm.device(device).host(pinned=True).pool.used_bytes() if paged else 0
+        if paged or offload:
+            pool = tm.device(device).host(pinned=True).pool
+            host, offloaded = pool.used_bytes(), pool.peak_used - pool.used_bytes()
 
     track = memory.predict(steps, like=device)
     account(track, layers, _last_forward(track))
@@ -199,7 +215,7 @@ def _estimate(
     fits = None if room is None else moment.used <= room
     return Estimate(
         *(network, batch_size, device, layers, count, trained, categories, moment.used, reserved, moment.phase, loss_name),
-        *(host, room, fits),
+        *(host, offloaded, room, fits),
     )
 
 
@@ -269,6 +285,8 @@ def _show(found: Estimate, console: Console) -> None:
     if found.trained != found.parameters:
         console.print(f"{found.trained:,} parameters are trained, {found.trained / found.parameters:.2%} of them.")
     console.print(f"The optimizer keeps {kept / found.trained:.3f} bytes per trained parameter.")
+    if found.offloaded:
+        console.print(f"The host holds {found.offloaded:,} bytes of inputs of recomputed parts until their backward.")
     if found.host:
         console.print(f"The host holds these {found.host:,} bytes; the device has those of one parameter at a time, in a step.")
     if found.budget is not None:

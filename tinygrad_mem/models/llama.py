@@ -20,7 +20,7 @@ from ..errors import ArgumentError
 from ..nn import functional as F
 from ..nn.attention.varlen import varlen_attn
 from ..techniques import tiled
-from .configuration import Configuration, configuration
+from .configuration import Configuration, Rope, configuration
 from .key_values import Cache
 from .rotary import frequencies, rotate
 
@@ -93,20 +93,27 @@ class Attention(nn.Module):
         return y.view(n, t, self.heads, self.head)
 
 
-def rotations(config: Configuration, start: int, tokens: int, length: int, like: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """For each layer, cosines and sines (tokens, 1, half of a head's rotated part) from position ``start`` on. Layers share.
+Turns = tuple[tuple[Tensor, Tensor], ...]  # for each of a model's position embeddings, cosines and sines
+
+
+def _distinct(config: Configuration) -> list[Rope]:
+    """The position embeddings of a model's layers, each once."""
+    return [rope for i, rope in enumerate(config.ropes) if rope not in config.ropes[:i]]
+
+
+def rotations(config: Configuration, start: int, tokens: int, length: int, like: Tensor) -> Turns:
+    """The cosines and sines (tokens, 1, half of a head's rotated part) from position ``start`` on.
 
     ``length``: of the whole sequence.
     """
-    made: dict[int, tuple[Tensor, Tensor]] = {}
+    made = []
     places = arange(start, start + tokens, device=like.device, dtype=float32)[:, None, None]
-    for rope in config.ropes:
-        if id(rope) not in made:
-            turns, factor = frequencies(rope, config, length)
-            angles = places * tensor(turns, dtype=float32, device=like.device)
-            cos, sin = angles.cos(), angles.sin()
-            made[id(rope)] = (cos * factor).to(like.dtype), (sin * factor).to(like.dtype)
-    return [made[id(rope)] for rope in config.ropes]
+    for rope in _distinct(config):
+        turns, factor = frequencies(rope, config, length)
+        angles = places * tensor(turns, dtype=float32, device=like.device)
+        cos, sin = angles.cos(), angles.sin()
+        made.append(((cos * factor).to(like.dtype), (sin * factor).to(like.dtype)))
+    return tuple(made)
 
 
 class MLP(nn.Module):
@@ -208,9 +215,10 @@ class Block(nn.Module):
             names += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
         for name in names:
             setattr(self, name, _norm(config, config.hidden_size))
-        self.gemma = config.gemma
+        self.gemma, self.turn = config.gemma, _distinct(config).index(config.ropes[layer])
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: Cache | None = None) -> Tensor:
+    def forward(self, x: Tensor, turns: Turns, cache: Cache | None = None) -> Tensor:
+        rotation = turns[self.turn]
         if not self.gemma:
             x = x + self.self_attn(self.input_layernorm(x), rotation, cache)
             return x + self.mlp(self.post_attention_layernorm(x))
@@ -233,9 +241,9 @@ class Decoder(nn.Module):
         x = self.embed_tokens(tokens)
         if self.config.gemma:
             x = x * tensor(math.sqrt(self.config.hidden_size), dtype=x.dtype, device=x.device)  # rounded to the dtype
-        turned = rotations(self.config, 0 if cache is None else cache.length, tokens.shape[1], length, x)
-        for block, rotation in zip(self.layers, turned, strict=True):
-            x = block(x, rotation, cache)
+        turns = rotations(self.config, 0 if cache is None else cache.length, tokens.shape[1], length, x)
+        for block in self.layers:
+            x = block(x, turns, cache)
         if cache is not None:
             cache.length += tokens.shape[1]
         return self.norm(x)

@@ -83,8 +83,8 @@ class Named:
         """The output that chooses among classes; of a user's network of tokens, the one with a score for each token."""
         if self.classes:
             return found[0]
-        wanted = (self.tokens, len(self.sample) + 2)
-        return next((each for each in found if (each.shape[-1], each.ndim) == wanted), None) if self.tokens else None
+        wanted = (len(self.sample) + 2, self.tokens)
+        return next((each for each in found if (each.ndim, *each.shape[-1:]) == wanted), None) if self.tokens else None
 
 
 class WithLoss(nn.Module):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tinygrad_mem as tm
 
 from .. import nn
+from ..interrupts import context
+from ..techniques import checkpoints_on_cpu
 from .names import Named
 
 
@@ -18,11 +20,11 @@ class Step:
     ``float32``, ``float64``, ``float16``, ``bfloat16``: all of it in that dtype; small gradients do not survive float16, and
     small updates not bfloat16. ``autocast``: float32 parameters, products in float16, whose weights are cast in each step.
     ``half``: float16 parameters and activations, and a float32 copy of each parameter in the optimizer. These two scale the
-    loss, and their gradients are float32, 4 bytes a parameter.
+    loss, and their gradients are float32, 4 bytes a parameter. With ``offload`` the inputs of checkpoints are kept on the host.
     """
 
-    def __init__(self, precision: str, device: str) -> None:
-        self.precision, self.device = precision, device
+    def __init__(self, precision: str, device: str, offload: bool = False) -> None:
+        self.precision, self.device, self.offload = precision, device, offload
         mixed = precision in ("autocast", "half")
         self.dtype = {"half": tm.float16, "autocast": tm.float32}.get(precision) or getattr(tm, precision)
         self.options = {"master_weights": True} if precision == "half" else {}
@@ -46,9 +48,12 @@ class Step:
                 parameter.grad_dtype = tm.float32
         return model
 
-    def region(self) -> tm.autocast:
+    @context
+    def region(self) -> Iterator[None]:
         """The region in which forward and loss run."""
-        return tm.autocast(self.device, dtype=tm.float16, enabled=self.precision == "autocast")
+        on_host = checkpoints_on_cpu(pin_memory=True) if self.offload else nullcontext()
+        with tm.autocast(self.device, dtype=tm.float16, enabled=self.precision == "autocast"), on_host:
+            yield
 
     def forward(self, model: nn.Module, inputs: tm.Tensor) -> Any:
         """The model's output for ``inputs``; in ``half``, cast to float32, so that the loss is in float32."""
