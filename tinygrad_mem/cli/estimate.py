@@ -108,9 +108,8 @@ def run(
         return estimate_torch.run(asked, budget, gpu, advise, as_json)
     if gpu is not None or checkpoint or advise:
         raise ArgumentError(f"--gpu, --checkpoint and --advise are for programs of PyTorch, and {network} is none")
-    for name, given in {"lora": lora, "paged": paged, "offload": offload, "tile": tile}.items():
-        if given and ranks is not None:
-            raise ArgumentError(f"--{name} is for one rank: leave --ranks out")
+    if ranks is not None:
+        _refuse_for_ranks(lora=lora, paged=paged, offload=offload, tile=tile)
     if offload and recompute is None and tile is None:
         raise ArgumentError("--offload keeps the inputs of recomputed parts on the host: give --recompute or --tile too")
     if quantize is not None and lora is None:
@@ -119,12 +118,7 @@ def run(
         raise ArgumentError("--zero, --tensor, --pipeline, --context and --picture are for several ranks: give --ranks too")
     if batch_size % accumulate:
         raise ArgumentError(f"--accumulate {accumulate} does not divide --batch-size {batch_size}")
-    in_backward = optimizer in IN_BACKWARD
-    if in_backward and (ranks is not None or accumulate > 1 or precision in ("autocast", "half")):
-        raise ArgumentError(
-            f"--optimizer {optimizer} updates each parameter in backward, so gradients are not added up, scaled or averaged: "
-            "leave --ranks, --accumulate and --precision half or autocast out"
-        )
+    in_backward = _is_in_backward(optimizer, ranks, accumulate, precision)
     room = None if budget is None else budget_of(budget)
     rule = partial(OPTIMIZERS[optimizer], **({"master_weights": True} if master_weights else {}))
     if ranks is not None and estimate_mesh.is_meant(network, tensor, pipeline, context):
@@ -162,6 +156,23 @@ def _refuse_for_torch(network: str, ranks: int | None, **ours: Any) -> None:
             f"--ranks is for networks of tinygrad_mem, and {network} is PyTorch's: pytorch.predict(run, world_size=...) "
             "predicts a function that trains with PyTorch's DistributedDataParallel"
         )
+
+
+def _refuse_for_ranks(**alone: Any) -> None:
+    """Refuse options that are for one rank."""
+    for name, given in alone.items():
+        if given:
+            raise ArgumentError(f"--{name} is for one rank: leave --ranks out")
+
+
+def _is_in_backward(optimizer: str, ranks: int | None, accumulate: int, precision: str) -> bool:
+    """Whether the optimizer updates each parameter in backward; refused with what needs gradients after it."""
+    if optimizer in IN_BACKWARD and (ranks is not None or accumulate > 1 or precision in ("autocast", "half")):
+        raise ArgumentError(
+            f"--optimizer {optimizer} updates each parameter in backward, so gradients are not added up, scaled or averaged: "
+            "leave --ranks, --accumulate and --precision half or autocast out"
+        )
+    return optimizer in IN_BACKWARD
 
 
 def _recomputed(make: Callable[[], Any], how: str | int) -> Any:
