@@ -166,7 +166,7 @@ def _refuse_for_ranks(**alone: Any) -> None:
 
 
 def _is_in_backward(optimizer: str, ranks: int | None, accumulate: int, precision: str) -> bool:
-    """Whether the optimizer updates each parameter in backward; refused with what needs gradients after it."""
+    """True if the optimizer updates each parameter in backward; refused with what needs gradients after it."""
     if optimizer in IN_BACKWARD and (ranks is not None or accumulate > 1 or precision in ("autocast", "half")):
         raise ArgumentError(
             f"--optimizer {optimizer} updates each parameter in backward, so gradients are not added up, scaled or averaged: "
