@@ -13,6 +13,7 @@ import tinygrad_mem as tm
 from tests.memory.test_page import chromium as chromium
 from tests.profiles import pairs
 from tinygrad_mem.devices import Pool
+from tinygrad_mem.memory.render import sheet
 from tinygrad_mem.models.names import Named
 from tinygrad_mem.tips import TIPS, Failed, Measured, measure, report
 from tinygrad_mem.tips.report import Row
@@ -60,10 +61,10 @@ def test_the_drawing_is_as_high_as_the_bytes(rows: list[Row]):
     assert isinstance(result, Measured)
     top = max(result.before.track.peak, result.after.track.peak)
     for run in (result.before, result.after):
-        drawn = report.timeline("run", run.track, top)
+        drawn = sheet.timeline("run", run.track, top)
         heights = [float(y) for y in re.findall(r"V([\d.]+)", drawn)]
-        assert min(heights) == pytest.approx(report.HEIGHT - 0.95 * report.HEIGHT * run.track.peak / top, abs=0.11)
-        assert max(heights) <= report.HEIGHT
+        assert min(heights) == pytest.approx(sheet.HEIGHT - 0.95 * sheet.HEIGHT * run.track.peak / top, abs=0.11)
+        assert max(heights) <= sheet.HEIGHT
 
 
 def test_names_are_text_and_nothing_else(rows: list[Row], tmp_path: Path):
@@ -104,7 +105,7 @@ def test_the_table_sorts_and_filters_and_a_click_shows_a_tip(chromium: Any, page
     view = chromium.new_page()
     view.goto(page.as_uri())
     cases = sum(len(results) for _, results in rows)
-    shown = "[...document.querySelectorAll('.tips tbody tr')].filter(row => !row.hidden).map(row => row.cells[1].dataset.n)"
+    shown = "[...document.querySelectorAll('.all tbody tr')].filter(row => !row.hidden).map(row => row.cells[1].dataset.n)"
     assert len(view.evaluate(shown)) == cases
     assert view.locator("section:visible").count() == 0
     view.get_by_role("button", name="peak").click()
@@ -115,7 +116,7 @@ def test_the_table_sorts_and_filters_and_a_click_shows_a_tip(chromium: Any, page
     assert [float(each) for each in view.evaluate(shown) if each is not None] == numbers[::-1]
     view.get_by_role("searchbox").fill("attention")
     assert len(view.evaluate(shown)) == 1
-    assert view.locator(".shown").inner_text() == "1 case"
+    assert view.locator(".shown").inner_text() == "1 row"
     view.get_by_role("link", name="attention").click()
     assert view.locator("section:visible").get_attribute("id") == "attention"
     assert view.locator("section:visible svg").count() == 2
