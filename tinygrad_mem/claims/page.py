@@ -45,6 +45,7 @@ def _section(judged: Judged) -> str:
     drawn = "" if track is None else sheet.timeline("the run", track, max(track.peak, 1)) + sheet.legend([track])
     source = f'<a href="{html.escape(claim.source.link)}">{html.escape(claim.source.title)}</a>'
     body = f"""<blockquote>{html.escape(claim.says)} <b>{html.escape(claim.stated.text)}</b></blockquote>
-<p class="quiet">{source}</p><p>Found: <b>{html.escape(found_text(judged))}</b>: {html.escape(claim.how)}.</p>{f"<ul>{beside}</ul>" if beside else ""}
+<p class="quiet">{source}</p>
+<p>Found: <b>{html.escape(found_text(judged))}</b>: {html.escape(claim.how)}.</p>{f"<ul>{beside}</ul>" if beside else ""}
 <p>{html.escape(claim.why)}</p>{drawn}"""
     return sheet.section(claim.name, _words(judged), body)

@@ -69,7 +69,7 @@ def number(column: str, value: float, shown: str, small: str = "") -> str:
 
 
 def section(name: str, verdict: str, body: str) -> str:
-    """What a click on the link of that name shows; ``verdict`` and ``body`` are HTML."""
+    """The part that a click on the link of that name shows; ``verdict`` and ``body`` are HTML."""
     return f"""<section id="{name}"><h2>{name}: {verdict}</h2>{body}<p><a href="#top">Back to the table</a></p></section>
 """
 
