@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from tests.optim.test_light import SHAPES, adamw
 from tests.witness import numpy_allocations
 from tinygrad_mem import memory, optim
 from tinygrad_mem.devices import device
+from tinygrad_mem.kernels.numpy.fast import blas
+from tinygrad_mem.kernels.uncounted import KNOWN
 from tinygrad_mem.memory import Category
 
 ROWS = [(name, options) for name, options in LIGHT if name in ("GaLore", "APOLLO", "APOLLOMini")]
@@ -171,6 +174,22 @@ def test_numpy_allocates_nothing_beside_an_svd():
     with numpy_allocations() as sizes:
         rule.step()
     assert [n for n in sizes if n > 64] == []  # LAPACK's own comes from malloc
+
+
+@pytest.mark.parametrize(("n", "m"), [(2, 3), (8, 8), (100, 100), (100, 1000), (512, 2048), (4096, 11008)])
+def test_what_lapack_takes_beside_is_bounded(n: int, m: int):
+    """Asked of the LAPACK that NumPy has. NumPy copies the matrix and the three results, and LAPACK has integers of its own."""
+    if blas._library is None:
+        pytest.skip("NumPy has another LAPACK than OpenBLAS")
+    library, prefix, suffix = blas._library
+    whole = ctypes.c_int64 if "64" in suffix else ctypes.c_int
+    for rows, columns in ((n, m), (m, n)):
+        work, number = ctypes.c_float(), ctypes.byref(ctypes.c_float())
+        first, second, few, asked, info = (ctypes.byref(whole(i)) for i in (rows, columns, n, -1, 0))
+        results = number, first, number, number, first, number, few  # the matrix, S, U, V: not read, as only the size is asked
+        getattr(library, f"{prefix}sgesdd_{suffix}")(b"S", first, second, *results, ctypes.byref(work), asked, number, info)
+        assert 4 * (2 * n * m + n * n + n + work.value) + 8 * 8 * n <= 4 * (2 * n * m + 6 * n * n + 100 * (n + m))
+    assert "4 * (2 * n * m + 6 * n * n + 100 * (n + m)) bytes" in KNOWN["LAPACK"]
 
 
 # --- the projection

@@ -24,7 +24,7 @@ the bytes. They are float32 with ``state_dtype=float32``, and with ``master_weig
 | `APOLLOMini` | (8 * m + 512) / (n * m), where n <= m |
 
 The 512 of APOLLO are the pool's bytes for one number. `LBFGS` keeps ``8 * history_size + 8`` bytes per parameter: 808 with
-PyTorch's history of 100. Its steps need a closure.
+PyTorch's history of 100. Its steps need a closure. ``docs/optimizers.md`` says how well those for little memory learn.
 """
 
 from .. import absent as _absent

@@ -25,8 +25,8 @@ class GaLore(Projected):
     have no more than ``rank`` rows or columns, need what AdamW keeps.
     A step takes a workspace of ``8 * rank * m`` bytes, and one with a new P another ``4 * (n * n + n + n * m)`` for the results
     of the SVD, for 4096 x 4096 another 128 MiB. LAPACK's own copies come on top: see ``kernels/uncounted.py``. On a GPU the SVD
-    runs on the host, and takes nothing of the GPU's memory. A gradient of half precision, or one that is not contiguous, is
-    copied: ``4 * n * m`` bytes.
+    runs on the host, and takes nothing of the GPU's memory. A gradient of half precision is copied, ``4 * n * m`` bytes, and so
+    is any gradient if it or the parameter is not contiguous.
 
     Price: an SVD of each matrix every ``update_proj_gap`` steps, and three thin products a step.
 
