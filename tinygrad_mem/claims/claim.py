@@ -214,11 +214,12 @@ def judge(stated: Figure, found: Counted) -> Ruling:
         exactly = "within its bound" if bound else whole if stated.exact else "to its last digit"
         return Ruling(REPRODUCED, f"reproduced {exactly}", 1.0)
     off = float(max(value, stated.value) / min(value, stated.value)) if min(value, stated.value) > 0 else float("inf")
+    digits = next(shown for bound, shown in ((1.001, 4), (1.1, 3), (10, 2), (float("inf"), 0)) if off <= bound)
+    size = f"{off:,.{digits}f} times too {'large' if stated.value > value else 'small'}"
     least, most = (value + sum(getattr(part, end) for part in found.parts) for end in ("least", "most"))
     if found.parts and most >= low and (high is None or least < high):
-        return Ruling(EXPLAINED, "explained: what it includes beside the bytes", off)
-    larger = "large" if stated.value > value else "small"
-    return Ruling(REFUTED, f"refuted: {off:,.{3 if off < 1.1 else 2 if off < 10 else 0}f} times too {larger}", off)
+        return Ruling(EXPLAINED, f"explained: {size}, but for parts that are named", off)
+    return Ruling(REFUTED, f"refuted: {size}", off)
 
 
 @dataclass(frozen=True)

@@ -92,12 +92,14 @@ CLAIMS: list[Claim] = [
     Claim(
         "llama-factory-qlora", FACTORY, "LoRA beside 7 billion parameters in 4 bits. The table is an estimate.",
         Figure("about 6 GB"),
-        _LORA.format(8), partial(training, "llama-2-7b", 8, "nf4"), seconds=5,
+        _LORA.format(8), partial(training, "llama-2-7b", 8, "nf4"), "The table names no length, and activations grow with it.",
+        seconds=5,
     ),
     Claim(
         "llama-factory-lora", FACTORY, "LoRA beside 7 billion parameters in 16 bits. The table is an estimate.",
         Figure("about 16 GB"),
-        _LORA.format(8), partial(training, "llama-2-7b", 8, None), seconds=5,
+        _LORA.format(8), partial(training, "llama-2-7b", 8, None), "The table names no length, and activations grow with it.",
+        seconds=5,
     ),
     Claim(
         "alpaca-lora-450", thread("tloen/alpaca-lora", 450),
