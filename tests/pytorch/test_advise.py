@@ -319,4 +319,34 @@ def test_the_largest_batch_is_found_in_few_predictions(monkeypatch: pytest.Monke
     monkeypatch.setattr(advise_module, "predicted", counted)
     found = pytorch.advise(run, 1, capacity=60_000 * MIB).batch[0]
     assert found.batch_size == 12_000
-    assert len(counts) <= 20
+    assert len(counts) <= 8
+
+
+def test_a_program_that_looks_at_the_card_is_predicted_again_there():
+    """It takes two blocks where the card has 50 MiB, and else one."""
+
+    def greedy() -> None:
+        small = torch.cuda.mem_get_info()[1] <= 50 * MIB
+        kept = [torch.empty(30 * MIB, dtype=torch.uint8, device="cuda") for _ in range(1 + small)]
+        del kept
+
+    assert pytorch.advise(greedy, capacity=60 * MIB).plain.fits
+    assert not pytorch.advise(greedy, capacity=50 * MIB).plain.fits
+
+
+def test_a_program_that_goes_on_without_memory_is_predicted_again_there():
+    def run(batch_size: int = 64) -> None:
+        try:
+            torch.empty(batch_size * MIB, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            torch.empty(MIB, dtype=torch.uint8, device="cuda")
+
+    assert pytorch.advise(run, capacity=32 * MIB).plain.fits
+
+
+def test_on_the_cpu_a_program_fits_where_its_peak_does():
+    def run() -> torch.Tensor:
+        return torch.empty(3 * MIB, dtype=torch.uint8)
+
+    assert pytorch.advise(run, device="cpu", capacity=3 * MIB).plain.fits
+    assert not pytorch.advise(run, device="cpu", capacity=3 * MIB - 1).plain.fits

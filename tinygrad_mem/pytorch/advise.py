@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..memory.sizes import parse_bytes
 from .advice import Advice, Advised
 from .cards import GraphicsCard, card_of
+from .demand import Demand, Served
 from .predict import Prediction, predicted
 
 if TYPE_CHECKING:
@@ -69,6 +71,20 @@ def _refused(change: ProgramChange, why: str) -> Advised:
     return Advised([change.name], cost=change.cost, code=change.code, source=[change.source], refused=why)
 
 
+class _Run(NamedTuple):
+    """A program that was predicted, on a card that never refuses.
+
+    Attributes:
+        looks: see :attr:`.Prediction.looks`.
+        paid: the name of a change -> its price.
+    """
+
+    demand: Demand
+    looks: bool
+    notes: list[str]
+    paid: dict[str, str]
+
+
 class _Trials:
     """The predictions of one program."""
 
@@ -87,6 +103,8 @@ class _Trials:
         self.plain, self.notes = Advised([]), [""]
         self.seen: Seen
         self._rows: dict[tuple[str, ...], Advised] = {}
+        self._runs: dict[tuple, _Run] = {}
+        self._refused = self._catches = False  # a request was refused; the program goes on after that
 
     def begin(self) -> list[ProgramChange]:
         """Predict the program as it is, observe it, and list the changes that apply."""
@@ -95,13 +113,13 @@ class _Trials:
         from .program.seen import Seen
 
         self.seen = Seen()
-        found = self._predict([], None, look=True)
-        self.notes = list(found.notes)
-        self.plain = Advised([], found.peak, found.peak_reserved, fits=self._fits(found, []))
+        run = self._ran([], None, look=True)
+        self.notes = run.notes
+        self.plain = self._measured(Advised([]), run, [], None)
         return changes(self.seen)
 
     def row(self, changes: list[ProgramChange]) -> Advised:
-        """Predict the program with these changes."""
+        """The program with these changes."""
         names = tuple(change.name for change in changes)
         if names not in self._rows:
             self._rows[names] = self._row(changes)
@@ -111,22 +129,67 @@ class _Trials:
         row = Advised([change.name for change in changes], code="\n".join(change.code for change in changes))
         row.source = [change.source for change in changes]
         try:
-            found = self._predict(changes, None)
-            row.cost = "; ".join(dict.fromkeys(change.paid(self.seen) for change in changes))
-            row.fits = self._fits(found, changes)
+            run = self._ran(changes, None)
+            self._measured(row, run, changes, None)
         except Exception as error:  # a change can make the user's program fail in any way
             said = str(error).partition("\n")[0]
             row.refused = f"the program fails with it: {type(error).__name__}: {said}"
             return row
-        row.peak, row.peak_reserved = found.peak, found.peak_reserved
-        row.saved, row.saved_reserved = self.plain.peak - row.peak, self.plain.peak_reserved - row.peak_reserved
+        row.cost = "; ".join(dict.fromkeys(run.paid.get(change.name, change.cost) for change in changes))
         row.numbers = max(changes, key=lambda change: (change.price, change.numbers != "the same")).numbers
         return row
 
+    def _measured(self, row: Advised, run: _Run, changes: list[ProgramChange], batch: tuple[str, int] | None) -> Advised:
+        """Fill in the bytes of a row."""
+        found = self._served(run, changes, None, batch)
+        row.peak, row.peak_reserved = found.peak, found.peak_reserved
+        if row.names:
+            row.saved, row.saved_reserved = self.plain.peak - row.peak, self.plain.peak_reserved - row.peak_reserved
+        row.fits = None if self.room is None else self._fits(run, changes, batch)
+        return row
+
+    def _fits(self, run: _Run, changes: list[ProgramChange], batch: tuple[str, int] | None) -> bool:
+        fits = self._served(run, changes, self.room, batch).fits
+        if not fits and not self._refused:
+            self._refused = True
+            self._catches = self._predict(changes, self._settings(changes), self.room, batch).fits and self.device != "cpu"
+            return self._catches
+        return fits
+
+    def _served(
+        self, run: _Run, changes: list[ProgramChange], capacity: int | None, batch: tuple[str, int] | None = None
+    ) -> Served:
+        """The requests of a program, served on a card with ``capacity`` bytes and with the settings of ``changes``."""
+        settings = self._settings(changes)
+        if not run.looks and not self._catches:
+            return run.demand.served(settings, capacity)
+        found = self._predict(changes, settings, capacity, batch)  # it may do something else there
+        on_cpu = self.device == "cpu" and capacity is not None
+        return Served(found.peak, found.peak_reserved, found.peak <= capacity if on_cpu else found.fits)
+
+    def _settings(self, changes: list[ProgramChange]) -> str:
+        return ",".join(filter(None, [self.settings, *(change.settings for change in changes)]))
+
+    def _ran(self, changes: list[ProgramChange], batch: tuple[str, int] | None, look: bool = False) -> _Run:
+        """What a program asks for with these changes. Those of the allocator's settings change nothing of it."""
+        if batch == self._batch():
+            batch = None
+        key = tuple(change.name for change in changes if not change.settings), batch
+        if key not in self._runs:
+            found = self._predict(changes, self.settings, None, batch, look)
+            paid = {change.name: change.paid(self.seen) for change in changes}
+            self._runs[key] = _Run(Demand.of(found.log), found.looks, list(found.notes), paid)
+        return self._runs[key]
+
     def _predict(
-        self, changes: list[ProgramChange], capacity: int | None, look: bool = False, batch: tuple[str, int] | None = None
+        self,
+        changes: list[ProgramChange],
+        settings: str,
+        capacity: int | None,
+        batch: tuple[str, int] | None,
+        look: bool = False,
     ) -> Prediction:
-        """Make the changes inside the prediction, and run the program. With ``seen``, also observe it."""
+        """Make the changes inside the prediction, and run the program. With ``look``, also observe it."""
 
         def changed() -> None:
             with ExitStack() as stack:
@@ -136,7 +199,6 @@ class _Trials:
                     stack.enter_context(self.seen.watching())
                 self._call(batch)
 
-        settings = ",".join(filter(None, [self.settings, *(change.settings for change in changes)]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns about the way in which the changes are made
             return predicted(changed, self.device, settings, self.card, capacity)
@@ -148,14 +210,6 @@ class _Trials:
         given = inspect.signature(self.run).bind(*self.args, **self.kwargs)
         given.arguments[batch[0]] = batch[1]
         self.run(*given.args, **given.kwargs)
-
-    def _fits(self, found: Prediction, changes: list[ProgramChange], batch: tuple[str, int] | None = None) -> bool | None:
-        """True if the card has room. If the reserved bytes exceed it, the allocator may still release some of them."""
-        if self.room is None:
-            return None
-        if found.peak_reserved <= self.room:
-            return True
-        return found.peak <= self.room and self._predict(changes, self.room, batch=batch).fits
 
     # --- together ---------------------------------------------------------------------------------------------------------
 
@@ -223,37 +277,41 @@ class _Trials:
         return next(found, ("", 0))
 
     def _largest(self, name: str, given: int, changes: list[ProgramChange]) -> Advised:
-        good, bad, size = 0, _MOST + 1, max(1, given)
-        fitting: list[tuple[int, Prediction]] = []
-        failed = 0
-        while bad - good > 1:
-            found = self._predict(changes, self.room, batch=(name, size))
-            if found.fits:
-                good = size
-                fitting.append((size, found))
-            else:
-                bad, failed = size, failed + 1
-            size = self._guess(fitting[-2:], good, bad, failed)
+        good = self._search(name, max(1, given), changes)
         names = [f"{name}={good}", *(change.name for change in changes)]
         if not good:
             return Advised(["largest batch", *names[1:]], refused=f"not even {name}=1 fits")
-        found = fitting[-1][1]
-        row = Advised(names, found.peak, found.peak_reserved, fits=True, batch_size=good, code=f"{name}={good}")
-        row.saved, row.saved_reserved = self.plain.peak - row.peak, self.plain.peak_reserved - row.peak_reserved
+        batch = name, good
+        row = Advised(names, batch_size=good, code=f"{name}={good}")
+        self._measured(row, self._ran(changes, batch), changes, batch)
         row.numbers = "the same" if good == given else "of another batch: the learning rate may need a change"
         row.cost = "nothing" if good >= given else f"{-(-given // good)} steps, gathered, for one of {given}"
         return row
 
-    def _guess(self, fitting: list[tuple[int, Prediction]], good: int, bad: int, failed: int) -> int:
-        """The next batch to try, between ``good`` and ``bad``: where the line through the last two that fit leaves no room;
-        below one that did not fit, in growing steps."""
-        if len(fitting) < 2:
-            return min(2 * good, _MOST) if good and bad > _MOST else (good + bad) // 2
-        (less, before), (more, after) = fitting
-        grown = after.peak_reserved - before.peak_reserved
-        guess = (
-            2 * good if grown <= 0 or self.room is None else more + (self.room - after.peak_reserved) * (more - less) // grown
-        )
-        if guess >= bad:
-            guess = bad - 2**failed if bad - 2**failed > good else (good + bad) // 2
-        return min(max(guess, good + 1), bad - 1, _MOST)
+    def _search(self, name: str, size: int, changes: list[ProgramChange]) -> int:
+        """The largest batch that fits; 0 if none does. It was predicted to fit, and the next one not to."""
+        good, bad, tried = 0, _MOST + 1, [size]
+        while bad - good > 1:
+            batch = name, size
+            if self._fits(self._ran(changes, batch), changes, batch):
+                good = size
+            else:
+                bad = size
+            size = min(2 * good, _MOST) if good and bad > _MOST else (good + bad) // 2
+            guess = self._guess(name, tried[-2:], changes) if len(tried) > 1 else None
+            if guess is not None and good <= guess <= bad:  # it, or the one beside it that is not known yet
+                size = min(max(guess, good + 1), bad - 1)
+            tried.append(size)
+        return good
+
+    def _guess(self, name: str, tried: list[int], changes: list[ProgramChange]) -> int | None:
+        """The largest batch that fits if each request lies on the line through its sizes with two batches; ``None``: unknown."""
+        first, second = (self._ran(changes, (name, size)) for size in tried)
+        if first.looks or not first.demand.alike(second.demand):
+            return None
+
+        def fits(size: int) -> bool:
+            there = first.demand.at(size, second.demand, *tried)
+            return there.served(self._settings(changes), self.room).fits
+
+        return bisect_left(range(1, _MOST + 1), True, key=lambda size: not fits(size))

@@ -14,11 +14,11 @@ class Driver:
         capacity: bytes that it has; ``None`` for no limit.
 
     Attributes:
-        taken: bytes that are in use now.
+        taken: bytes that are in use now; ``peak``: the most at once.
     """
 
     def __init__(self, capacity: int | None = None) -> None:
-        self.capacity, self.taken = capacity, 0
+        self.capacity, self.taken, self.peak = capacity, 0, 0
         self._next = _FIRST
 
     @property
@@ -48,6 +48,7 @@ class Driver:
         if self.capacity is not None and self.taken + size > self.capacity:
             return False
         self.taken += size
+        self.peak = max(self.peak, self.taken)
         return True
 
     def unmap(self, address: int, size: int, stream: int) -> None:

@@ -24,6 +24,7 @@ class Prediction(Track):
         peak_reserved: the most bytes that the allocator reserved.
         out_of_memory: the request that the card could not serve; ``""`` if the program fits.
         notes: the assumptions of the prediction, in sentences.
+        looks: the program asked for the card's memory, or emptied the cache: what it does may depend on both.
         unknown: a reason why bytes cannot be known without a GPU -> the most bytes that one call may add for it.
     """
 
@@ -32,15 +33,24 @@ class Prediction(Track):
     out_of_memory: str
     notes: list[str]
     unknown: dict[str, int]
+    looks: bool
 
     @classmethod
     def of_run(
-        cls, log: Log, settings: str, peak_reserved: int, out_of_memory: str, notes: list[str], unknown: dict[str, int]
+        cls,
+        log: Log,
+        settings: str,
+        peak_reserved: int,
+        out_of_memory: str,
+        notes: list[str],
+        unknown: dict[str, int],
+        looks: bool,
     ) -> Prediction:
         """The prediction with this log."""
         self = object.__new__(cls)
         self.log, self.device, self.settings, self.peak_reserved = log, log.device, settings, peak_reserved
         self.out_of_memory, self.notes, self.unknown = out_of_memory, notes, unknown
+        self.looks = looks
         return self
 
     @property

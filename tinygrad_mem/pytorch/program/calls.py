@@ -34,18 +34,22 @@ class Calls(TorchFunctionMode):
         self.watch, self.roles = watch, roles
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        kwargs = self._placed(kwargs) if kwargs else {}
+        handler = _HANDLERS.get(func)
+        made = func(*args, **kwargs) if handler is None else handler(self.watch, *args, **kwargs)
+        if torch.is_grad_enabled():
+            self.roles.saved(made)
+        return made
+
+    def _placed(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The keywords of a call with the place where the prediction makes its result."""
         if "pin_memory" in kwargs:
             kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}  # the host's memory
         if isinstance(kwargs.get("device"), int):
             kwargs = {**kwargs, "device": torch.device("cuda", kwargs["device"])}
         if kwargs.get("device") is not None and _is_meta_device(kwargs["device"]):
             kwargs = {**kwargs, "device": _without_memory(self.watch)}
-        handler = _HANDLERS.get(func)
-        made = func(*args, **kwargs) if handler is None else handler(self.watch, *args, **kwargs)
-        if torch.is_grad_enabled():
-            self.roles.saved(made)
-        return made
+        return kwargs
 
     def within_backward(self, own: Callable[..., Any]) -> Callable[..., Any]:
         """A mode is off while it handles a call such as ``backward``: hooks and checkpoints that run there need it on."""

@@ -84,7 +84,7 @@ class Card:
         return f"NVIDIA {self._card.name}"
 
     def properties(self) -> SimpleNamespace:
-        card = self._card
+        card, self._ledger.looks = self._card, True
         major, minor = card.capability
         return SimpleNamespace(
             name=self._name, major=major, minor=minor, total_memory=self._capacity, warp_size=32,
@@ -92,7 +92,7 @@ class Card:
         )  # fmt: skip
 
     def _memory_stats(self) -> dict[str, int]:
-        allocator = self._ledger.allocator
+        allocator, self._ledger.looks = self._ledger.allocator, True
         return {} if allocator is None else allocator.memory_stats()
 
     def _stats(self, name: str) -> int:
@@ -102,10 +102,12 @@ class Card:
         return "\n".join(f"{name}: {number}" for name, number in self._memory_stats().items())
 
     def _reset(self) -> None:
+        self._ledger.looks = True
         if self._ledger.allocator is not None:
             self._ledger.allocator.stats.reset_peak()
 
     def _empty_cache(self) -> None:
+        self._ledger.looks = True
         if self._ledger.allocator is not None:
             self._ledger.allocator.empty_cache()
 

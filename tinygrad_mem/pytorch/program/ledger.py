@@ -56,7 +56,7 @@ class Ledger:
     Attributes:
         allocator: the model of PyTorch's CUDA allocator; ``None`` on the CPU, where each request goes to the machine.
         live: the blocks in use, by address.
-        peak_reserved: the most bytes that the allocator had of the driver.
+        looks: the program has looked at the memory of the card, or changed what the allocator has.
     """
 
     def __init__(self, device: str, settings: str = "", capacity: int | None = None) -> None:
@@ -65,7 +65,7 @@ class Ledger:
         if device != "cpu":
             self.allocator = CachingAllocator(settings, capacity, _Driver(capacity, self._segment))
         self.live: dict[int, HeldBlock] = {}
-        self.peak_reserved = self._reserved = 0
+        self.looks = False
         self._events: list[list] = []
         self._names: dict[int, str] = {}  # by the id of a block's first event: whose gradient or state it has been since
         self._began, self._next = perf_counter_ns(), 1 << 12
@@ -131,6 +131,11 @@ class Ledger:
         self.__init__(self.device, self._settings, self._capacity)
 
     @property
+    def peak_reserved(self) -> int:
+        """The most bytes that the allocator had of the driver."""
+        return 0 if self.allocator is None else self.allocator.driver.peak
+
+    @property
     def asked(self) -> bool:
         """True if memory was asked for."""
         return bool(self._events)
@@ -147,8 +152,6 @@ class Ledger:
         return log
 
     def _segment(self, size: int, address: int) -> None:
-        self._reserved += size
-        self.peak_reserved = max(self.peak_reserved, self._reserved)
         self._write(Kind.RESERVE if size > 0 else Kind.RELEASE, Place(), address, 0, abs(size))
 
     def _write(

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from .ledger import HeldBlock, Ledger
 from .places import Places, mark, marked
@@ -79,7 +80,7 @@ class Roles:
 
     def saved(self, result: Any) -> None:
         """The nodes of the graph that a call has made, and what they keep for backward."""
-        for tensor in _tensors([result]):
+        for tensor in (result,) if type(result) is FakeTensor else _tensors([result]):
             if tensor.grad_fn is not None:
                 self._walk(tensor.grad_fn)
 

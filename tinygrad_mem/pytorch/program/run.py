@@ -41,8 +41,9 @@ def run_program(
     capacity: int | None,
     place: tuple[int, int] | None,
     version: str,
-) -> tuple[Log, str, int, str, list[str], dict[str, int]]:
-    """The log of a program, the settings, the peak of reserved bytes, what was refused, notes, and what is not known."""
+) -> tuple[Log, str, int, str, list[str], dict[str, int], bool]:
+    """The log of a program, the settings, the peak of reserved bytes, what was refused, notes, what is not known, and if it
+    looked at the memory."""
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", 0)
     if place is not None:
@@ -74,7 +75,7 @@ def run_program(
         roles.finish()
         result = None  # noqa: F841 (what it returns ends here)
         watch.end()
-    return ledger.log(), settings, ledger.peak_reserved, refused, watch.notes, watch.unknown
+    return ledger.log(), settings, ledger.peak_reserved, refused, watch.notes, watch.unknown, ledger.looks
 
 
 def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:

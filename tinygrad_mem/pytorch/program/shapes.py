@@ -1,4 +1,7 @@
-"""Results of ops: PyTorch's formulas, asked once for each kind of call, and ours where fake tensors get them wrong."""
+"""Results of ops: PyTorch's formulas, asked once for each kind of call, and ours where fake tensors get them wrong.
+
+What was told is kept for later predictions of this process: most programs are predicted more than once.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 aten = torch.ops.aten
+_C: Any = torch._C
+_make, _set_throw = torch.Tensor._make_subclass, _C._set_throw_on_mutable_data_ptr
+_MOST = 1 << 16  # calls
+_known: dict[tuple, Any] = {}
 _LINE = 16  # bytes: rows of a grouped product begin at multiples of it on CUDA
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _BY_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
@@ -42,27 +49,35 @@ class Results:
 
     def __init__(self, fake: FakeTensorMode) -> None:
         self._fake = fake
-        self._known: dict[tuple, Any] = {}
+        self._like_first: dict[torch.device, dict[str, Any]] = {}  # the attributes of a fake tensor, by its device
+        if len(_known) > _MOST:
+            _known.clear()
 
     def of(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of a call."""
         ours = _SHAPES.get(func)
         if ours is not None:
             return ours(*args, **kwargs)
-        kind = _kind(func)
+        kind, written = _kind(func)
         if not kind or (kind == "view" and (torch.is_inference_mode_enabled() or args[0].is_inference())):
             return func(*args, **kwargs)
         try:
-            key = func, _state(), tuple(map(_like, args)), tuple((name, _like(value)) for name, value in kwargs.items())
-            found = self._known.get(key)
+            place = kind == "view"
+            given = tuple([_like(value, place) for value in args])
+            named = tuple([(name, _like(value, place)) for name, value in kwargs.items()]) if kwargs else ()
+            key = id(func), _state(), given, named
+            found = _known.get(key)
         except TypeError:
             return func(*args, **kwargs)
         if found is not None:
-            return self._again(found, args[0] if args else None)
+            target = args[0] if args else None
+            return self._again(found[0], target if written is None or written not in kwargs else kwargs[written])
+        target = kwargs.get(written, args[0] if args else None)
+        before = getattr(target, "shape", None)
         made = func(*args, **kwargs)
-        told = _told(kind, args, made)
-        if told is not None:
-            self._known[key] = told
+        told = _told(kind, target if kind == "written" else args, made)
+        if told is not None and (kind != "written" or before == getattr(target, "shape", None)):  # else resized
+            _known[key] = told, func  # which is kept, so that its id stays its own
         return made
 
     def _again(self, found: Any, first: Any) -> Any:
@@ -74,57 +89,79 @@ class Results:
             with torch._C._DisableTorchDispatch():
                 meta = torch.empty(0, dtype=found.dtype, device="meta")
                 meta.set_(first.untyped_storage(), found.offset, found.sizes, found.strides)
-                return FakeTensor(self._fake, meta, first.fake_device)
+                return self._like(meta, first.fake_device)
         return type(found)(None if each is None else self._tensor(each) for each in found)
 
     def _tensor(self, told: _Told) -> FakeTensor:
         with torch._C._DisableTorchDispatch():
             meta = torch.empty_strided(told.sizes, told.strides, dtype=told.dtype, device="meta")
-            return FakeTensor(self._fake, meta, told.device)
+            return self._like(meta, told.device)
+
+    def _like(self, meta: torch.Tensor, device: torch.device) -> FakeTensor:
+        """A fake tensor. The first on a device is made in PyTorch's way, which takes long, and the others like it."""
+        attributes = self._like_first.get(device)
+        if attributes is None:
+            made = FakeTensor(self._fake, meta, device)
+            self._like_first[device] = dict(vars(made))
+            return made
+        made = _make(FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device)
+        _set_throw(made)
+        vars(made).update(attributes)
+        return made
 
 
 @cache
-def _kind(func: Any) -> str:
+def _kind(func: Any) -> tuple[str, str | None]:
     """The memory in which the results of an op lie.
 
-    ``"new"``: in their own; ``"view"``: it has one, in its first argument's; ``"written"``: it writes to its first argument
-    alone; ``""``: anything else.
+    ``"new"``: in their own; ``"view"``: it has one, in its first argument's; ``"written"``: it writes to one argument alone,
+    the first, or the keyword that stands beside this; ``""``: anything else.
     """
     returns, arguments = func._schema.returns, func._schema.arguments
     if func.namespace != "aten" or _BY_VALUES & set(func.tags):
-        return ""
+        return "", None
     if not func._schema.is_mutable:
         shared = [each.alias_info is not None for each in returns]
         if shared == [True] and arguments and arguments[0].alias_info is not None:
-            return "view"
-        return "new" if returns and not any(shared) else ""
+            return "view", None
+        return "new" if returns and not any(shared) else "", None
     written = [each.alias_info is not None and each.alias_info.is_write for each in arguments]
     same = not returns or (len(returns) == 1 and returns[0].alias_info is not None)
-    return "written" if written[0] and sum(written) == 1 and same else ""
+    if sum(written) != 1 or not same:
+        return "", None
+    last = arguments[-1]
+    return ("written", None) if written[0] else ("written", last.name) if written[-1] and last.kwarg_only else ("", None)
 
 
 def _state() -> tuple:
-    """The settings on which shapes and dtypes depend."""
-    return torch.get_default_dtype(), torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+    """The settings on which shapes, layouts and dtypes depend."""
+    return (
+        torch.get_default_dtype(),
+        torch.is_inference_mode_enabled(),
+        torch.is_grad_enabled(),
+        _C._get_cudnn_enabled(),
+        _C._get_mkldnn_enabled(),
+    )
 
 
-def _like(value: Any) -> Any:
-    """A value as far as results depend on it."""
+def _like(value: Any, place: bool) -> Any:
+    """A value as far as results depend on it. ``place``: also on where it lies in its memory."""
     if isinstance(value, FakeTensor):
         if value.constant is not None or value.layout is not torch.strided or value.dtype.is_complex:
             raise TypeError("its contents, or more than its shape, may count")
-        place = value.fake_device, value.storage_offset(), value.requires_grad
-        return tuple(value.shape), value.stride(), value.dtype, *place
+        offset = value.storage_offset() if place else 0
+        return value.shape, value.stride(), value.dtype, value.fake_device, offset, value.requires_grad
     if isinstance(value, (list, tuple)):
-        return tuple(map(_like, value))
+        return tuple([_like(each, place) for each in value])
     if type(value) in _PLAIN:
         return type(value), value
     raise TypeError(f"{type(value)} may be more than it shows")
 
 
-def _told(kind: str, args: tuple, made: Any) -> Any:
+def _told(kind: str, args: Any, made: Any) -> Any:
+    """What can be made again of a result; ``args``: of an op that writes, what it wrote to."""
     if kind == "written":
-        return "first" if made is args[0] else "none" if made is None else None
+        return "first" if made is args else "none" if made is None else None
     if kind == "view":
         return _shared(args[0], made)
     results = [made] if isinstance(made, FakeTensor) else made if type(made) in (list, tuple) else [None]

@@ -6,7 +6,7 @@ import gc
 import weakref
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -23,7 +23,7 @@ from .composite import KERNELS
 from .dispatcher import operator, written_in_python
 from .fake import DEVICE, GpuTensorMode, seen_by_cpp
 from .in_place import AutogradWrites, node
-from .kernels import Gpu, Kernels
+from .kernels import NOTHING, Gpu, Kernels
 from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
 from .places import Places
@@ -46,6 +46,28 @@ _OF_OTHERS = {aten.binary_cross_entropy_with_logits.default, aten.addr.default} 
 _PYTHON = "torch_nn"  # PyTorch's own ops that are written in Python
 _COUNTED = ("aten", "prim", "prims")
 _LOG_SIGMOID = aten.log_sigmoid_forward.default
+
+
+class _Facts(NamedTuple):
+    """What of an op decides how it is run; ``op`` is kept, so that its id stays its own."""
+
+    op: Any
+    fills: bool
+    composite: bool
+    python: bool
+    of_others: bool
+    foreign: bool
+    resizes: bool
+
+
+_FACTS: dict[int, _Facts] = {}  # by the id of the op: PyTorch hashes ops slowly
+
+
+def _facts(op: Any) -> _Facts:
+    python, foreign = op.namespace == _PYTHON, op.namespace not in _COUNTED
+    composite = op.has_kernel_for_dispatch_key(_COMPOSITE)
+    found = _Facts(op, op in _FILLS, composite, python, op in _OF_OTHERS, foreign, op in _RESIZES)
+    return _FACTS.setdefault(id(op), found)
 
 
 class Watch(TorchDispatchMode):
@@ -98,7 +120,8 @@ class Watch(TorchDispatchMode):
             if in_backward and args[0].dtype is torch.bool and torch.is_anomaly_check_nan_enabled():
                 return False  # set_detect_anomaly asks for each gradient if it has a NaN
             return self.numbers.number(args[0])
-        if func in _FILLS and self.device.type != "cpu":
+        facts = _FACTS.get(id(func)) or _facts(func)
+        if facts.fills and self.device.type != "cpu":
             self.numbers.written(args[0])
             return args[0]
         if self.processes is not None and (made := self.processes.op(func, args, kwargs)) is not NotImplemented:
@@ -109,27 +132,28 @@ class Watch(TorchDispatchMode):
             fake = self.adopt(args[0])
             self.own(args[0], fake)
             args = (fake,)
-        args, kwargs = self._fakes(args), {key: self._fake(value) for key, value in kwargs.items()}
-        if func.has_kernel_for_dispatch_key(_COMPOSITE):  # whole only in inference mode
+        args = tuple([each if type(each) is FakeTensor else self._fake(each) for each in args])
+        kwargs = {key: self._fake(value) for key, value in kwargs.items()} if kwargs else kwargs
+        if facts.composite:  # whole only in inference mode
             with self:
                 ours = self._composites.get(func) if _on_gpu(args[0]) else None
                 made = func.decompose(*args, **kwargs) if ours is None else ours(*args, **kwargs)
             if made is not NotImplemented:
                 return made
-        if func.namespace == _PYTHON:
+        if facts.python:
             with self:
                 return written_in_python(func)(*args, **kwargs)
-        if func in _OF_OTHERS and self.device.type == "cuda" and _on_gpu(args[0]):
+        if facts.of_others and self.device.type == "cuda" and _on_gpu(args[0]):
             with self:
                 return func._op_dk(_WITHOUT_GRAD, *args, **kwargs)
-        if func.namespace not in _COUNTED and any(map(_on_gpu, _flat(args))):
+        if facts.foreign and any(map(_on_gpu, _flat(args))):
             self.note(f"{func}: an op that PyTorch's tables do not have. What it takes beside its results is not counted")
         func, args = self.in_place.op(func, args)
         number = self.numbers.before(func, args, kwargs)
         made = self._alone(func, args, kwargs) if self.device.type == "cpu" else self._results.of(func, args, kwargs)
         if func is _LOG_SIGMOID and _on_gpu(args[0]):
             made = made[0], made[0].new_empty(0)  # only the CPU's kernel has a buffer
-        if func in _RESIZES:
+        if facts.resizes:
             self.resized(args[0].untyped_storage(), args[0])
         self._ask(func, args, kwargs, made)
         self.numbers.after(func, args, kwargs, made, number)
@@ -212,6 +236,8 @@ class Watch(TorchDispatchMode):
             return self._see(func, args, results)
         thread = "main" if torch._C._current_graph_task_id() == -1 else "autograd"
         asked, blocks = self._table.beside(func, args, kwargs, made, thread), {}
+        if asked is NOTHING:
+            return self._see(func, args, results)
         for bound in asked.bounds:
             self.bound(bound.size, bound.why)
         for step in asked.events(len(results)):
@@ -295,9 +321,6 @@ class Watch(TorchDispatchMode):
         self._held[storage._cdata] = reference, new
 
     # --- tensors from outside ---------------------------------------------------------------------------------------------
-
-    def _fakes(self, args: tuple) -> tuple:
-        return tuple(map(self._fake, args))
 
     def _fake(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from . import attention, blas, convolution, indexing, norms, packing, recurrent, reductions, sorting
@@ -64,6 +65,7 @@ class Kernels:
         self._kept.clear()
 
 
+@cache
 def _row(func: Any) -> KernelRow | None:
     name = func._schema.name.removeprefix("aten::")
     overload = func._overloadname
