@@ -164,8 +164,8 @@ class _Trials:
         if not run.looks and not self._catches:
             return run.demand.served(settings, capacity)
         found = self._predict(changes, settings, capacity, batch)  # it may do something else there
-        on_cpu = self.device == "cpu" and capacity is not None
-        return Served(found.peak, found.peak_reserved, found.peak <= capacity if on_cpu else found.fits)
+        room = capacity if self.device == "cpu" and capacity is not None else found.peak
+        return Served(found.peak, found.peak_reserved, found.fits and found.peak <= room)
 
     def _settings(self, changes: list[ProgramChange]) -> str:
         return ",".join(filter(None, [self.settings, *(change.settings for change in changes)]))

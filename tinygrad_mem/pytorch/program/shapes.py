@@ -61,6 +61,7 @@ class Results:
         kind, written = _kind(func)
         if not kind or (kind == "view" and (torch.is_inference_mode_enabled() or args[0].is_inference())):
             return func(*args, **kwargs)
+        target = kwargs[written] if written in kwargs else args[0] if args else None
         try:
             place = kind == "view"
             given = tuple([_like(value, place) for value in args])
@@ -70,9 +71,7 @@ class Results:
         except TypeError:
             return func(*args, **kwargs)
         if found is not None:
-            target = args[0] if args else None
-            return self._again(found[0], target if written is None or written not in kwargs else kwargs[written])
-        target = kwargs.get(written, args[0] if args else None)
+            return self._again(found[0], target)
         before = getattr(target, "shape", None)
         made = func(*args, **kwargs)
         told = _told(kind, target if kind == "written" else args, made)
