@@ -1,4 +1,4 @@
-"""What a program asks for is served again as it would be asked for again: with other settings, on other cards, in other batches."""
+"""A program's demand, served again, is what the program asks for there: other settings, other cards, other batches."""
 
 from __future__ import annotations
 

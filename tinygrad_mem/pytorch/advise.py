@@ -171,7 +171,7 @@ class _Trials:
         return ",".join(filter(None, [self.settings, *(change.settings for change in changes)]))
 
     def _ran(self, changes: list[ProgramChange], batch: tuple[str, int] | None, look: bool = False) -> _Run:
-        """What a program asks for with these changes. Those of the allocator's settings change nothing of it."""
+        """The requests of a program with these changes. Those of the allocator's settings change nothing of it."""
         if batch == self._batch():
             batch = None
         key = tuple(change.name for change in changes if not change.settings), batch
@@ -305,7 +305,7 @@ class _Trials:
         return good
 
     def _guess(self, name: str, tried: list[int], changes: list[ProgramChange]) -> int | None:
-        """The largest batch that fits if each request lies on the line through its sizes with two batches; ``None``: unknown."""
+        """The largest batch that fits if each request is on the line through its sizes with two batches; ``None``: unknown."""
         first, second = (self._ran(changes, (name, size)) for size in tried)
         if first.looks or not first.demand.alike(second.demand):
             return None

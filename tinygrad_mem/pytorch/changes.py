@@ -23,7 +23,7 @@ from .program.changing import (
     stepping_in_backward,
     zeroed_to_none,
 )
-from .program.logits import Head, LossInChunks
+from .program.logits import LossHead, LossInChunks
 from .program.seen import BlockList, Seen
 
 _DOCS = "https://docs.pytorch.org/docs/stable/"
@@ -295,7 +295,7 @@ class ChunkedLoss(ProgramChange):
     price, kinds = 1, frozenset({"logits"})
     source = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.linear_cross_entropy.html"
 
-    def __init__(self, heads: list[Head]) -> None:
+    def __init__(self, heads: list[LossHead]) -> None:
         self.heads = heads
         self.code = "\n".join(map(_chunked, heads))
 
@@ -333,7 +333,7 @@ def _dotted(path: str) -> str:
     return "model" + "".join(parts)
 
 
-def _chunked(head: Head) -> str:
+def _chunked(head: LossHead) -> str:
     """The code in place of a head and its loss."""
     weight = _dotted(head.path)
     layer = weight.removesuffix(".weight")

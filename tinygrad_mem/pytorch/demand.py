@@ -60,12 +60,12 @@ class Demand:
         return np.array_equal(self.blocks, other.blocks)
 
     def at(self, batch: int, other: Demand, here: int, there: int) -> Demand:
-        """The requests with a batch of ``batch``, on the lines through those of ``here`` (these) and of ``there``, all alike."""
+        """The requests of another batch, on the lines through those of ``here`` (these) and of ``there``, all alike."""
         grown = (other.sizes - self.sizes) * (batch - here) // (there - here)
         return Demand(self.blocks, np.where(self.sizes > 0, np.maximum(self.sizes + grown, 1), 0), self._on_cpu)
 
     def served(self, settings: str, capacity: int | None) -> Served:
-        """What the allocator of a card with ``capacity`` bytes makes of them; ``None``: it never refuses."""
+        """Serve them on a card with ``capacity`` bytes; ``None``: it never refuses."""
         if self._on_cpu:
             peak = self._most_asked()
             return Served(peak, 0, capacity is None or peak <= capacity)

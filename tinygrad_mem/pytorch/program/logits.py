@@ -28,7 +28,7 @@ _CAST = {Tensor.float, Tensor.to, Tensor.bfloat16, Tensor.half, Tensor.type, Ten
 _ASKED = {Tensor.size, Tensor.dim, Tensor.stride, Tensor.numel, Tensor.is_contiguous, Tensor.is_floating_point, Tensor.__len__}
 
 
-class Head(NamedTuple):
+class LossHead(NamedTuple):
     """A linear layer whose results go to the cross entropy.
 
     Attributes:
@@ -72,13 +72,13 @@ class HeadsSeen(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.others: dict[Head, str] = {}
-        self._heads: dict[Head, None] = {}  # in order
+        self.others: dict[LossHead, str] = {}
+        self._heads: dict[LossHead, None] = {}  # in order
         self._paths: dict[int, tuple[str, str]] = {}  # id of a parameter -> class of its model, and its path
         self._made = _Known()  # results of linear layers -> their head
 
     @property
-    def found(self) -> list[Head]:
+    def found(self) -> list[LossHead]:
         """The heads whose logits go nowhere else."""
         return [head for head in self._heads if head not in self.others]
 
@@ -98,7 +98,7 @@ class HeadsSeen(TorchFunctionMode):
         made = func(*args, **kwargs)
         if func is F.linear and len(args) > 1 and id(args[1]) in self._paths:
             bias = args[2] if len(args) > 2 else kwargs.get("bias")
-            self._made.note(made, Head(*self._paths[id(args[1])], bias is not None, _autocast(args[0])))
+            self._made.note(made, LossHead(*self._paths[id(args[1])], bias is not None, _autocast(args[0])))
         if head is None or func in _ASKED or func.__name__ == "__get__":
             return made
         if func is F.cross_entropy:
@@ -109,7 +109,7 @@ class HeadsSeen(TorchFunctionMode):
             self.others.setdefault(head, f"the logits are used by {func.__name__} too")
         return made
 
-    def _loss(self, head: Head, given: dict[str, Any]) -> None:
+    def _loss(self, head: LossHead, given: dict[str, Any]) -> None:
         self._heads[head] = None
         if given.get("label_smoothing") or given["target"].is_floating_point():
             self.others[head] = "the loss has label smoothing, or probabilities as targets"
@@ -138,7 +138,7 @@ class LossInChunks(TorchFunctionMode):
         heads: the layers.
     """
 
-    def __init__(self, heads: list[Head]) -> None:
+    def __init__(self, heads: list[LossHead]) -> None:
         super().__init__()
         self._heads = heads
         self._weights: set[int] = set()  # ids of the heads' weights

@@ -158,7 +158,7 @@ def _like(value: Any, place: bool) -> Any:
 
 
 def _told(kind: str, args: Any, made: Any) -> Any:
-    """What can be made again of a result; ``args``: of an op that writes, what it wrote to."""
+    """The facts from which a result can be made again; ``args``: of an op that writes, its target."""
     if kind == "written":
         return "first" if made is args else "none" if made is None else None
     if kind == "view":

@@ -49,7 +49,7 @@ _LOG_SIGMOID = aten.log_sigmoid_forward.default
 
 
 class _Facts(NamedTuple):
-    """What of an op decides how it is run; ``op`` is kept, so that its id stays its own."""
+    """The facts of an op that decide how it is run; ``op`` is kept, so that its id stays its own."""
 
     op: Any
     fills: bool
