@@ -9,7 +9,7 @@ import pytest
 import tinygrad_mem as tm
 from tests.distributed.ranks import RANKS, passes
 from tinygrad_mem import memory, nn
-from tinygrad_mem.errors import ArgumentError, BudgetError
+from tinygrad_mem.errors import ArgumentError, BudgetError, NotOfferedError, ShapeError
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.plan import Choice, Plan, Replicated, Times, TrainingStep, Zero1, Zero2, Zero3, plan
 
@@ -164,3 +164,21 @@ def test_recompute_goes_with_what_is_divided():
     base = plan(deep, (tm.zeros(512, WIDTH), tm.zeros(512, WIDTH)), F.mse_loss, adam, ranks=2, times=Times("meta"))
     names = {p.choice.names for p in base.front}
     assert {"recompute", "zero_3"} in [set(each) for each in names]
+
+
+def test_a_way_that_is_not_possible_is_left_out_and_said():
+    def adafactor(parameters: Any) -> tm.optim.Optimizer:
+        return tm.optim.Adafactor(parameters, lr=0.01)
+
+    batch = tm.zeros(SAMPLES, WIDTH), tm.zeros(SAMPLES, WIDTH)
+    found = plan(network, batch, F.mse_loss, adafactor, ranks=2, times=Times("meta"))
+    assert {type(p.choice.techniques[-1]) for p in found.search.tried} == {Replicated, Zero1}
+    said = str(found).splitlines()[-2:]
+    for stage, line in zip((2, 3), said, strict=True):
+        assert line.startswith(
+            f"not possible: ZeRO {stage} on 2 ranks: Adafactor: 0.0.weight is divided over ranks, and the rule"
+        )
+    with pytest.raises(NotOfferedError, match="is divided over ranks"):
+        plan(network, batch, F.mse_loss, adafactor, ranks=2, times=Times("meta"), allow=["zero_3"])
+    with pytest.raises(ShapeError):  # of the user's own network
+        plan(lambda: nn.Linear(3, 3), batch, F.mse_loss, adam, ranks=2, times=Times("meta"))

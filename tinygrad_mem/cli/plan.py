@@ -137,7 +137,7 @@ def _show(network: str, batch_size: int, found: planner.Plan) -> None:
     print(f"Times are sums {times}, relative to the plain step. Each peak was found by a run on meta, {where}.")
     print(visible(f"{network}, batch {batch_size}: {found}", keep="\n"))
     if found.ranks > 1:
-        print("What is sent counts as 25 GB/s. The time of data parallel on these ranks is 1. On each rank:\n")
+        print("What is sent counts as 25 GB/s. On each rank:\n")
         print(visible(found.lines(), keep="\n"))
     if said := told_elsewhere(network):
         print(visible(said))

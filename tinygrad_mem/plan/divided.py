@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 
+from ..errors import ArgumentError, GraphError, NotOfferedError, TinygradMemError, clear_frames
 from .choice import Choice
 from .runs import Point, Recipe
 from .search import Search, undominated
@@ -16,22 +16,32 @@ class Divided:
     """One search for each way to divide the model. A recipe's batch is that of one rank.
 
     Attributes:
-        plain: data parallel without other techniques.
+        refused: a way to divide the model that is not possible -> why: some optimizers need whole parameters.
+        plain: the first way that is possible, without other techniques: data parallel.
+
+    Raises:
+        TinygradMemError: no way is possible; it is what the first of them raises.
     """
 
     def __init__(self, recipe: Recipe, times: Times, like: str, allow: Sequence[str], progress: Callable[[str], None]) -> None:
         self.recipe, self.times, self.like, self.allow = recipe, times, like, tuple(allow)
-        kinds = [kind for kind in OVER_RANKS if kind.name in allow]
         self._searches: dict[type, Search] = {}
-        for kind in kinds:
-            made = Search(recipe, times, like, allow, progress, (kind(recipe.ranks),))
+        self.refused: dict[Replicated, str] = {}
+        errors: list[TinygradMemError] = []
+        for way in [kind(recipe.ranks) for kind in OVER_RANKS if kind.name in allow]:
+            try:
+                made = Search(recipe, times, like, allow, progress, (way,))
+            except (ArgumentError, GraphError, NotOfferedError) as error:
+                clear_frames(error)
+                errors.append(error)
+                self.refused[way] = str(error)
+                continue
             if self._searches:
                 made.share(next(iter(self._searches.values())))
-            self._searches[kind] = made
-
-    @cached_property
-    def plain(self) -> Point:
-        return next(iter(self._searches.values())).plain
+            self._searches[type(way)] = made
+        if not self._searches:
+            raise errors[0]
+        self.plain: Point = next(iter(self._searches.values())).plain
 
     @property
     def tried(self) -> list[Point]:

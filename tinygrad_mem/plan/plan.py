@@ -150,7 +150,8 @@ class Plan:
             for each in self.point.by_rank
         ]
         tried = Counter(str(technique) for point in search.tried for technique in point.choice.techniques[-1:])
-        return "\n".join([*lines, f"tried: {', '.join(f'{count} with {name}' for name, count in tried.items())}"])
+        lines.append(f"tried: {', '.join(f'{count} with {name}' for name, count in tried.items())}")
+        return "\n".join([*lines, *(f"not possible: {way}: {reason}" for way, reason in search.refused.items())])
 
 
 def plan(
