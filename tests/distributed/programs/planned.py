@@ -9,7 +9,20 @@ from tests.distributed.programs.shared import RANK, SIZE
 from tinygrad_mem import nn
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.nn import functional as F
-from tinygrad_mem.plan import Accumulation, Choice, InBackward, Times, TrainingStep, Zero1, Zero2, Zero3, plan
+from tinygrad_mem.plan import (
+    Accumulation,
+    Autocast,
+    Choice,
+    Compression,
+    InBackward,
+    Replicated,
+    Times,
+    TrainingStep,
+    Zero1,
+    Zero2,
+    Zero3,
+    plan,
+)
 
 STEPS, SAMPLES = 4, 64
 
@@ -34,7 +47,7 @@ def batch(part=slice(None)):
     return tm.tensor(rng.standard_normal((SAMPLES, 6))[part]), tm.tensor(rng.standard_normal((SAMPLES, 3))[part])
 
 
-def trained(network, choice, part=slice(None)):
+def trained(network, choice, part=slice(None), dtype=tm.float64):
     """The losses of some steps on this rank, and the peak in use and the reserved bytes of its pool."""
     cpu = tm.device("cpu")
     before, cpu.pool = cpu.pool, Pool("cpu")
@@ -42,7 +55,7 @@ def trained(network, choice, part=slice(None)):
         tm.manual_seed(RANK)  # the plan's step gives all ranks the parameters of rank 0
         model = network()
         optimizer = adam(list(model.parameters()))
-        x, y = batch(part)
+        x, y = (each.to(dtype) for each in batch(part))
         step = TrainingStep(choice, model, optimizer, F.mse_loss)
         losses = [step(x, y).item() for _ in range(STEPS)]
         return losses, cpu.pool.peak_used, cpu.pool.peak_total
@@ -79,6 +92,25 @@ def wanted(network):
     return [step(x, y).item() for _ in range(STEPS)]
 
 
+def single():
+    return chain().to(tm.float32)
+
+
+def approximate():
+    """Half precision and compressed activations: the plan's bytes."""
+    inputs = tuple(tm.zeros(SAMPLES, n) for n in (6, 3))
+    base = plan(single, inputs, F.mse_loss, adam, ranks=SIZE, times=Times("meta"))
+    mine = slice(RANK * SAMPLES // SIZE, (RANK + 1) * SAMPLES // SIZE)
+    for technique in (Autocast("cpu"), Compression(8)):
+        for kind in (Replicated, Zero1, Zero2, Zero3):
+            choice = Choice((technique, kind(SIZE)))
+            losses, *bytes = trained(single, choice, mine, tm.float32)
+            (said,) = [each for each in base.search.point(choice).by_rank if RANK in each.ranks]
+            assert bytes == [said.peak, said.reserved], (choice, bytes, said)
+            assert np.isfinite(losses).all()
+
+
+approximate()
 others = [Choice((each, kind(SIZE))) for each in (InBackward(), Accumulation(4)) for kind in (Zero2, Zero3)]
 names = check(chain, 4) | check(deep, 2, *others, Choice((Accumulation(4), Zero1(SIZE))))
 print(f"rank {RANK}: {' '.join(sorted(names))}\n", end="", flush=True)
