@@ -64,19 +64,23 @@ class Figure:
     text: str
 
     @cached_property
-    def _parts(self) -> tuple[str, str, Fraction]:
-        """(the word before the number, the number as printed, what its unit is worth)."""
+    def _parts(self) -> tuple[str, str, str]:
+        """(the word before the number or "", the number as printed, the unit)."""
         match = _FIGURE.fullmatch(self.text)
-        unit = match and (UNITS.get(match[3]) or OTHER_UNITS.get(match[3]))
-        if match is None or not unit:
-            units = ", ".join([*UNITS, *OTHER_UNITS])
+        if match is None or match[3] not in UNITS | OTHER_UNITS:
+            units = ", ".join(UNITS | OTHER_UNITS)
             raise ArgumentError(f"{self.text!r} is no figure: write it as 'about 6 GB', with one of the units {units}")
-        return (match[1] or "").strip(), match[2].replace(",", ""), Fraction(unit)
+        return (match[1] or "").strip(), match[2].replace(",", ""), match[3]
 
     @property
     def unit(self) -> str:
         """The unit, as in the figure."""
-        return self.text[re.match(_FIGURE, self.text).start(3) :]  # type: ignore[union-attr]
+        return self._parts[2]
+
+    @property
+    def _worth(self) -> Fraction:
+        """One of the unit, in bytes, or in whatever is counted."""
+        return Fraction((UNITS | OTHER_UNITS)[self.unit])
 
     @property
     def in_bytes(self) -> bool:
@@ -86,8 +90,7 @@ class Figure:
     @property
     def value(self) -> Fraction:
         """The number in bytes, or in whatever its unit counts."""
-        _, number, unit = self._parts
-        return Fraction(number) * unit
+        return Fraction(self._parts[1]) * self._worth
 
     @property
     def exact(self) -> bool:
@@ -99,22 +102,22 @@ class Figure:
 
         A number that is rounded, or cut off, after the last digit that is printed.
         """
-        word, number, unit = self._parts
+        word, number, _ = self._parts
         if self.exact:
             return self.value, self.value + 1
         step = Fraction(1, 10 ** len(number.partition(".")[2]))
         if word == "about" and "." not in number:
             step = Fraction(10 ** (len(number) - len(number.rstrip("0"))))
-        low, high = self.value - step * unit / 2, self.value + step * unit
+        low, high = self.value - step * self._worth / 2, self.value + step * self._worth
         return Fraction(0) if word == "at most" else low, None if word == "at least" else high
 
     def shown(self, value: Fraction) -> str:
         """``value`` in the figure's unit, with two digits more than the figure has, and at least two that are not 0."""
-        _, number, unit = self._parts
         if self.exact:
             return f"{int(value):,} {self.unit}"
-        small = 0 if not value else max(1 - floor(log10(abs(value / unit))), 0)
-        return f"{float(value / unit):,.{max(len(number.partition('.')[2]) + 2, small)}f} {self.unit}"
+        size = value / self._worth
+        small = 0 if not size else max(1 - floor(log10(abs(size))), 0)
+        return f"{float(size):,.{max(len(self._parts[1].partition('.')[2]) + 2, small)}f} {self.unit}"
 
 
 @dataclass(frozen=True)
