@@ -56,6 +56,13 @@ def run():
         loss.backward()
         optimizer.step()
 
+def divided():
+    from torch import distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    dist.init_process_group()
+    layer = nn.Linear(64, 60 + dist.get_rank(), bias=False).cuda()
+    fully_shard(layer, mesh=dist.init_device_mesh("cuda", (dist.get_world_size(),)))
+
 def ones(count, bytes):
     return [torch.empty(bytes, dtype=torch.uint8, device=DEVICE) for _ in range(count)]
 
@@ -98,6 +105,15 @@ def asked(network: str, **options: Any) -> Asked:
         "lora": None, "checkpoint": False, "device": "cuda",
     }  # fmt: skip
     return Asked(network, **{**usual, **options})
+
+
+def test_a_rank_of_a_function(files: Path):
+    """The whole matrix lies there while it is divided; its part is as large as the first rank's."""
+    answer = told(files, "train.py:divided", "--ranks", "8", "--rank", "3")
+    assert answer["place"] == [3, 8]
+    assert answer["peak_allocated"] == 64 * 63 * 4 + 256 + 64 * 8 * 4
+    done = inside.run("estimate", "train.py:divided", "--ranks", "8", cwd=files)
+    assert done.stdout.startswith("train.py:divided, rank 0 of 8, predicted for A100")
 
 
 def test_a_function_is_told_as_predict_tells_it(files: Path, monkeypatch: pytest.MonkeyPatch):

@@ -22,8 +22,15 @@ from torch._C._distributed_c10d import FileStore
 from torch._C._profiler import _EventType
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.multiprocessing.spawn import spawn
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.multiprocessing.spawn import start_processes
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
@@ -33,6 +40,7 @@ with warnings.catch_warnings():
 
 WIDTH, HIDDEN, LAYERS, BATCH = 128, 256, 3, 16
 SENDING = ("all_gather_single", "reduce_scatter_single", "all_reduce", "broadcast")
+LIMIT, TRIES = 30, 4  # seconds in which a program ends; how often it is begun
 PAUSE = 0.01  # seconds after a collective: a thread of gloo may hold its tensors a moment longer
 
 
@@ -96,7 +104,32 @@ def tensor_parallel(device: str, shards: bool = False, **group: Any) -> None:
             fully_shard(block, mesh=mesh["data"])
     if shards:
         fully_shard(model, mesh=mesh["data"])
-    steps(model, torch.optim.Adam(model.parameters()), device)
+    steps(model, torch.optim.Adam(model.parameters(), foreach=shards), device)
+
+
+def sequence_parallel(device: str, **group: Any) -> None:
+    """A token model: its norms, dropout and residuals are divided over tokens, its vocabulary and loss over columns."""
+    mesh = begin(device, group)
+    model = nn.Sequential(nn.Embedding(100, WIDTH), *network(device), nn.Dropout(0.1), nn.Linear(WIDTH, 100)).to(device)
+    tokens, whole, last = Shard(1), Replicate(), str(len(model) - 1)
+    plan = {
+        "0": RowwiseParallel(input_layouts=whole, output_layouts=tokens),
+        str(len(model) - 2): SequenceParallel(use_local_output=True),
+        last: ColwiseParallel(input_layouts=tokens, output_layouts=Shard(-1), use_local_output=False),
+    }
+    for place in range(1, LAYERS + 1):
+        plan[f"{place}.norm"] = SequenceParallel()
+        plan[f"{place}.up"] = ColwiseParallel(input_layouts=tokens)
+        plan[f"{place}.down"] = RowwiseParallel(output_layouts=tokens)
+    optimizer = torch.optim.AdamW(parallelize_module(model, mesh, plan).parameters(), foreach=True)
+    ids = torch.randint(0, 100, (2, BATCH), device=device)
+    for _ in range(2):
+        with loss_parallel():
+            nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.destroy_process_group()
 
 
 def zero(device: str, **group: Any) -> None:
@@ -108,18 +141,21 @@ def zero(device: str, **group: Any) -> None:
 
 
 HALF = {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
+COLUMNS = {"shard_placement_fn": lambda parameter: Shard(parameter.dim() - 1)}
 PROGRAMS: dict[str, tuple[int, Callable[..., None]]] = {
     "units": (2, sharded),
     "gathered until backward": (2, partial(sharded, options={"reshard_after_forward": False})),
     "half": (2, partial(sharded, options=HALF)),
-    "accumulated": (2, partial(sharded, how={"accumulate": 3})),
     "clipped": (2, partial(sharded, how={"clip": True})),
     "lists": (2, partial(sharded, adam={"foreach": True}, how={"clip": True})),
-    "uneven": (2, partial(sharded, sizes=(33, 77))),
+    "columns": (2, partial(sharded, options=COLUMNS)),
+    "accumulated": (2, partial(sharded, how={"accumulate": 3})),
     "copies of parts": (4, partial(sharded, shape=(2, 2))),
+    "uneven": (2, partial(sharded, sizes=(33, 77))),
     "tensor parallel": (2, tensor_parallel),
     "tensor parallel in parts": (4, partial(tensor_parallel, shards=True)),
     "ZeRO 1": (2, zero),
+    "sequence parallel": (2, sequence_parallel),
 }
 """A number of processes, and a program."""
 
@@ -174,11 +210,22 @@ def _process(rank: int, name: str, folder: str) -> None:
 
 
 def real_peaks(name: str) -> list[int]:
-    """The peak of each process of a program."""
+    """The peak of each process of a program. Gloo sometimes hangs under the profiler: then they are started again.
+
+    Raises:
+        TimeoutError: they hung each time.
+    """
     size, _ = PROGRAMS[name]
-    with tempfile.TemporaryDirectory() as folder:
-        spawn(_process, (name, folder), size)
-        return [int(Path(folder, str(rank)).read_text()) for rank in range(size)]
+    for _ in range(TRIES):
+        with tempfile.TemporaryDirectory() as folder:
+            processes: Any = start_processes(_process, (name, folder), size, join=False, start_method="spawn")
+            end = time.monotonic() + LIMIT
+            while time.monotonic() < end:
+                if processes.join(1):
+                    return [int(Path(folder, str(rank)).read_text()) for rank in range(size)]
+            for process in processes.processes:
+                process.kill()
+    raise TimeoutError(f"{name}: the processes hung {TRIES} times")
 
 
 if __name__ == "__main__":

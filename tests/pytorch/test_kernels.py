@@ -242,6 +242,30 @@ def test_the_gradient_of_a_long_embedding() -> None:
     assert asked(few) == []
 
 
+def test_gathered_parameters_are_copied_by_a_list_of_addresses() -> None:
+    def copied(whole: Any, sizes: list[int]) -> list[int]:
+        outs = [empty(whole.shape[0], size, dtype=whole.dtype) for size in sizes]
+        return asked(beside(A100, aten.split_with_sizes_copy.out, whole, sizes, 1, out=outs, outs=None))
+
+    assert copied(empty(8, 1024), [1000, 24]) == [8 * (3 * 2 + 2 + 1 + 3)]  # of 4,000 and 96 bytes: two tiles of 2,048 and one
+    # 8,192 tiles x 64 rows are 152 times what the GPU takes: 13 rows and 12 tiles for each block of threads
+    assert copied(empty(64, 4 << 20), [4 << 20]) == [8 * (3 + math.ceil((16 << 20) / (12 * 2048)) + 2)]
+    with FakeTensorMode():
+        assert (
+            asked(beside(A100, aten.split_with_sizes_copy.out, empty(2, 4), [4], 1, out=[torch.empty(2, 4).half()], outs=None))
+            == []
+        )
+
+
+def test_gradients_to_be_reduced_are_copied_by_a_list_of_addresses() -> None:
+    def copied(given: Any, into: Any) -> list[int]:
+        tensors, out = [empty(10, 3, dtype=given), empty(7, dtype=given)], empty(4, 11, dtype=into)
+        return asked(beside(A100, aten._chunk_cat.out, tensors, 0, 4, out=out, outs=out))
+
+    assert copied(torch.float32, torch.float32) == copied(torch.bfloat16, torch.float32) == [8 * (4 * 2 + 2 * 3 + 2)]
+    assert copied(torch.float16, torch.float32) == [12 * 3 * 2, 8 * 2]  # padded to 12 rows and to 8
+
+
 def test_sorts_by_length() -> None:
     def sizes(*shape: int) -> list[int]:
         x = empty(*shape)

@@ -88,6 +88,7 @@ def run(
     advise: bool,
     device: str | None,
     ranks: int | None,
+    rank: int,
     zero: int,
     tensor: int,
     pipeline: int,
@@ -102,10 +103,14 @@ def run(
         DeviceError: ``device`` is neither ``cpu`` nor ``cuda``, or CuPy is not installed, which ``cuda`` needs.
     """
     if is_torch(network):
-        ours = {"recompute": recompute, "master_weights": master_weights, "quantize": quantize, "paged": paged}
-        _refuse_for_torch(network, ranks, **ours, offload=offload, tile=tile)
-        asked = Asked(network, sample, tokens, batch_size, optimizer, precision, accumulate, lora, checkpoint, device or "cuda")
+        ours = {"recompute": recompute, "master_weights": master_weights, "quantize": quantize, "paged": paged, "tile": tile}
+        over = {"zero": zero, "picture": picture, "tensor": tensor > 1, "pipeline": pipeline > 1, "context": context > 1}
+        _refuse_for_torch(**ours, **over, offload=offload)
+        made = (network, sample, tokens, batch_size, optimizer, precision, accumulate, lora, checkpoint, device or "cuda")
+        asked = Asked(*made, (rank, ranks or 1) if rank or ranks else None)
         return estimate_torch.run(asked, budget, gpu, advise, as_json)
+    if rank:
+        raise ArgumentError("--rank is for functions of PyTorch: of other networks, each different rank is shown")
     if gpu is not None or checkpoint or advise:
         raise ArgumentError(f"--gpu, --checkpoint and --advise are for programs of PyTorch, and {network} is none")
     if ranks is not None:
@@ -146,16 +151,11 @@ def run(
     return int(found.fits is False)
 
 
-def _refuse_for_torch(network: str, ranks: int | None, **ours: Any) -> None:
+def _refuse_for_torch(**ours: Any) -> None:
     """Refuse options that are for networks of tinygrad_mem."""
     for name, given in ours.items():
         if given:
             raise ArgumentError(f"--{name.replace('_', '-')} is for networks of tinygrad_mem; write it in a function")
-    if ranks is not None:
-        raise ArgumentError(
-            f"--ranks is for networks of tinygrad_mem, and {network} is PyTorch's: pytorch.predict(run, world_size=...) "
-            "predicts a function that trains with PyTorch's DistributedDataParallel"
-        )
 
 
 def _refuse_for_ranks(**alone: Any) -> None:

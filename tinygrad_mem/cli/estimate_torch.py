@@ -75,6 +75,7 @@ class TorchEstimate:
 
     Attributes:
         gpu: the card whose kernels run; ``""`` on the CPU.
+        place: its rank, and how many processes there are; ``None``: it is alone.
         peak_allocated, peak_reserved: as ``torch.cuda.max_memory_allocated`` and ``max_memory_reserved`` say.
         driver: what the driver shows at least and at most, with the context and libraries; ``None`` on the CPU.
         loss: the loss of the step; ``""``: the program's own.
@@ -85,6 +86,7 @@ class TorchEstimate:
     network: str
     device: str
     gpu: str
+    place: tuple[int, int] | None
     batch_size: int | None
     peak_allocated: int
     peak_reserved: int
@@ -114,6 +116,8 @@ def run(asked: Asked, budget: str | None, gpu: str | None, advised: bool, as_jso
     if gpu is not None and asked.device == "cpu":
         raise ArgumentError("--gpu names a card, and --device cpu is none: give one of them")
     cards = [card_of(gpu)] if gpu is not None else [card for card in CARDS if card.name in COMMON]
+    if advised and asked.place is not None:
+        raise ArgumentError("--advise is for a program that is alone: leave --ranks out")
     program = TorchProgram(asked)
     errors = Console(stderr=True)
     with errors.status("predicting") as status:
@@ -148,7 +152,7 @@ def _predicted(program: TorchProgram, card: GraphicsCard, settings: str, capacit
     """
     try:
         with redirect_stdout(sys.stderr), forgotten(program.module):
-            return predicted(program, program.asked.device, settings, card, capacity)
+            return predicted(program, program.asked.device, settings, card, capacity, program.asked.place)
     except ArgumentError:
         raise
     except TinygradMemError as error:
@@ -182,6 +186,7 @@ def _told(
         asked.network,
         asked.device,
         usual.name if gpu else "",
+        asked.place,
         asked.batch_size if program.steps else None,
         moment.used,
         track.peak_reserved,
@@ -251,6 +256,8 @@ def _users(line: str) -> str:
 
 def _show(found: TorchEstimate, console: Console) -> None:
     batch = "" if found.batch_size is None else f", batch {found.batch_size}"
+    if found.place is not None:
+        batch += ", rank {} of {}".format(*found.place)
     console.print(Text(visible(f"{found.network}{batch}, predicted for {found.gpu or 'the CPU'}"), "bold"))
     if found.loss:
         trained = "" if found.trained == found.parameters else f", {found.trained:,} of them trained"

@@ -40,7 +40,11 @@ _SAMPLES = (
 
 @dataclass(frozen=True)
 class Asked:
-    """The program and the options of the command line."""
+    """The program and the options of the command line.
+
+    Attributes:
+        place: its rank, and how many processes there are; ``None``: it is alone.
+    """
 
     network: str
     sample: str | None
@@ -52,6 +56,7 @@ class Asked:
     lora: int | None
     checkpoint: bool
     device: str
+    place: tuple[int, int] | None = None
 
     @property
     def settings(self) -> list[str]:
@@ -178,6 +183,12 @@ def _check(asked: Asked, hugging: bool, steps: bool) -> None:
         raise ArgumentError(f"{asked.network} needs --tokens, the length of a sample such as 4096: its vocabulary is known")
     if not hugging and asked.tokens is not None and len(shape_of("--tokens", asked.tokens)) != 2:
         raise ArgumentError(f"--tokens {asked.tokens!r}: write how many there are and the length of a sample: 50257x1024")
+    if asked.place is not None and asked.place[0] >= asked.place[1]:
+        raise ArgumentError(f"--rank {asked.place[0]} is none of --ranks {asked.place[1]}: they begin with 0")
+    if asked.place is not None and steps:
+        raise ArgumentError(
+            "--ranks is for a function that calls init_process_group and trains: write one, and name it instead"
+        )
     if asked.sample is not None:
         shape_of("--input", asked.sample)
     if not steps and asked.settings:

@@ -85,8 +85,9 @@ def predict(
         capacity: the card's memory for PyTorch in bytes. If it is too small, the program gets PyTorch's
             ``torch.OutOfMemoryError``.
         world_size, rank: ``run`` calls ``torch.distributed.init_process_group``, with any backend, and is process ``rank`` of
-            so many. The others do not run, and nothing is sent. PyTorch's own ``DistributedDataParallel`` runs; ``LOCAL_RANK``
-            is 0, as for a process that sees one GPU. What NCCL takes lies outside of PyTorch's allocator.
+            so many. The others do not run, and nothing is sent. PyTorch's own ``DistributedDataParallel``, ``fully_shard``,
+            ``DTensor``, ``parallelize_module`` and ``ZeroRedundancyOptimizer`` run. ``LOCAL_RANK`` is 0, as for a process that
+            sees one GPU. What NCCL takes lies outside of PyTorch's allocator; on the CPU, what gloo takes is counted.
         version: of the PyTorch on the GPU's machine, such as ``"2.6"``, if it is not the one here. Workspaces, the choice of
             attention and what autocast keeps follow it; autograd and its formulas are those of the PyTorch here.
 

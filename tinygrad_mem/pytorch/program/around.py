@@ -19,7 +19,7 @@ from torch.utils._foreach_utils import _foreach_supported_types as works_in_list
 
 from ...errors import DeviceError, NotOfferedError
 from ...interrupts import context
-from .calls import replace
+from .calls import swap
 from .cuda import patched
 from .loading import loading, on_gpu
 from .recurrent import flatten_parameters
@@ -53,13 +53,15 @@ def around(watch: Watch) -> Iterator[None]:
             (nn.RNNBase, {"flatten_parameters": flatten_parameters}),
             (torch.cuda, {"make_graphed_callables": graphed, "graph": _graph, "CUDAGraph": _graph}),
             (torch._C, {"_group_tensors_by_device_and_dtype": _grouped}),
-            (torch.utils, {"swap_tensors": partial(replace, watch)}),
+            (torch.utils, {"swap_tensors": partial(swap, watch, torch.utils.swap_tensors)}),
             (transformer, {"_detect_is_causal_mask": _causal(watch, transformer._detect_is_causal_mask)}),
             (comm, {"scatter": _scattered, **dict.fromkeys(_BETWEEN_GPUS, _several)}),
             (torch.nested, dict.fromkeys(_NESTED, _nested)),
-            (nn.Module, {"_apply": _moved(nn.Module._apply)}),
+            (nn.Module, {"_apply": _moved(watch, nn.Module._apply)}),
             (threading.Thread, {"start": _started(watch, threading.Thread.start)}),
             (nn.parallel.DistributedDataParallel, {"__init__": _alone}),
+            (getattr(torch.distributed, "DeviceMesh", None), {"__init__": _alone}),
+            (getattr(torch.distributed, "distributed_c10d", None), {"rendezvous": _alone}),
         ]:
             stack.enter_context(patched(owner, replacements))
         stack.enter_context(_in_lists())
@@ -136,8 +138,7 @@ def _nested(*args: Any, **kwargs: Any) -> Any:
 
 def _alone(*args: Any, **kwargs: Any) -> Any:
     raise NotOfferedError(
-        "DistributedDataParallel: say which process is predicted: predict(run, world_size=8, rank=0), where run calls "
-        "torch.distributed.init_process_group"
+        "torch.distributed: say which process is predicted: predict(run, world_size=8, rank=0), or estimate --ranks 8 --rank 0"
     )
 
 
@@ -158,12 +159,12 @@ def _causal(watch: Watch, own: Callable[..., bool]) -> Callable[..., bool]:
     return detect
 
 
-def _moved(own: Callable[..., Any]) -> Callable[..., Any]:
+def _moved(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
     """``.to``, ``.cuda`` and ``.half`` of a module: one that was made before the prediction would be changed for good."""
 
     def apply(module: nn.Module, function: Any, recurse: bool = True) -> Any:
         for tensor in (*module._parameters.values(), *module._buffers.values()):
-            if tensor is not None and not isinstance(tensor, FakeTensor):
+            if tensor is not None and not isinstance(watch.local(tensor), FakeTensor):
                 raise DeviceError(
                     f"a {type(module).__name__} that was made outside of the prediction is moved. Make the model inside the "
                     "function that is predicted"

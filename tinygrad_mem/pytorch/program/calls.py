@@ -34,9 +34,11 @@ class Calls(TorchFunctionMode):
         self.watch, self.roles = watch, roles
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = self._placed(kwargs) if kwargs else {}
+        placed = self._placed(kwargs) if kwargs else {}
         handler = _HANDLERS.get(func)
-        made = func(*args, **kwargs) if handler is None else handler(self.watch, *args, **kwargs)
+        made = func(*args, **placed) if handler is None else handler(self.watch, *args, **placed)
+        if kwargs and _is_meta_device(kwargs.get("device")) and isinstance(made, Tensor):
+            self.watch.without_memory(made, made=True)
         if torch.is_grad_enabled():
             self.roles.saved(made)
         return made
@@ -227,6 +229,14 @@ def _set_requires_grad(watch: Watch, tensor: Tensor, value: bool) -> None:
 def _set_grad(watch: Watch, tensor: Tensor, value: Tensor | None) -> None:
     _own(watch, tensor, "grad is set")
     tensor.grad = value
+
+
+def swap(watch: Watch, own: Callable[..., None], tensor: Tensor, value: Tensor) -> None:
+    """``torch.utils.swap_tensors``, which PyTorch refuses for fake tensors."""
+    if isinstance(tensor, watch.wrappers):
+        own(tensor, value)
+    else:
+        replace(watch, tensor, value)
 
 
 def replace(watch: Watch, tensor: Tensor, value: Tensor) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
+from torch._C._distributed_c10d import _create_work_from_future, _resolve_process_group  # type: ignore[attr-defined]
 
 from ...errors import NotOfferedError
 
@@ -114,7 +114,7 @@ def _copied(input: torch.Tensor, *args: Any) -> torch.Tensor:
 
 
 def _gathered(input: torch.Tensor, size: int, group: str) -> torch.Tensor:
-    return aten.new_empty(input, [input.shape[0] * size, *input.shape[1:]])
+    return aten.new_empty(input, [(input.shape[0] if input.dim() else 1) * size, *input.shape[1:]])
 
 
 def _scattered(input: torch.Tensor, op: str, size: int, group: str) -> torch.Tensor:
@@ -123,6 +123,18 @@ def _scattered(input: torch.Tensor, op: str, size: int, group: str) -> torch.Ten
 
 def _exchanged(input: torch.Tensor, sizes: list[int], given: list[int], group: str) -> torch.Tensor:
     return aten.new_empty(input, [sum(sizes), *input.shape[1:]])
+
+
+def _transposed(input: torch.Tensor, gather: int, shard: int, group: Any) -> torch.Tensor:
+    """Another dimension is divided."""
+    size: int = (_resolve_process_group(group) if isinstance(group, str) else group).size()  # type: ignore[arg-type]
+    shape, made = list(input.shape), list(input.shape)
+    shape[shard : shard + 1] = [size, shape[shard] // size]
+    sent = input.view(shape).movedim(shard, 0).contiguous()
+    received = aten.empty_like(sent)
+    made[shard] //= size
+    made[gather] *= size
+    return received.movedim(0, gather).contiguous().view(made)
 
 
 def _in_place(input: torch.Tensor, *args: Any) -> torch.Tensor:
@@ -137,4 +149,5 @@ _MADE: dict[Any, Callable[..., torch.Tensor]] = {
     functional.all_gather_into_tensor.default: _gathered,
     functional.reduce_scatter_tensor.default: _scattered,
     functional.all_to_all_single.default: _exchanged,
+    torch.ops._dtensor.shard_dim_alltoall.default: _transposed,
 }

@@ -117,6 +117,10 @@ class Ledger:
         elif name:
             self._write(Kind.ENTER, Place(), held.address, role=role, note=name)
 
+    def was(self, held: HeldBlock, role: str) -> None:
+        """The block was ``role`` from its birth on, whatever it was asked for as."""
+        held.birth[_ROLE] = role
+
     def enter(self, held: HeldBlock, place: Place, role: str, note: str) -> None:
         """A new holder of the block."""
         self._write(Kind.ENTER, place, held.address, role=role, note=note)

@@ -16,6 +16,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+from torch.distributed.fsdp._fully_shard import _fsdp_init as beginning
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group as sharding
 from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import DTensor, _random
@@ -38,7 +39,7 @@ PYTHON = {
     torch.ops.fsdp.chunk_cat.default: _fsdp_collectives.chunk_cat,
 }
 """Ops that PyTorch writes in Python, of ops that are known."""
-_SENDING = ("foreach_all_gather", "foreach_all_gather_copy_out", "foreach_reduce")
+_GATHERING = ("foreach_all_gather", "foreach_all_gather_copy_out")
 _GROUP = sharding.FSDPParamGroup
 
 
@@ -58,9 +59,12 @@ def meshes(watch: Watch) -> Iterator[None]:
         with ExitStack() as stack:
             stack.enter_context(_real_numbers(watch))
             for owner, answers in (
-                (sharding, {name: _sends(watch, getattr(sharding, name)) for name in _SENDING}),
+                (sharding, {name: _sends(watch, getattr(sharding, name)) for name in _GATHERING}),
+                (sharding, {"foreach_reduce": _reduces(watch)}),
                 (ShardingPropagator, {"_propagate_tensor_meta_non_cached": _shapes(watch)}),
-                (FSDPParam, {"reset_sharded_param": _reset}),
+                (FSDPParam, {"reset_sharded_param": _reset, "_init_sharded_param": _divided(watch)}),
+                (beginning, {"_move_states_to_device": _moved(watch)}),
+                (_GROUP, {"_validate_no_meta_params": _with_memory(watch)}),
                 (torch.UntypedStorage, {"resize_": _resized(watch)}),
                 (FullyShardedDataParallel, {"__init__": _refused("FullyShardedDataParallel", "use fully_shard")}),
                 (_GROUP, {"set_symm_mem": _refused("set_symm_mem", "leave it out")}),
@@ -75,11 +79,11 @@ def meshes(watch: Watch) -> Iterator[None]:
 @context
 def _real_numbers(watch: Watch) -> Iterator[None]:
     """Let meshes be made of real tensors, without the modes of a prediction."""
-    own = {name: member for name, member in vars(DeviceMesh).items() if _runs(member)}
+    own = {name: member for name, member in vars(DeviceMesh).items() if _runs(member) and name != "__init__"}
     try:
         for name, member in own.items():
             setattr(DeviceMesh, name, _outside(member))
-        with patched(DeviceMesh, {"__init__": _mesh(watch, DeviceMesh.__init__)}):
+        with patched(DeviceMesh, {"__init__": _mesh(watch)}):
             yield
     finally:
         for name, member in own.items():
@@ -104,7 +108,9 @@ def _outside(member: Any) -> Any:
     return call
 
 
-def _mesh(watch: Watch, own: Callable[..., None]) -> Callable[..., None]:
+def _mesh(watch: Watch) -> Callable[..., None]:
+    own = _outside(_own_mesh)
+
     def make(mesh: DeviceMesh, device_type: str, ranks: Any = None, **kwargs: Any) -> None:
         if isinstance(ranks, FakeTensor):
             raise NotOfferedError(
@@ -142,6 +148,20 @@ def _sends(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _reduces(watch: Watch) -> Callable[..., Any]:
+    """The function of ``fully_shard`` that sends gradients; those that come back are no communication."""
+    own = _sends(watch, _fsdp_collectives.foreach_reduce)
+
+    def call(parameters: list[Any], *args: Any) -> Any:
+        found = own(parameters, *args)
+        for each in parameters:
+            if each.sharded_param.grad is not None and (held := watch.find(each.sharded_param.grad)) is not None:
+                watch.ledger.was(held, "GRADIENT")
+        return found
+
+    return call
+
+
 def _resized(watch: Watch) -> Callable[..., Any]:
     own = torch.UntypedStorage.resize_
 
@@ -153,7 +173,7 @@ def _resized(watch: Watch) -> Callable[..., Any]:
     return resize
 
 
-_own_reset = FSDPParam.reset_sharded_param
+_own_mesh, _own_reset = DeviceMesh.__init__, FSDPParam.reset_sharded_param
 
 
 def _reset(param: Any) -> None:
@@ -167,6 +187,34 @@ def _reset(param: Any) -> None:
 
 def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
+
+
+def _moved(watch: Watch) -> Callable[..., None]:
+    """``fully_shard`` leaves on ``meta`` what is there: here it lies on the CPU."""
+    own = beginning._move_states_to_device
+
+    def move(params: list, buffers: list, device: torch.device) -> None:
+        there = [[each for each in tensors if not watch.without_memory(each)] for tensors in (params, buffers)]
+        own(there[0], there[1], device)
+
+    return move
+
+
+def _divided(watch: Watch) -> Callable[..., None]:
+    own = FSDPParam._init_sharded_param
+
+    def divide(param: Any, whole: Any, device: torch.device, *args: Any) -> None:
+        own(param, whole, torch.device("cpu") if watch.without_memory(whole) else device, *args)
+
+    return divide
+
+
+def _with_memory(watch: Watch) -> Callable[..., None]:
+    def check(group: Any) -> None:
+        if names := [each._param_fqn for each in group.fsdp_params if watch.without_memory(each.sharded_param)]:
+            raise RuntimeError(f"fully_shard: {names} are still on meta: call to_empty(device=...) before training")
+
+    return check
 
 
 def _refused(name: str, instead: str) -> Callable[..., None]:

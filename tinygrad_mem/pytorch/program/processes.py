@@ -28,11 +28,15 @@ from .mesh import PYTHON, meshes
 if TYPE_CHECKING:
     from .watch import Watch
 
-_REDUCING = ("allreduce", "reduce_scatter_single", "_reduce_scatter_base")  # the name differs between versions
-_NAMESPACES = ("c10d", "_c10d_functional")
+_REDUCING = [  # what it is called differs between versions
+    name for name in ("allreduce", "reduce_scatter_single", "_reduce_scatter_base") if hasattr(dist.ProcessGroup, name)
+]
+_NAMESPACES = ("c10d", "_c10d_functional", "_dtensor")
 _EMPTY = torch.ops.aten.empty.memory_format
 _LEFT_OUT = ("find_unused_parameters", "static_graph", "mixed_precision", "delay_all_reduce_named_params", "batched_grad_copy")
 _NCCL = "torch.distributed: what NCCL and CUDA take for each process lies outside of PyTorch's allocator, and is not counted"
+
+_ALONE = "the program did not call torch.distributed.init_process_group: it was predicted as one that is alone"
 
 
 class Processes:
@@ -44,7 +48,7 @@ class Processes:
 
     def __init__(self, watch: Watch, rank: int, world_size: int) -> None:
         self._watch, self._rank, self._size = watch, rank, world_size
-        self.rebuilding = False
+        self.rebuilding = self._met = False
         self._collectives = Collectives(watch)
 
     def op(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -74,14 +78,7 @@ class Processes:
             for owner, answers in (
                 (groups, {"rendezvous": self._meeting, "_new_process_group_helper": self._group}),
                 (groups, {"_get_default_timeout": lambda backend: groups.default_pg_timeout}),
-                (
-                    dist.ProcessGroup,
-                    {
-                        name: self._told(getattr(dist.ProcessGroup, name))
-                        for name in _REDUCING
-                        if hasattr(dist.ProcessGroup, name)
-                    },
-                ),
+                (dist.ProcessGroup, {name: self._told(getattr(dist.ProcessGroup, name)) for name in _REDUCING}),
                 (Reducer, {"_rebuild_buckets": self._rebuilt(Reducer._rebuild_buckets)}),
                 (DistributedDataParallel, {"__init__": self._data_parallel()}),
                 (DistributedDataParallel, {"register_comm_hook": _hook}),
@@ -92,6 +89,8 @@ class Processes:
             try:
                 os.environ.update({name: str(number) for name, number in told.items()})
                 yield
+                if not self._met:
+                    self._watch.note(_ALONE)
             finally:
                 for name, value in before.items():
                     os.environ.pop(name, None)
@@ -101,6 +100,7 @@ class Processes:
 
     def _meeting(self, *args: Any, **kwargs: Any) -> Iterator[tuple]:
         """The answer of the meeting of all processes: which of them this one is."""
+        self._met = True
         self._watch.note(_NCCL)
         return iter([(FakeStore(), self._rank, self._size)])
 

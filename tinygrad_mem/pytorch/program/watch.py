@@ -99,6 +99,7 @@ class Watch(TorchDispatchMode):
         self._results = Results(fake)
         self.in_place = AutogradWrites(self._born)
         self._collections = gc.get_stats()
+        self._without: set[int] = set()  # storages that the program made on ``meta``, by the same address
         self._held: dict[int, tuple[weakref.ref, HeldBlock | None]] = {}  # by the storage's address in C++
         self._nodes: dict[int, Any] = {}  # the nodes in whose backward storages were made
 
@@ -224,6 +225,14 @@ class Watch(TorchDispatchMode):
             entry = self._held.get(tensor.untyped_storage()._cdata)
         return entry[1] if entry is not None else None
 
+    def without_memory(self, tensor: torch.Tensor, made: bool = False) -> bool:
+        """True if the program made a tensor on ``meta``; ``made``: it did so now."""
+        with torch._C.DisableTorchFunction():
+            key = self.local(tensor).untyped_storage()._cdata
+        if made:
+            self._without.add(key)
+        return key in self._without
+
     def found(self, values: Any) -> None:
         """Count the storages of tensors that were made while this mode was off."""
         with torch._C.DisableTorchFunction():
@@ -268,7 +277,7 @@ class Watch(TorchDispatchMode):
 
     def _see(self, func: Any, args: tuple, made: Any) -> None:
         """Count the storages that an op made."""
-        new = [made] if isinstance(made, FakeTensor) else [t for t in _flat(made) if isinstance(t, FakeTensor)]
+        new = [made] if isinstance(made, FakeTensor) else _tensors(made)
         for tensor in new:
             if tensor.layout is not torch.strided:
                 raise NotOfferedError(
@@ -285,6 +294,8 @@ class Watch(TorchDispatchMode):
             place = self.places.here(_name(func))
             held = self._malloc(size, place, self.role or self._role(place.phase, args))
         self._hold(storage, held)
+        if self._without and not _on_gpu(tensor) and any(map(self.without_memory, _tensors(args))):
+            self._without.add(storage._cdata)
 
     def _hold(self, storage: Any, held: HeldBlock | None) -> None:
         key = storage._cdata
@@ -296,6 +307,7 @@ class Watch(TorchDispatchMode):
         _, held = self._held.pop(key, (None, None))
         self.numbers.forget(key)
         self._nodes.pop(key, None)
+        self._without.discard(key)
         if held is not None:
             self.ledger.free(held, self.places.here())
 
@@ -303,7 +315,7 @@ class Watch(TorchDispatchMode):
         """An input depends on nothing that is trained."""
         if phase not in ("user", "data"):
             return "TEMPORARY"
-        held = [self.find(t) for t in _flat(args) if isinstance(t, FakeTensor)]
+        held = map(self.find, _tensors(args))
         return "INPUT" if all(h is None or h.role == "INPUT" for h in held) else "TEMPORARY"
 
     def resized(self, storage: Any, tensor: torch.Tensor | None = None) -> None:
@@ -363,6 +375,10 @@ class Watch(TorchDispatchMode):
 def _on_gpu(value: Any) -> bool:
     place = value.fake_device if isinstance(value, FakeTensor) else value
     return isinstance(place, torch.device) and place.type != "cpu"
+
+
+def _tensors(values: Any) -> list[FakeTensor]:
+    return [value for value in _flat(values) if isinstance(value, FakeTensor)]
 
 
 def _flat(values: Any) -> list[Any]:
