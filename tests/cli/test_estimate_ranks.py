@@ -184,9 +184,12 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path):
             "--rank is for functions of PyTorch: of other networks, each different rank",
         ),
         ((f"{tmp_path / 'net.py'}:Net", "--ranks", "2", "--input", "3"), "--ranks is for a function that calls init_process_"),
-        ((f"{tmp_path / 'net.py'}:Net", "--rank", "2"), "--rank is one of several: give --ranks too"),
+        ((f"{tmp_path / 'net.py'}:Net", "--rank", "2"), "--rank 2 is none of --ranks 1: they begin with 0"),
         ((f"{tmp_path / 'net.py'}:Net", "--ranks", "2", "--rank", "2"), "--rank 2 is none of --ranks 2: they begin with 0"),
-        ((f"{tmp_path / 'net.py'}:Net", "--ranks", "2", "--zero", "1"), "a PyTorch function says itself what is divided"),
+        (
+            (f"{tmp_path / 'net.py'}:Net", "--ranks", "2", "--zero", "1"),
+            "--zero is for networks of tinygrad_mem; write it in a",
+        ),
         ((f"{tmp_path / 'net.py'}:Net", "--ranks", "2", "--advise"), "--advise is for a program that is alone: leave --ranks"),
     ):
         done = inside.run("estimate", *arguments)
