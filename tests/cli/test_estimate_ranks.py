@@ -181,7 +181,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path):
         (("lenet", "--picture", "a.png"), "--context and --picture are for several ranks: give --ranks too"),
         (
             ("lenet", "--ranks", "2", "--rank", "1"),
-            "--rank is for functions of PyTorch: of other networks, each different rank",
+            "--advise and --rank are for programs of PyTorch, and lenet is none",
         ),
         ((f"{tmp_path / 'net.py'}:Net", "--ranks", "2", "--input", "3"), "--ranks is for a function that calls init_process_"),
         ((f"{tmp_path / 'net.py'}:Net", "--rank", "2"), "--rank 2 is none of --ranks 1: they begin with 0"),

@@ -103,16 +103,13 @@ def run(
         DeviceError: ``device`` is neither ``cpu`` nor ``cuda``, or CuPy is not installed, which ``cuda`` needs.
     """
     if is_torch(network):
-        ours = {"recompute": recompute, "master_weights": master_weights, "quantize": quantize, "paged": paged, "tile": tile}
-        over = {"zero": zero, "picture": picture, "tensor": tensor > 1, "pipeline": pipeline > 1, "context": context > 1}
-        _refuse_for_torch(**ours, **over, offload=offload)
+        ours = {"master_weights": master_weights, "quantize": quantize, "paged": paged, "tile": tile, "zero": zero}
+        over = {"tensor": tensor > 1, "pipeline": pipeline > 1, "context": context > 1}
+        _refuse_for_torch(recompute=recompute, offload=offload, picture=picture, **ours, **over)
         made = (network, sample, tokens, batch_size, optimizer, precision, accumulate, lora, checkpoint, device or "cuda")
-        asked = Asked(*made, (rank, ranks or 1) if rank or ranks else None)
-        return estimate_torch.run(asked, budget, gpu, advise, as_json)
-    if rank:
-        raise ArgumentError("--rank is for functions of PyTorch: of other networks, each different rank is shown")
-    if gpu is not None or checkpoint or advise:
-        raise ArgumentError(f"--gpu, --checkpoint and --advise are for programs of PyTorch, and {network} is none")
+        return estimate_torch.run(Asked(*made, (rank, ranks or 1) if rank or ranks else None), budget, gpu, advise, as_json)
+    if gpu is not None or checkpoint or advise or rank:
+        raise ArgumentError(f"--gpu, --checkpoint, --advise and --rank are for programs of PyTorch, and {network} is none")
     if ranks is not None:
         _refuse_for_ranks(lora=lora, paged=paged, offload=offload, tile=tile)
     if offload and recompute is None and tile is None:
@@ -135,8 +132,7 @@ def run(
             raise ArgumentError(f"--tile is for models such as llama-3.1-8b, or of a config.json, and {network} is none")
         named = named.with_own_loss(tile)
     if recompute is not None:
-        how = int(recompute) if recompute.isdecimal() else recompute
-        named = replace(named, make=partial(_recomputed, named.make, how))
+        named = replace(named, make=partial(_recomputed, named.make, recompute))
     if ranks is not None:
         asked = estimate_ranks.Several(network, named, batch_size, rule, precision, accumulate, device or "cpu", ranks, zero)
         return estimate_ranks.run(asked, room, picture, as_json)
@@ -175,9 +171,9 @@ def _is_in_backward(optimizer: str, ranks: int | None, accumulate: int, precisio
     return optimizer in IN_BACKWARD
 
 
-def _recomputed(make: Callable[[], Any], how: str | int) -> Any:
+def _recomputed(make: Callable[[], Any], how: str) -> Any:
     """The network that ``make`` makes, with its chains of blocks in segments."""
-    return checkpoint_blocks(make(), how)
+    return checkpoint_blocks(make(), int(how) if how.isdecimal() else how)
 
 
 def _estimate(
