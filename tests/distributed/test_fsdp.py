@@ -143,3 +143,41 @@ def test_offload_from_a_gpu(monkeypatch: pytest.MonkeyPatch, gpu_pool: Any, pinn
     half = fully_shard(nn.Linear(2, 3).cuda(), mp_policy=MixedPrecisionPolicy(tm.float16), offload_policy=CPUOffloadPolicy())
     half(tm.ones(1, 2, device="cuda")).sum().backward()
     np.testing.assert_array_equal(half.weight.grad.numpy(), np.ones((3, 2)))
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+def test_offloaded_bytes_of_a_rank_by_a_formula(ranks: int):
+    """The device has two gathered units, two gradients and this rank's part of one, the layers' inputs, the loss, its gradient.
+
+    The host has this rank's part of all parameters, gradients and optimizer states.
+    """
+    width, layers = 512, 5
+    whole, part, line = 4 * width * width, 4 * width * width // ranks, 4 * width
+    found = []
+
+    def run() -> None:
+        dist.init_process_group()
+        policy = {"offload_policy": CPUOffloadPolicy()}
+        with memory.Track(tm.device("cpu").host()) as track:
+            model = nn.Sequential(*[fully_shard(nn.Linear(width, width, bias=False), **policy) for _ in range(layers)])
+            fully_shard(model, **policy)
+            optimizer = tm.optim.Adam(model.parameters())
+            x = tm.zeros(1, width)
+            memory.mark("training")
+            for _ in range(2):
+                model(x).sum().backward()
+                memory.mark("backward ends")
+                optimizer.step()
+                optimizer.zero_grad()
+        found.append(track)
+
+    said = memory.predict(run, world_size=ranks)
+    time, begins = said.timeline(), said.marks[0].index
+    assert time.used[np.searchsorted(time.event, begins) :].max() == 4 * whole + part + layers * line + 2 * 512
+    assert said.by_category("backward ends") == {Category.INPUT: line}
+    assert found[0].by_category("backward ends") == {
+        Category.PARAMETER: layers * part,
+        Category.GRADIENT: layers * part,
+        Category.OPTIMIZER_STATE: 2 * layers * part,
+    }
+    assert found[0].peak == 4 * layers * part

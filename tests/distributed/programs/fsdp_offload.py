@@ -141,7 +141,7 @@ def peak_on_the_device():
         first, last = np.searchsorted(line.event, [at["step 1"], at["end"]], "right")
         return int(line.used[first - 1 : last].max())
 
-    for layers in (4, 6):  # two gathered units, two gradients, this rank's part of one; inputs, a gradient before and behind
+    for layers in (4, 6):  # two gathered units, two gradients, this rank's part of one, inputs, the loss, its gradient
         found = most(exact(lambda: run(layers)))  # noqa: B023
         assert found == 4 * whole + rounded(whole // SIZE) + (layers + 2) * 512
 
