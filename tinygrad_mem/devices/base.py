@@ -55,8 +55,10 @@ class device:
 
     def __new__(cls, type: str | device = "cpu", index: int | None = None) -> device:
         if isinstance(type, device):
-            own = scope.local.dry in (None, type.host_of) or (type.type == "meta" and not isinstance(type.type, DryName))
-            return type if own else scope.local.dry
+            dry = scope.local.dry
+            if dry is None or dry is type.host_of or (type.type == "meta" and not isinstance(type.type, DryName)):
+                return type
+            return dry
         if not isinstance(type, str):
             raise ArgumentTypeError(f"device: expected a name such as 'cpu' or 'cuda:0', found {type!r}")
         kind, _, number = type.partition(":")
