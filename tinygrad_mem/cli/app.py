@@ -317,6 +317,20 @@ def plan(
 
 
 @app.command()
+def explore(
+    network: Annotated[
+        str, typer.Argument(help="a name such as resnet50 or gpt2, or your own: module:Class, file.py:Class")
+    ] = ("resnet20"),
+    sample: Sample = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="of the page's address; 0: one that is free")] = 0,
+    browser: Annotated[bool, typer.Option(help="open the page in the browser")] = True,
+    traceback: Traceback = False,
+) -> None:
+    """Change a training step by hand on a page of this machine; its predicted memory follows each change."""
+    _run("explore", locals())
+
+
+@app.command()
 def clinic(
     case: Annotated[str | None, typer.Argument(help="one of the cases; without it, they are listed")] = None,
     answer: Annotated[bool, typer.Option("--answer", help="show the answer at once")] = False,

@@ -1,0 +1,128 @@
+"""A setting of a training step, and its prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from typing import Any
+
+from .. import memory
+from ..errors import ArgumentError
+from ..memory import Track
+from ..models.precision import Step
+from ..recompute import checkpoint_blocks
+from ..techniques import optimizer_in_backward, save_on_cpu
+
+PRECISIONS = ("float32", "autocast", "half", "float16", "bfloat16", "float64")
+RECOMPUTE = ("none", "sqrt", "every-block")
+DEVICES = ("cpu", "cuda")
+MOST = 4096
+"""The largest batch."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the page can change. The names are those of ``estimate``'s options.
+
+    Attributes:
+        sample: the shape of one sample, or "" for the network's own.
+        accumulate: the parts of a batch.
+        offload: what the forward pass saves waits in host memory.
+        budget: bytes, such as "8 GiB"; "" for none.
+    """
+
+    network: str = "resnet20"
+    batch_size: int = 32
+    sample: str = ""
+    optimizer: str = "momentum"
+    precision: str = "float32"
+    recompute: str = "none"
+    accumulate: int = 1
+    offload: bool = False
+    device: str = "cpu"
+    budget: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Setting:
+        """The setting in the query of an address.
+
+        Raises:
+            ArgumentError: a name or a value that there is not.
+        """
+        kinds = {each.name: type(each.default) for each in fields(cls)}
+        unknown = set(given) - set(kinds)
+        if unknown:
+            raise ArgumentError(f"there is no setting {', '.join(sorted(unknown))}: there are {', '.join(kinds)}")
+        made = cls(**{name: _value(name, kinds[name], text) for name, text in given.items()})
+        for name, known in (("precision", PRECISIONS), ("recompute", RECOMPUTE), ("device", DEVICES)):
+            if getattr(made, name) not in known:
+                raise ArgumentError(f"{name} is one of {', '.join(known)}; found {getattr(made, name)!r}")
+        if not 1 <= made.batch_size <= MOST or not 1 <= made.accumulate <= made.batch_size:
+            raise ArgumentError(f"a batch has 1 to {MOST} samples, and as many parts or fewer")
+        if made.batch_size % made.accumulate:
+            raise ArgumentError(f"{made.accumulate} parts do not divide a batch of {made.batch_size}")
+        return made
+
+    def command(self) -> str:
+        """The command line that says the same, but for offload, which is a line of code."""
+        said = {name: value for name, value in asdict(self).items() if value != getattr(Setting, name) and name != "offload"}
+        network = said.pop("network", self.network)
+        names = {"sample": "input"}
+        options = [f"--{names.get(name, name.replace('_', '-'))} {_quoted(value)}" for name, value in said.items()]
+        return " ".join(["python -m tinygrad_mem estimate", network, *options])
+
+    def code(self) -> str:
+        """The lines of a training script that this setting needs, beside the plain step."""
+        lines = [
+            f'checkpoint_blocks(model, "{self.recompute}")' if self.recompute != "none" else "",
+            "with torch.autocast(device): ..." if self.precision == "autocast" else "",
+            "with autograd.graph.save_on_cpu(): ...  # around the forward pass" if self.offload else "",
+            f"techniques.accumulate(model, optimizer, {self.accumulate})" if self.accumulate > 1 else "",
+        ]
+        return "\n".join(filter(None, lines))
+
+
+def _value(name: str, kind: type, text: str) -> Any:
+    if kind is bool:
+        return text in ("true", "1", "on")
+    if kind is int and not text.isdecimal():
+        raise ArgumentError(f"{name} is a whole number, found {text!r}")
+    return kind(text)
+
+
+def _quoted(value: object) -> str:
+    return f"'{value}'" if " " in str(value) else str(value)
+
+
+def predict(setting: Setting, named: Any, rule: Any, in_backward: bool) -> Track:
+    """The track of two training steps of the network ``named``, with the optimizer that ``rule`` makes."""
+    if setting.recompute != "none":
+        named = replace(named, make=partial(_recomputed, named.make, setting.recompute))
+
+    def steps() -> None:
+        step = Step(setting.precision, "cuda")  # loss scaling as on a GPU
+        model: Any = step.make(named.make)
+        update = rule(model.parameters(), **step.options)
+        if in_backward:
+            optimizer_in_backward(update)
+        if setting.offload:
+            _offload(model)
+        step.train(model, update, named, setting.batch_size, setting.accumulate)
+
+    return memory.predict(steps, like=setting.device)
+
+
+def _recomputed(make: Any, how: str) -> Any:
+    return checkpoint_blocks(make(), how)
+
+
+def _offload(model: Any) -> None:
+    """Let the model's forward run with what it saves on the host."""
+    own = model.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        with save_on_cpu(pin_memory=True):
+            return own(*args, **kwargs)
+
+    model.forward = forward
