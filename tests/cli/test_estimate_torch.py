@@ -238,7 +238,7 @@ def test_no_flag_says_whose_it_is(files: Path, monkeypatch: pytest.MonkeyPatch):
         (["train.py:run", "--lora", "4"], "--lora 4 cannot change it"),
         (["train.py:nothing", "--input", "3"], "train.py:nothing makes a NoneType"),
         (["train.py:Net", "--input", "3x8x8", "--checkpoint"], "are for hf:config.json"),
-        (["train.py:Net", "--input", "3x8x8", "--optimizer", "adam8bit"], "adam8bit is not one of torch.optim"),
+        (["train.py:Net", "--input", "3x8x8", "--optimizer", "adam8bit"], "adam8bit is not for programs of PyTorch"),
         (["train.py:Net", "--input", "3x8x8", "--precision", "half"], "for PyTorch there are float32, bfloat16"),
         (["train.py:Net", "--input", "3x8x8", "--recompute", "sqrt"], "--recompute is for networks of tinygrad_mem"),
         (["train.py:Net", "--input", "3x8x8", "--accumulate", "3"], "--accumulate 3 does not divide"),

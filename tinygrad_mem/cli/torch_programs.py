@@ -200,7 +200,7 @@ def _check(asked: Asked, hugging: bool, steps: bool) -> None:
         raise ArgumentError("--lora and --checkpoint are for hf:config.json; write them in a function, and name it instead")
     if asked.optimizer not in _OPTIMIZERS:
         raise ArgumentError(
-            f"--optimizer {asked.optimizer} is not one of torch.optim: there are {', '.join(_OPTIMIZERS)}. "
+            f"--optimizer {asked.optimizer} is not for programs of PyTorch: there are {', '.join(_OPTIMIZERS)}. "
             "For another, write a function that trains, and name it instead"
         )
     if asked.precision in ("half", "float64"):
