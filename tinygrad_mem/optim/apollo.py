@@ -30,8 +30,8 @@ class APOLLO(Projected):
     last u), half precision takes as many. P is made again from its seed in each step. A 4096 x 4096 matrix of rank 128 needs 4
     MiB; with Adam it needs 128. Parameters that are no matrices, or have no more than ``rank`` rows or columns, need what AdamW
     keeps. A step takes a workspace of ``4 * (rank * n + 2 * rank * m + 3 * m + 1)`` bytes, with ``"tensor"`` of
-    ``4 * (rank * n + 2 * rank * m + 4)``. A gradient of half precision, or one that is not contiguous, is copied:
-    ``4 * n * m`` bytes.
+    ``4 * (rank * n + 2 * rank * m + 4)``. A gradient of half precision, or one that is not contiguous, is copied in
+    parts of ``4 * n * min(m, 1024)`` bytes.
 
     Price: random numbers for P and a thin product a step, and two more passes over the gradient. The steps follow the gradient,
     with fewer scales than Adam's.

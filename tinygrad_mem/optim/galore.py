@@ -7,7 +7,7 @@ from typing import Any
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import arithmetic
-from .projected import MOMENTS, Group, Projected, is_plain, is_projected
+from .projected import MOMENTS, Group, Projected, is_plain, is_projected, tiles
 from .state import StateArray, check_rates, not_negative, options
 
 __all__ = ("GaLore",)
@@ -25,8 +25,8 @@ class GaLore(Projected):
     have no more than ``rank`` rows or columns, need what AdamW keeps.
     A step takes a workspace of ``8 * rank * m`` bytes, and one with a new P another ``4 * (n * n + n + n * m)`` for the results
     of the SVD, for 4096 x 4096 another 128 MiB. LAPACK's own copies come on top: see ``kernels/uncounted.py``. On a GPU the SVD
-    runs on the host, and takes nothing of the GPU's memory. A gradient of half precision is copied, ``4 * n * m`` bytes, and so
-    is any gradient if it or the parameter is not contiguous.
+    runs on the host, and takes nothing of the GPU's memory. A gradient of half precision is copied, and so is any
+    gradient if it or the parameter is not contiguous: for an SVD ``4 * n * m`` bytes, else ``4 * n * min(m, 1024)``.
 
     Price: an SVD of each matrix every ``update_proj_gap`` steps, and three thin products a step.
 
@@ -78,11 +78,18 @@ class GaLore(Projected):
         results = device.kernels.left_vectors_workspace((n, m), wide) // wide.itemsize if due else 0
         return rooms | ({"svd": (results,)} if results else {})
 
+    def copied(self, shape: tuple[int, ...], due: bool) -> tuple[int]:
+        return (shape[0] * shape[1],) if due else super().copied(shape, due)
+
     def reads(self, p: Any, g: Any, wide: Any) -> bool:
         return is_plain(g, wide) and (p is None or is_plain(p, wide))
 
     def projection(self, device: Device, group: Group, g: Any, state: Group, room: Group, t: int, due: bool) -> Any:
         kept = state["projection"].array
+        if due and "copy" in room:
+            ((_, whole),) = tiles(room, g)
+            device.kernels.copy(g, out=whole)
+            g = whole
         if due:
             device.kernels.left_vectors(g, room.get("svd"), out=kept)
         return kept.T
@@ -91,10 +98,10 @@ class GaLore(Projected):
         kernels, lr, direction = device.kernels, float(group["lr"]), room["direction"]
         shrink = 1 - lr * group["weight_decay"]
         kernels.multiply(direction, lr * group["scale"], out=direction)
+        for columns, tile in tiles(room, p):
+            _product(kernels.matmul, projection.T, direction[:, columns], tile, None)
+            kernels.scaled_step(p[:, columns], tile, None, -1.0, shrink)
         if "copy" in room:
-            step = room["copy"] if room["copy"].shape == p.shape else room["copy"].T
-            _product(kernels.matmul, projection.T, direction, step, None)
-            kernels.scaled_step(p, step, None, -1.0, shrink)
             return
         if shrink != 1:
             kernels.multiply(p, shrink, out=p)

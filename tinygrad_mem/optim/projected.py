@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ..autograd.tensor import Tensor
@@ -15,6 +16,8 @@ from .state import StateArray, bytes_of, cut, has_master, tick
 Group = dict[str, Any]
 """Values by their names: a group's options, a parameter's state, arrays of the workspace."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
+_TILE = 1024
+"""Columns of a gradient that are copied at a time, where products cannot read it."""
 
 
 class Projected(Optimizer):
@@ -47,15 +50,21 @@ class Projected(Optimizer):
         """True if products can take the gradient, and write the parameter, where they are."""
         return is_plain(g, wide)
 
+    def copied(self, shape: tuple[int, ...], due: bool) -> tuple[int]:
+        """The size of the copy of a gradient that products cannot read, in numbers: some columns at a time."""
+        n, m = sorted(shape)
+        return (n * min(m, _TILE),)
+
     def workspace(self, device: Device, group: dict[str, Any], p: Tensor) -> int:
         if not is_projected(group, p):
             return 0
         state, wide = self.state.get(p, {}), arithmetic(p.dtype)
         first = any(state.get(name) is None for name in self.arrays)
-        shapes = self.rooms(device, group, p.array.shape, wide, _is_due(group, first, state.get("step", 0)))
+        due = _is_due(group, first, state.get("step", 0))
+        shapes = self.rooms(device, group, p.array.shape, wide, due)
         assert isinstance(p._grad, Tensor)
         written = None if has_master(group, p) else p.array
-        copied = [] if self.reads(written, p._grad.array, wide) else [p.array.shape]
+        copied = [] if self.reads(written, p._grad.array, wide) else [self.copied(p.array.shape, due)]
         return bytes_of(wide, *shapes.values(), *copied)
 
     def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
@@ -68,14 +77,15 @@ class Projected(Optimizer):
         due, turned = _is_due(group, first, t - 1), p.shape[0] > p.shape[1]
         shapes = self.rooms(device, group, p.shape, m.dtype, due)
         if not self.reads(p, g, m.dtype):
-            shapes["copy"] = p.shape
+            shapes["copy"] = self.copied(p.shape, due)
         room = dict(zip(shapes, cut(self.work, m.dtype, *shapes.values()), strict=True))
-        if "copy" in room:
-            device.kernels.copy(g, out=room["copy"])
-        matrix = room.get("copy", g)
-        p, g, matrix = (a.T if turned else a for a in (p, g, matrix))
-        projection = self.projection(device, group, matrix, state, room, t, due)
-        device.kernels.matmul(projection, matrix, None, out=room["gradient"])
+        p, g = (a.T if turned else a for a in (p, g))
+        projection = self.projection(device, group, g, state, room, t, due)
+        if "copy" not in room:
+            device.kernels.matmul(projection, g, None, out=room["gradient"])
+        for columns, tile in tiles(room, g):
+            device.kernels.copy(g[:, columns], out=tile)
+            device.kernels.matmul(projection, tile, None, out=room["gradient"][:, columns])
         device.kernels.fill(0, out=room["direction"])
         adamw_update(device, room["direction"], room["gradient"], m, v, 1.0, 0.0, *rates)  # minus Adam's step
         self.move(device, group, p, g, projection, state, room)
@@ -87,6 +97,17 @@ class Projected(Optimizer):
     def move(self, device: Device, group: Group, p: Any, g: Any, projection: Any, state: Group, room: Group) -> None:
         """Update ``p``, of (n, m), by the direction in the room, of (rank, m)."""
         raise NotImplementedError
+
+
+def tiles(room: Group, matrix: Any) -> Iterator[tuple[slice, Any]]:
+    """(columns, room for them) of a matrix, as many at a time as ``copy`` has room for, in its order; none without it."""
+    n, m = matrix.shape
+    width = room["copy"].size // n if "copy" in room else m
+    for j in range(0, m if "copy" in room else 0, width):
+        columns = slice(j, min(j + width, m))
+        count = columns.stop - j
+        part = room["copy"][: n * count]
+        yield columns, part.reshape(count, n).T if matrix.strides[0] < matrix.strides[1] else part.reshape(n, count)
 
 
 def is_projected(group: dict[str, Any], p: Any) -> bool:
