@@ -176,6 +176,16 @@ def test_the_page_has_every_claim_once_and_the_most_wrong_first():
     assert off == sorted(off, reverse=True)
 
 
+def test_the_readme_has_the_page_s_numbers():
+    summary = page.PATH.read_text(encoding="utf-8").splitlines()[2]
+    readme = " ".join((page.PATH.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    found = re.search(
+        r"claims` finds (\d+) published figures .*?: (\d+) are reproduced, (\d+) are explained .*?, (\d+) are refuted", readme
+    )
+    assert found is not None
+    assert list(found.groups()) == re.findall(r"\d+", summary)
+
+
 @pytest.mark.parametrize("claim", CLAIMS.values(), ids=lambda claim: claim.name)
 def test_records_are_whole(claim: Claim):
     assert re.fullmatch(r"[a-z0-9-]+", claim.name)
