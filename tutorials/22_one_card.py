@@ -68,9 +68,7 @@ def train(
         model = make(config, **how)
         if recompute:
             checkpoint_blocks(model, "every-block")
-        for module in model.modules():
-            if hasattr(module, "tile"):
-                module.tile = tile
+        model.in_tiles(tile)
         trained = [p for p in model.parameters() if p.requires_grad]
         optimizer = rule(trained)
         x = tm.randint(0, config.vocab_size, (1, tokens))

@@ -201,19 +201,12 @@ def test_the_bytes_of_experts_do_not_depend_on_the_choice():
     assert memory.predict(step, False).peak == memory.predict(step, True).peak
 
 
-def in_tiles(model: LanguageModel, tile: int | None) -> LanguageModel:
-    for module in model.modules():
-        if hasattr(module, "tile"):
-            module.tile = tile
-    return model
-
-
 @pytest.mark.parametrize("case", ["qwen3", "gemma2", "phi3", "mixtral"])
 def test_the_loss_and_its_gradients_in_tiles_are_the_same(case: str):
     model, ids = both(case)[0].train(), tm.tensor(tokens(2, 12))
     found = []
     for tile in (None, 5):
-        loss = in_tiles(model, tile).loss(ids, ids)
+        loss = model.in_tiles(tile).loss(ids, ids)
         found.append([loss.detach().numpy(), *(g.numpy() for g in tm.autograd.grad(loss, list(model.parameters())))])
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12 * np.abs(a).max())
@@ -235,7 +228,8 @@ def test_blocks_in_segments_have_the_same_gradients(case: str, how: str | int):
 def long_step(case: str, tile: int | None = None, device: str = "cpu", **changes: Any) -> None:
     """A step with every block recomputed, the inputs of blocks on the host."""
     with tm.device(device):
-        model = in_tiles(checkpoint_blocks(llama(fields(case) | changes), "every-block"), tile)
+        model = llama(fields(case) | changes).in_tiles(tile)
+        checkpoint_blocks(model, "every-block")
         ids = tm.tensor(tokens(1, 32), device=device)
         with checkpoints_on_cpu(pin_memory=True):
             loss = model.loss(ids, ids)

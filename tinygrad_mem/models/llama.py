@@ -185,13 +185,21 @@ class SparseMoE(nn.Module):
     """A mixture of experts: each token goes through the few that the router chooses for it.
 
     Memory does not depend on which experts are chosen: there are as many rows if all tokens choose the same ones.
+
+    Attributes:
+        tile: as of :class:`MLP`.
     """
+
+    tile: int | None = None
 
     def __init__(self, config: Configuration, experts: int) -> None:
         super().__init__()
         self.gate, self.experts = Router(config, experts), Experts(config, experts)
 
     def forward(self, x: Tensor) -> Tensor:
+        return tiled(self._whole, x, self.tile)
+
+    def _whole(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, -2)  # N T, width
         weights, chosen = self.gate(tokens)
         chosen, order = chosen.flatten().sort(stable=True)  # rows in the order of their experts
@@ -270,6 +278,13 @@ class LanguageModel(nn.Module):
                 nn.init.normal_(parameter, 0.0, 0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
+
+    def in_tiles(self, tile: int | None) -> LanguageModel:
+        """Let MLPs, experts and the loss compute ``tile`` tokens at a time from now on. Returns the model."""
+        for module in self.modules():
+            if hasattr(module, "tile"):
+                module.tile = tile
+        return self
 
     def forward(self, tokens: Tensor, cache: Cache | None = None, last: int | None = None) -> Tensor:
         """The logits.

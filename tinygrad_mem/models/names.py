@@ -36,7 +36,8 @@ class Named:
 
     def with_own_loss(self, tile: int | None = None) -> Named:
         """The same language model as a network that returns its loss; with ``tile``, of so many tokens at a time."""
-        return replace(self, make=lambda: WithLoss(self.make(), tile), classes=0)
+        make: Any = self.make
+        return replace(self, make=lambda: WithLoss(make(), tile), classes=0)
 
     def batch(self, size: int, dtype: Any = None) -> Tensor:
         """Random samples, (size, *sample)."""
@@ -90,12 +91,9 @@ class Named:
 class WithLoss(nn.Module):
     """A language model that returns its loss, for tokens (N, T) which are their own targets."""
 
-    def __init__(self, model: nn.Module, tile: int | None) -> None:
+    def __init__(self, model: llama.LanguageModel, tile: int | None) -> None:
         super().__init__()
-        self.model = model
-        for module in model.modules():
-            if hasattr(module, "tile"):
-                module.tile = tile
+        self.model = model.in_tiles(tile)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.model.loss(tokens, tokens)
