@@ -26,6 +26,7 @@ RANKS = {
     "tips": 8,
     "clinic": 8,
     "claims": 8,
+    "explore": 8,
     "cuda": 8,
     "accelerator": 8,
     "plan": 7,
@@ -74,6 +75,8 @@ SAME_RANK = {
     ("cli", "pytorch"),
     ("cli", "clinic"),
     ("cli", "claims"),
+    ("cli", "explore"),
+    ("explore", "models"),
     ("claims", "models"),
     ("claims", "pytorch"),
     ("claims", "tips"),
@@ -88,7 +91,7 @@ SAME_RANK = {
     ("distributed", "techniques"),
     ("techniques", "recompute"),
 }  # in this direction only
-PUBLIC_FACE = ("claims", "cli", "clinic", "models", "tips")  # they are users: ``from .. import nn`` is theirs
+PUBLIC_FACE = ("claims", "cli", "clinic", "explore", "models", "tips")  # they are users: ``from .. import nn`` is theirs
 LONGEST_FILE, LONGEST_FUNCTION = 420, 80
 LONG_FILES: dict[str, str] = {
     "autograd/core.py": "the core is one file, to be read from top to bottom",

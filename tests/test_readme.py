@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tinygrad_mem
+from tinygrad_mem.cli.networks import OPTIMIZERS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -52,3 +53,7 @@ def test_links_lead_somewhere(link: str):
 @pytest.mark.parametrize(("file", "line"), [("CITATION.cff", r"^version: (.+)$"), ("README.md", r"^  version = \{(.+)\},$")])
 def test_a_citation_names_this_version(file: str, line: str):
     assert re.findall(line, (ROOT / file).read_text(encoding="utf-8"), re.M) == [tinygrad_mem.__version__]
+
+
+def test_the_number_of_optimizers():
+    assert f"`--optimizer` ({len(OPTIMIZERS)} of them)" in README

@@ -15,14 +15,14 @@ from tinygrad_mem.cli import explore
 from tinygrad_mem.cli.app import app
 from tinygrad_mem.errors import ArgumentError
 from tinygrad_mem.explore.server import application
-from tinygrad_mem.explore.setting import Setting
+from tinygrad_mem.explore.setting import StepSetting
 
 flask = pytest.importorskip("flask")
 
 
 @pytest.fixture(scope="module")
 def made() -> Any:
-    return application(explore._find, ["lenet", "resnet20"], list(explore.OPTIMIZERS), Setting(network="lenet"))
+    return application(explore._find, ["lenet", "resnet20"], list(explore.OPTIMIZERS), StepSetting(network="lenet"))
 
 
 def asked(made: Any, **setting: object) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ..errors import ArgumentError, needs
 from ..explore.server import application, serve
-from ..explore.setting import Setting
+from ..explore.setting import StepSetting
 from ..models.names import NETWORKS
 from .networks import IN_BACKWARD, OPTIMIZERS, network_of
 
@@ -23,7 +23,7 @@ def run(*, network: str, sample: str | None, port: int, browser: bool) -> int:
         ModuleNotFoundError: Flask is missing.
     """
     needs("flask", "explore")
-    start = Setting(network=network, sample=sample or "")
+    start = StepSetting(network=network, sample=sample or "")
     _find(start)
     names = [network, *(name for name in NETWORKS if name != network)]
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -38,7 +38,7 @@ def run(*, network: str, sample: str | None, port: int, browser: bool) -> int:
     return 0
 
 
-def _find(setting: Setting) -> tuple[Any, Any, bool]:
+def _find(setting: StepSetting) -> tuple[Any, Any, bool]:
     """The network of a setting, its optimizer, and whether this steps in backward."""
     if setting.optimizer not in OPTIMIZERS:
         raise ArgumentError(f"there is no optimizer {setting.optimizer!r}: there are {', '.join(OPTIMIZERS)}")

@@ -1,4 +1,4 @@
-"""The page's server (Flask): the page, and a prediction for each setting that it asks for."""
+"""The server of the page (Flask): a prediction for each setting that the page asks for."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..errors import TinygradMemError
 from ..memory.render import sheet
 from ..memory.render.page import asset
 from ..memory.sizes import bytes_text, parse_bytes
-from .setting import DEVICES, PRECISIONS, RECOMPUTE, Setting, predict
+from .setting import DEVICES, PRECISIONS, RECOMPUTE, StepSetting, predict
 
-Find = Callable[[Setting], tuple[Any, Any, bool]]
+Find = Callable[[StepSetting], tuple[Any, Any, bool]]
 """Finds the network of a setting, its optimizer, and whether this steps in backward."""
 
 
-def application(find: Find, networks: list[str], optimizers: list[str], start: Setting) -> Any:
+def application(find: Find, networks: list[str], optimizers: list[str], start: StepSetting) -> Any:
     """The Flask application.
 
     Args:
@@ -32,7 +32,7 @@ def application(find: Find, networks: list[str], optimizers: list[str], start: S
     choices = {"optimizer": optimizers, "precision": list(PRECISIONS), "recompute": list(RECOMPUTE), "device": list(DEVICES)}
 
     @lru_cache(64)
-    def found(setting: Setting) -> Any:
+    def found(setting: StepSetting) -> Any:
         return predict(setting, *find(setting))
 
     @made.get("/")
@@ -51,7 +51,7 @@ def application(find: Find, networks: list[str], optimizers: list[str], start: S
         try:
             given = dict(request.args)
             top = int(given.pop("top", 0))
-            setting = Setting.of(given)
+            setting = StepSetting.of(given)
             with alone:
                 track = found(setting)
             return jsonify(_answer(setting, track, max(top, track.peak)))
@@ -61,7 +61,7 @@ def application(find: Find, networks: list[str], optimizers: list[str], start: S
     return made
 
 
-def _answer(setting: Setting, track: Any, top: int) -> Mapping[str, Any]:
+def _answer(setting: StepSetting, track: Any, top: int) -> Mapping[str, Any]:
     """A prediction as the page shows it; ``top``: the highest peak of both settings."""
     reserved, categories = track.pool("end").reserved, {str(name): size for name, size in track.by_category().items()}
     words = ""

@@ -22,8 +22,8 @@ MOST = 4096
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What the page can change. The names are those of ``estimate``'s options.
+class StepSetting:
+    """The choices of the page. The names are those of ``estimate``'s options.
 
     Attributes:
         sample: the shape of one sample, or "" for the network's own.
@@ -44,7 +44,7 @@ class Setting:
     budget: str = ""
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Setting:
+    def of(cls, given: Mapping[str, str]) -> StepSetting:
         """The setting in the query of an address.
 
         Raises:
@@ -66,7 +66,9 @@ class Setting:
 
     def command(self) -> str:
         """The command line that says the same, but for offload, which is a line of code."""
-        said = {name: value for name, value in asdict(self).items() if value != getattr(Setting, name) and name != "offload"}
+        said = {
+            name: value for name, value in asdict(self).items() if value != getattr(StepSetting, name) and name != "offload"
+        }
         network = said.pop("network", self.network)
         names = {"sample": "input"}
         options = [f"--{names.get(name, name.replace('_', '-'))} {_quoted(value)}" for name, value in said.items()]
@@ -95,7 +97,7 @@ def _quoted(value: object) -> str:
     return f"'{value}'" if " " in str(value) else str(value)
 
 
-def predict(setting: Setting, named: Any, rule: Any, in_backward: bool) -> Track:
+def predict(setting: StepSetting, named: Any, rule: Any, in_backward: bool) -> Track:
     """The track of two training steps of the network ``named``, with the optimizer that ``rule`` makes."""
     if setting.recompute != "none":
         named = replace(named, make=partial(_recomputed, named.make, setting.recompute))
