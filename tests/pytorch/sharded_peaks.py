@@ -40,7 +40,7 @@ with warnings.catch_warnings():
 
 WIDTH, HIDDEN, LAYERS, BATCH = 128, 256, 3, 16
 SENDING = ("all_gather_single", "reduce_scatter_single", "all_reduce", "broadcast")
-LIMIT, TRIES = 30, 4  # seconds in which a program ends; how often it is begun
+LIMIT, TRIES = 60, 3  # seconds in which a program ends; how often it is begun
 PAUSE = 0.01  # seconds after a collective: a thread of gloo may hold its tensors a moment longer
 
 
