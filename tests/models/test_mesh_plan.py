@@ -43,7 +43,7 @@ def test_sketches_are_as_near_as_the_search_allows(fastest: MeshPlan):
                 training.step()
 
         exact = max(each.peak for each in memory.predict(run, world_size=2, ranks="all"))
-        assert abs(each.peak - exact) <= (NEAR - 1) * exact, each.setting
+        assert 0.98 * exact <= each.peak <= NEAR * exact, each.setting
 
 
 def test_the_plan_is_the_fastest_that_fits(fastest: MeshPlan):

@@ -1,8 +1,8 @@
 """``plan_mesh``: over which mesh of ranks a transformer trains fastest, if no rank may need more than a budget.
 
-Every way to divide the network is sketched first: networks of three and of four layers a stage, with few micro-batches, run on
-``meta`` as the first and the last rank. Bytes and times grow by the same amount with each layer and each micro-batch, so the
-sketch tells those of all. Then the settings run in full, as every different rank, from the fastest on, until one fits.
+Every way to divide the network is sketched first: networks of few layers a stage, with few micro-batches, run on ``meta`` as the
+first and the last rank. Bytes and times grow by the same amount with each layer and each micro-batch, so the sketch tells those
+of all. Then the settings run in full, as every different rank, from the fastest on, until one fits.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def plan_mesh(
 
 
 def _sketch(setting: Setting, size: TransformerSize, runs: Callable[..., _MeshRuns]) -> Sketch:
-    """The needs of a setting, told from three and four layers a stage, and from as few micro-batches as fill the pipeline."""
+    """The needs of a setting, told from two networks of few layers a stage, and from as few micro-batches as fill the pipeline."""
     stages, count = setting.mesh.pipeline, setting.mesh.count
     few = min(count, stages + 1)
 
@@ -200,7 +200,7 @@ def _sketch(setting: Setting, size: TransformerSize, runs: Callable[..., _MeshRu
         return small.ends(replace(setting, mesh=replace(setting.mesh, count=count)))
 
     deep = -(-size.layers // stages)
-    low = min(deep, 3)  # fewer layers gather fewer at a time
+    low = min(deep, 3 if setting.mesh.zero > 1 else 1)  # fully_shard may have three layers gathered at a time
     more = deep - low
 
     def grown(count: int) -> np.ndarray:
