@@ -1,7 +1,7 @@
 """``plan_mesh``: over which mesh of ranks a transformer trains fastest, if no rank may need more than a budget.
 
-Every way to divide the network is sketched first: networks of few layers a stage, with few micro-batches, run on ``meta`` as the
-first and the last rank. Bytes and times grow by the same amount with each layer and each micro-batch, so the sketch tells those
+Every way to divide the network is sketched first: networks of few layers a stage, with few micro-batches, run on ``meta`` as
+the first and the last rank. Bytes and times grow by the same amount with each layer and each micro-batch, so the sketch tells those
 of all. Then the settings run in full, as every different rank, from the fastest on, until one fits.
 """
 
@@ -190,7 +190,7 @@ def plan_mesh(
 
 
 def _sketch(setting: Setting, size: TransformerSize, runs: Callable[..., _MeshRuns]) -> Sketch:
-    """The needs of a setting, told from two networks of few layers a stage, and from as few micro-batches as fill the pipeline."""
+    """The needs of a setting, told from networks of few layers a stage and as few micro-batches as fill the pipeline."""
     stages, count = setting.mesh.pipeline, setting.mesh.count
     few = min(count, stages + 1)
 
