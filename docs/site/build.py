@@ -198,7 +198,8 @@ def build(
         if clinic:
             source.write("clinic.md", _clinic())
             nav.append({"Clinic": "clinic.md"})
-        pages = [place for path, place in source.places.items() if path.parent == ROOT / "docs"]
+        nav.append({"Claims": "claims.md"})
+        pages = [place for path, place in source.places.items() if path.parent == ROOT / "docs" and path.stem != "claims"]
         nav += [{"About": [*pages, "contributing.md", "changelog.md"]}, {"Reference": _reference(source)}]
         logging.getLogger("mkdocs").setLevel(logging.WARNING)
         settings = {"docs_dir": str(source.folder), "site_dir": str(made), "nav": nav, "strict": True}
