@@ -1,8 +1,8 @@
 """``plan_mesh``: over which mesh of ranks a transformer trains fastest, if no rank may need more than a budget.
 
 Every way to divide the network is sketched first: networks of few layers a stage, with few micro-batches, run on ``meta`` as
-the first and the last rank. Bytes and times grow by the same amount with each layer and each micro-batch, so the sketch tells those
-of all. Then the settings run in full, as every different rank, from the fastest on, until one fits.
+the first and the last rank. Bytes and times grow by the same amount with each layer and each micro-batch, so the sketch tells
+those of all. Then the settings run in full, as every different rank, from the fastest on, until one fits.
 """
 
 from __future__ import annotations
