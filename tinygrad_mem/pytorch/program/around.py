@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -31,6 +32,11 @@ _GRAPHED = "torch.cuda.make_graphed_callables: predicted without graphs. A graph
 _BETWEEN_GPUS = ("broadcast", "broadcast_coalesced", "gather", "reduce_add", "reduce_add_coalesced")
 _NESTED = ("nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged", "narrow", "masked_select")
 _CAUSAL = "nn.Transformer: whether a mask is causal is not known in a prediction: it was taken as causal. Pass is_causal"
+
+_ONE_SEQUENCE = (
+    "transformers: position ids were taken as those of one sequence a row. If several are packed into a row, a mask is made "
+    "too, and another attention may run"
+)
 
 
 @context
@@ -64,6 +70,10 @@ def around(watch: Watch) -> Iterator[None]:
             (getattr(torch.distributed, "distributed_c10d", None), {"rendezvous": _alone}),
         ]:
             stack.enter_context(patched(owner, replacements))
+        masks: Any = sys.modules.get("transformers.masking_utils")
+        if hasattr(masks, "find_packed_sequence_indices"):
+            found = _not_packed(watch, masks.find_packed_sequence_indices)
+            stack.enter_context(patched(masks, {"find_packed_sequence_indices": found}))
         stack.enter_context(_in_lists())
         stack.enter_context(loading(watch))
         stack.enter_context(saving(watch))
@@ -157,6 +167,20 @@ def _causal(watch: Watch, own: Callable[..., bool]) -> Callable[..., bool]:
         return True
 
     return detect
+
+
+def _not_packed(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
+    """Take position ids as not packed; transformers itself never asks fake tensors. The comparison takes its memory."""
+
+    def find(position_ids: torch.Tensor) -> Any:
+        made = own(position_ids)
+        if not isinstance(made, FakeTensor):
+            return made
+        (made[:, -1] == 0).all()
+        watch.note(_ONE_SEQUENCE)
+        return None
+
+    return find
 
 
 def _moved(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,10 +28,17 @@ class Roles:
 
     Args:
         find: the block of a tensor, ``None`` where it is on another device.
+        own: counts a real tensor that PyTorch made.
     """
 
-    def __init__(self, ledger: Ledger, places: Places, find: Callable[[torch.Tensor], HeldBlock | None]) -> None:
-        self.places = places
+    def __init__(
+        self,
+        ledger: Ledger,
+        places: Places,
+        find: Callable[[torch.Tensor], HeldBlock | None],
+        own: Callable[[torch.Tensor], None],
+    ) -> None:
+        self.places, self._own = places, own
         self._ledger, self._find = ledger, find
         self._names: dict[int, str] = {}  # address of a parameter's block -> its path
 
@@ -106,6 +113,8 @@ class Roles:
             except RuntimeError:  # freed, or not this kind of node
                 continue
             for tensor in _tensors([value]):
+                if tensor.dtype is torch.float64 and type(tensor) is torch.Tensor and not tensor.dim():
+                    self._own(tensor)  # the program's number, such as 0.5 of ``x * 0.5``: a tensor on the host
                 held = self._find(tensor)
                 if held is not None:
                     note = name.removeprefix("_saved_")

@@ -56,7 +56,7 @@ def run_program(
         device,
         Gpu.of(card, version),
     )
-    roles = Roles(ledger, places, watch.find)
+    roles = Roles(ledger, places, watch.find, watch.own)
     refused = ""
     with unchanged(), _words(places), ExitStack() as stack:
         for part in _parts(watch, roles, Card(ledger, card, capacity, watch.note)):

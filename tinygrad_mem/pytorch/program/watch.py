@@ -44,6 +44,7 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _WITHOUT_GRAD = torch._C.DispatchKey.CompositeExplicitAutograd
 _OF_OTHERS = {aten.binary_cross_entropy_with_logits.default, aten.addr.default}  # on a GPU, with temporaries
 _PYTHON = "torch_nn"  # PyTorch's own ops that are written in Python
+_BY_NUMBERS, _NUMBERS_BYTES = {aten.mul.Tensor, aten.div.Tensor}, 8
 _COUNTED = ("aten", "prim", "prims")
 _LOG_SIGMOID = aten.log_sigmoid_forward.default
 
@@ -176,9 +177,10 @@ class Watch(TorchDispatchMode):
         if found.unknown:
             self.note(f"what {_name(func)} takes beside its results is not known: {found.unknown}")
         made = as_made(made, found, args)
-        if found.peak > found.kept:
+        within = found.peak - found.kept - (_NUMBERS_BYTES if _kept_number(func, args) else 0)
+        if within > 0:
             place = self.places.here(_name(func))
-            workspace = self.ledger.malloc(found.peak - found.kept, place, "WORKSPACE")
+            workspace = self.ledger.malloc(within, place, "WORKSPACE")
             self._see(func, args, made)
             self.ledger.free(workspace, place)
         return made
@@ -364,12 +366,23 @@ class Watch(TorchDispatchMode):
             self.numbers.know(fake, tensor)
         return fake
 
-    def own(self, tensor: torch.Tensor, seen: torch.Tensor) -> None:
-        """Count a real tensor that PyTorch made for the program, as long as ``seen`` lives. NumPy's memory is not PyTorch's."""
-        storage = tensor.untyped_storage()
+    def own(self, tensor: torch.Tensor, seen: torch.Tensor | None = None) -> None:
+        """Count a real tensor that PyTorch made for the program, as long as ``seen`` lives, or it does. NumPy's memory is not
+        PyTorch's."""
+        storage, seen = tensor.untyped_storage(), tensor if seen is None else seen
+        if storage._cdata in self._held:
+            return
         if tensor.device == self.device and storage.nbytes() and storage.resizable():
             place = self.places.here("tensor")
             self._hold(seen.untyped_storage(), self.ledger.malloc(storage.nbytes(), place, self._role(place.phase, ())))
+
+
+def _kept_number(func: Any, args: tuple) -> bool:
+    """True if a number among the arguments is a tensor that the forward kept, and not one that the op makes of it."""
+    if func not in _BY_NUMBERS or not any(type(each) is float for each in args):
+        return False
+    running: Any = torch._C._current_autograd_node()
+    return running is not None and running.name() in ("MulBackward0", "DivBackward0")
 
 
 def _on_gpu(value: Any) -> bool:
