@@ -17,7 +17,7 @@ PARTS = {
     "tracker and predictions": ("memory",),
     "mixed precision": ("amp", "half"),
     "recompute, offload, the other techniques": ("recompute", "techniques"),
-    "planner, tips, command line, lessons": ("plan", "tips", "clinic", "cli", "tutorials"),
+    "planner, tips, claims, command line, lessons, site": ("plan", "tips", "clinic", "claims", "cli", "site", "tutorials"),
     "process groups and data parallel": ("distributed",),
     "failures, interrupts, threads, misuse": ("sturdy",),
     "PyTorch's allocator, snapshots and programs": ("pytorch",),

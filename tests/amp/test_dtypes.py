@@ -78,8 +78,13 @@ def test_functions_with_a_policy_are_pytorchs():
     places = (torch, torch.nn.functional, torch.linalg, torch.Tensor)
     for policies in POLICIES.values():
         unknown = {f.__name__ for f in policies if not any(hasattr(place, f.__name__) for place in places)}
-        over_ranks = {"gathered_linear", "ring_attention"}  # as linear and scaled_dot_product_attention
-        assert unknown <= {"rpow", "recurrent_layer"} | over_ranks, "Tensor.__rpow__, and what RNN, LSTM and GRU call"
+        ours = {
+            "gathered_linear",
+            "quantized_linear",
+            "ring_attention",
+            "varlen_attn",
+        }  # as linear and scaled_dot_product_attention
+        assert unknown <= {"rpow", "recurrent_layer"} | ours, "Tensor.__rpow__, and what RNN, LSTM and GRU call"
 
 
 def test_the_loss_that_does_not_fit_half_precision_is_refused_on_cuda():

@@ -227,7 +227,7 @@ def test_no_flag_says_whose_it_is(files: Path, monkeypatch: pytest.MonkeyPatch):
     ("arguments", "message"),
     [
         (["train.py:wrong"], "train.py:wrong fails at train.py:19 forward: RuntimeError: Given groups=1"),
-        (["train.py:decides"], "at train.py:50 decides: the program asks for the truth of a tensor"),
+        (["train.py:decides"], "at train.py:57 decides: the program asks for the truth of a tensor"),
         (["train.py:leaves"], "train.py:leaves ended the program"),
         (["train.py:nothing"], "asked for no memory on cuda"),
         (["train.py:number"], "train.py:number is 'int': name a class, or a function that trains"),

@@ -6,10 +6,10 @@ import re
 from functools import cache
 
 import pytest
-from rich.console import Console
+from typer.testing import CliRunner
 
 from tests.profiles import every
-from tinygrad_mem.cli import train
+from tinygrad_mem.cli.app import app
 
 SEEDS, EPOCHS = range(1 + 2 // every(2)), 3
 
@@ -17,26 +17,10 @@ SEEDS, EPOCHS = range(1 + 2 // every(2)), 3
 @cache
 def said(precision: str) -> list[str]:
     """What each seed's run prints."""
-    found = []
-    for seed in SEEDS:
-        before, train.console = train.console, Console(width=120)
-        try:
-            with train.console.capture() as text:
-                train.run(
-                    device="cpu",
-                    batch_size=64,
-                    epochs=EPOCHS,
-                    seed=seed,
-                    optimizer="adam",
-                    precision=precision,
-                    data="digits",
-                    data_dir=None,
-                    picture=None,
-                )
-        finally:
-            train.console = before
-        found.append(text.get())
-    return found
+    options = ["train", "--epochs", str(EPOCHS), "--precision", precision]
+    ran = [CliRunner().invoke(app, [*options, "--seed", str(seed)], env={"COLUMNS": "120"}) for seed in SEEDS]
+    assert all(each.exit_code == 0 for each in ran)
+    return [each.output for each in ran]
 
 
 def accuracies(precision: str) -> list[float]:

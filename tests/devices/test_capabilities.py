@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tinygrad_mem.devices import Pool, chunks
+from tinygrad_mem.errors import OutOfMemoryError
 from tinygrad_mem.kernels.numpy.fast import threads
 
 PROGRAM = """
@@ -99,3 +102,17 @@ def test_a_container_with_less_time_than_cores_has_fewer_threads(
     monkeypatch.setattr(threads.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     assert threads.cores(tmp_path / "cpu.max") == (most or 8)
     assert threads.cores(tmp_path / "missing") == 8
+
+
+def test_addresses_are_not_used_up(monkeypatch: pytest.MonkeyPatch):
+    """Neither by requests that no machine could serve, nor by many."""
+    pool = Pool("meta", reserve=False)
+    for size in (1 << 60, 1 << 61, 1 << 59):
+        assert pool.malloc(size).size == size
+    with pytest.raises(OutOfMemoryError):
+        pool.malloc((1 << 62) + 1024)
+    first, second = pool.malloc(1 << 40), pool.malloc(1 << 40)
+    assert not np.may_share_memory(first, second)
+    monkeypatch.setattr(chunks._Addresses, "_end", chunks._Addresses._huge - (1 << 20))
+    blocks = [pool.malloc(1 << 19) for _ in range(4)]
+    assert len({block.__array_interface__["data"][0] for block in blocks}) == 4

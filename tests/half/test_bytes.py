@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
 from tinygrad_mem.memory import Category
 
-SCRIPT = Path(__file__).parents[2] / "tutorials" / "published" / "sixteen_bytes.py"
-spec = importlib.util.spec_from_file_location("sixteen_bytes", SCRIPT)
-assert spec is not None
-assert spec.loader is not None
-it: Any = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(it)
+from . import costs as it
 
 # bytes of a weight, a master, both moments, a gradient
 FORMULA = {

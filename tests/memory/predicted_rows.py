@@ -384,11 +384,12 @@ def techniques_each() -> None:
     x = tm.randn(2, 4, 6, 6, requires_grad=True)
     mean = tm.zeros(4)
     techniques.inplace_abn(x * 1, tm.ones(4), tm.zeros(4), mean, tm.ones(4), True).sum().backward()
-    for saved in (techniques.compressed, techniques.save_on_cpu):
+    for saved in (techniques.compressed, techniques.save_on_cpu, techniques.checkpoints_on_cpu):
         with saved():
             loss = _net()(tm.randn(30, 6)).sum()
         loss.backward()
     techniques.chunked(_net(), tm.randn(4, 6), 2).sum().backward()
+    techniques.tiled(_net(), tm.randn(5, 6), 2).sum().backward()
 
 
 def lora_layers() -> None:
@@ -511,7 +512,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "data.PadCollate pad_collate pack_collate BucketBatchSampler TokenBatchSampler Padded Packed": of_lengths,
     "techniques.accumulate": accumulated,
     "techniques.ReversibleBlock ReversibleSequential": reversed_blocks,
-    "techniques.InPlaceABN inplace_abn compressed save_on_cpu chunked": techniques_each,
+    "techniques.InPlaceABN inplace_abn compressed save_on_cpu checkpoints_on_cpu chunked tiled": techniques_each,
     "techniques.optimizer_in_backward": in_backward,
     "techniques.lora LoraLinear": lora_layers,
     "techniques.paged_optimizer": paged_state,

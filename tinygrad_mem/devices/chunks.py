@@ -50,12 +50,26 @@ class _Nowhere(np.ndarray):
 
 
 class _Addresses:
-    """The interface of ``size`` bytes at addresses where no program has memory. Each address is used once."""
+    """The interface of ``size`` bytes at addresses where no program has memory.
 
-    _end = sys.maxsize // 8
+    Each address is used once, until all have been: then they begin again. What is larger than any model has one place of its
+    own, so that it does not use them up.
+
+    Raises:
+        MemoryError: more bytes than a process could address.
+    """
+
+    _first, _huge = sys.maxsize // 8, sys.maxsize // 2
+    _end = _first
 
     def __init__(self, size: int) -> None:
-        begin, _Addresses._end = _Addresses._end, _Addresses._end + size
+        begin = self._end if self._end + size <= self._huge else self._first
+        if size > self._first // 1024:
+            begin = self._huge
+            if size > sys.maxsize - begin:
+                raise MemoryError(f"{size} bytes")
+        else:
+            _Addresses._end = begin + size
         self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (begin, False)}
 
 
