@@ -35,9 +35,9 @@ def test_the_same_as_pytorch_under_gloo(tmp_path: Path):
 def made(schedule: Any, count: int, each: int) -> Any:
     """A schedule of so many micro-batches; each of this rank's stages keeps one array of a micro-batch for its backward."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    like = tm.empty(1, WIDTH, device="meta")
+    like = tm.empty(1, WIDTH)
     stages = [
-        PipelineStage(nn.Sequential(nn.Tanh(), nn.Linear(WIDTH, WIDTH)), i, size * each, "meta", input_args=like)
+        PipelineStage(nn.Sequential(nn.Tanh(), nn.Linear(WIDTH, WIDTH)), i, size * each, "cpu", input_args=like)
         for i in range(rank, size * each, size)
     ]
     return schedule(stages if schedule is ScheduleInterleaved1F1B else stages[0], count, lambda y, target: y.mean())

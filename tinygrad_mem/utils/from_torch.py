@@ -19,6 +19,7 @@ from ..errors import NotOfferedError, missing
 from ..functional.creation import empty
 from ..functional.creation import tensor as tensor_of
 from ..nn.multihead import NonDynamicallyQuantizableLinear
+from ..scope import local
 from .torch_code import Code
 from .torch_names import Names, NotOffered, is_torchs
 
@@ -160,7 +161,8 @@ class _Conversion(Code):
         problem = self._problem(tensor)
         if problem:
             raise NotOfferedError(f"from_torch: a tensor of shape {list(tensor.shape)}: {problem}")
-        device = self.device or Device(tensor.device.type)
+        # in a prediction, also what has no memory in PyTorch counts
+        device = self.device or Device("cpu" if local.dry is not None else tensor.device.type)
         if tensor.device.type == "meta":
             ours = empty(*tensor.shape, dtype=self._dtype(tensor), device=device)
         else:

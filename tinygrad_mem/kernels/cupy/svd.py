@@ -13,5 +13,5 @@ def left_vectors_workspace(shape, dtype):
 
 def left_vectors(x, work, out):
     """out = the first left singular vectors of (n, m) numbers, n <= m, as columns. As in ``kernels/numpy/svd.py``."""
-    u, _, _ = _lapack.svd_s(x.get())
+    u, _, _ = _lapack.svd_s(x.get(order="A"))  # a turned array as it lies: else CuPy copies it first
     out.set(np.ascontiguousarray(u[:, : out.shape[1]]))
