@@ -56,6 +56,7 @@ def test_offload_takes_what_forward_saves_away(made: Any):
     plain, moved = (asked(made, network="resnet20", batch_size=64, offload=value) for value in ("false", "true"))
     assert moved["peak"] < 0.5 * plain["peak"]
     assert "save_on_cpu" in moved["code"]
+    assert moved["command"].endswith("# without offload")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ..clinic import CASES, Case, Run, examine
 from ..clinic.show import answer as show_answer
 from ..clinic.show import listed, question
 from ..errors import ArgumentError
-from .tips import INTERRUPTED
+from .one_by_one import INTERRUPTED
 
 
 def run(*, case: str | None, answer: bool, as_json: bool) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from ..memory.accounting import Layer, account, watch
 from ..memory.ranks import in_runs
 from ..models.names import Named
 from ..models.precision import Step
-from ..recompute import checkpoint_blocks
 from ..techniques import lora as add_lora
 from ..techniques import optimizer_in_backward, paged_optimizer, quantize_frozen
 from ..text import visible
@@ -132,7 +131,7 @@ def run(
             raise ArgumentError(f"--tile is for models such as llama-3.1-8b, or of a config.json, and {network} is none")
         named = named.with_own_loss(tile)
     if recompute is not None:
-        named = replace(named, make=partial(_recomputed, named.make, recompute))
+        named = named.recomputed(recompute)
     if ranks is not None:
         asked = estimate_ranks.Several(network, named, batch_size, rule, precision, accumulate, device or "cpu", ranks, zero)
         return estimate_ranks.run(asked, room, picture, as_json)
@@ -169,11 +168,6 @@ def _is_in_backward(optimizer: str, ranks: int | None, accumulate: int, precisio
             "leave --ranks, --accumulate and --precision half or autocast out"
         )
     return optimizer in IN_BACKWARD
-
-
-def _recomputed(make: Callable[[], Any], how: str) -> Any:
-    """The network that ``make`` makes, with its chains of blocks in segments."""
-    return checkpoint_blocks(make(), int(how) if how.isdecimal() else how)
 
 
 def _estimate(

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Column
 from rich.text import Text
 
 import tinygrad_mem as tm
@@ -21,12 +19,11 @@ from ..tips import TIPS, Failed, Measured, Tip, measure, report, verdict
 from ..tips.table import STYLES, table, timelines
 from ..tips.verdict import Row, biggest, reason, result_words, summary
 from .networks import network_of, told_elsewhere
+from .one_by_one import ended, one_by_one
 
 BIGGEST = 10
 """The number of tips in the table, unless all are asked for."""
 PAGE = Path("report.html")
-INTERRUPTED = 130
-"""The usual exit status after Ctrl-C."""
 
 
 def run(
@@ -56,7 +53,9 @@ def run(
     if picture is not None and len(chosen) != 1:
         raise ArgumentError(f"--picture shows one tip, named by --tip; {len(chosen)} were asked for")
     console = Console()
-    rows, interrupted = _measured(chosen, device)
+    rows, interrupted = one_by_one(
+        "tips", chosen, lambda each: (each, measure(each, device)), lambda each: each.name, lambda row: verdict(row[1]).text
+    )
     if as_json:
         print(json.dumps([_data(each, results) for each, results in rows], indent=2))
     elif rows:
@@ -74,29 +73,14 @@ def run(
     if picture is not None:
         for each, results in rows:
             _draw(each, results[0], picture)
-    page = Path() if names or as_json else PAGE
-    page = page if html is None else html
-    written = page == Path() or not rows or _written(rows, page)
-    if interrupted:
-        Console(stderr=True).print(f"tips: interrupted: {len(rows)} of {len(chosen)} tips are done", highlight=False)
-    return INTERRUPTED if interrupted else 0 if written else 1
+    page = (None if names or as_json else PAGE) if html is None else html
+    return ended("tips", rows, len(chosen), interrupted, None if page == Path() else page, report.write)
 
 
 def _draw(tip: Tip, result: Measured | Failed, picture: Path) -> None:
     """The timelines of a tip's first case, as a picture."""
     if isinstance(result, Measured):
         result.before.track.plot(picture, result.after.track, title=f"{tip.name}: {tip.says}")
-
-
-def _written(rows: list[Row], page: Path) -> bool:
-    """Write the page, or print why that failed: the results are printed already."""
-    try:
-        report.write(rows, page)
-    except OSError as error:
-        Console(stderr=True).print(f"tips: no page: {error}", highlight=False, markup=False)
-        return False
-    Console(stderr=True).print(f"wrote {page}", highlight=False, markup=False)
-    return True
 
 
 def _chosen(names: list[str], network: str | None, sample: str | None, tokens: str | None, batch_size: int | None) -> list[Tip]:
@@ -113,26 +97,6 @@ def _chosen(names: list[str], network: str | None, sample: str | None, tokens: s
         if not found:
             raise ArgumentError(f"{', '.join(names)}: about a network of its own, so --network cannot name another")
     return [tip.on(named, batch_size) for tip in found]
-
-
-def _measured(chosen: list[Tip], device: str) -> tuple[list[Row], bool]:
-    """The tips that were measured until the end or until Ctrl-C, and whether it was pressed."""
-    rows: list[Row] = []
-    console = Console(stderr=True)
-    done, seconds = (kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeElapsedColumn))
-    columns = (TextColumn("{task.fields[name]:<20}"), BarColumn(), done, seconds)
-    try:
-        with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-            task = progress.add_task("tips", total=len(chosen), name="")
-            for tip in chosen:
-                progress.update(task, name=tip.name)
-                rows.append((tip, measure(tip, device)))
-                progress.advance(task)
-                said = f"{len(rows)} of {len(chosen)}: {tip.name}: {verdict(rows[-1][1]).text}"
-                progress.console.print(Text(visible(said)), soft_wrap=True)
-    except KeyboardInterrupt:
-        return rows, True
-    return rows, False
 
 
 def _show(rows: list[Row], console: Console) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import lru_cache
+from importlib import resources
 from threading import Lock
 from typing import Any
 
 from ..errors import TinygradMemError
 from ..memory.render import sheet
-from ..memory.render.page import asset
 from ..memory.sizes import bytes_text, parse_bytes
 from .setting import DEVICES, PRECISIONS, RECOMPUTE, StepSetting, predict
 
@@ -37,10 +37,10 @@ def application(find: Find, networks: list[str], optimizers: list[str], start: S
 
     @made.get("/")
     def page() -> str:
-        body = asset("explore.html").replace("@@networks@@", "".join(f"<option>{name}</option>" for name in networks))
+        body = _asset("html").replace("@@networks@@", "".join(f"<option>{name}</option>" for name in networks))
         for name, values in choices.items():
             body = body.replace(f"@@{name}@@", "".join(f"<option>{value}</option>" for value in values))
-        return sheet.document("The memory of a training step", body, asset("explore.js"))
+        return sheet.document("The memory of a training step", body, _asset("js"), _asset("css"))
 
     @made.get("/start")
     def begin() -> Response:
@@ -59,6 +59,10 @@ def application(find: Find, networks: list[str], optimizers: list[str], start: S
             return jsonify({"error": str(error)})
 
     return made
+
+
+def _asset(ending: str) -> str:
+    return resources.files("tinygrad_mem.explore").joinpath("assets", f"explore.{ending}").read_text(encoding="utf-8")
 
 
 def _answer(setting: StepSetting, track: Any, top: int) -> Mapping[str, Any]:

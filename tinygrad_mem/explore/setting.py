@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from .. import memory
 from ..errors import ArgumentError
 from ..memory import Track
 from ..models.precision import Step
-from ..recompute import checkpoint_blocks
 from ..techniques import optimizer_in_backward, save_on_cpu
 
 PRECISIONS = ("float32", "autocast", "half", "float16", "bfloat16", "float64")
@@ -65,14 +63,15 @@ class StepSetting:
         return made
 
     def command(self) -> str:
-        """The command line that says the same, but for offload, which is a line of code."""
+        """The command line that says the same. Offload has no option there: a comment says that its bytes are those without."""
         said = {
             name: value for name, value in asdict(self).items() if value != getattr(StepSetting, name) and name != "offload"
         }
         network = said.pop("network", self.network)
         names = {"sample": "input"}
         options = [f"--{names.get(name, name.replace('_', '-'))} {_quoted(value)}" for name, value in said.items()]
-        return " ".join(["python -m tinygrad_mem estimate", network, *options])
+        without = ["# without offload"] if self.offload else []
+        return " ".join(["python -m tinygrad_mem estimate", network, *options, *without])
 
     def code(self) -> str:
         """The lines of a training script that this setting needs, beside the plain step."""
@@ -100,7 +99,7 @@ def _quoted(value: object) -> str:
 def predict(setting: StepSetting, named: Any, rule: Any, in_backward: bool) -> Track:
     """The track of two training steps of the network ``named``, with the optimizer that ``rule`` makes."""
     if setting.recompute != "none":
-        named = replace(named, make=partial(_recomputed, named.make, setting.recompute))
+        named = named.recomputed(setting.recompute)
 
     def steps() -> None:
         step = Step(setting.precision, "cuda")  # loss scaling as on a GPU
@@ -113,10 +112,6 @@ def predict(setting: StepSetting, named: Any, rule: Any, in_backward: bool) -> T
         step.train(model, update, named, setting.batch_size, setting.accumulate)
 
     return memory.predict(steps, like=setting.device)
-
-
-def _recomputed(make: Any, how: str) -> Any:
-    return checkpoint_blocks(make(), how)
 
 
 def _offload(model: Any) -> None:

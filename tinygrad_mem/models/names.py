@@ -9,6 +9,7 @@ from typing import Any
 from .. import Tensor, nn, randint, randn
 from ..errors import ArgumentError
 from ..nn import functional as F
+from ..recompute import checkpoint_blocks
 from . import bert, densenet, gpt, lenet, llama, lstm, mobilenet, resnet, squeezenet, unet, vgg
 from .configuration import Configuration
 from .published import PUBLISHED, published
@@ -38,6 +39,11 @@ class Named:
         """The same language model as a network that returns its loss; with ``tile``, of so many tokens at a time."""
         make: Any = self.make
         return replace(self, make=lambda: WithLoss(make(), tile), classes=0)
+
+    def recomputed(self, how: str) -> Named:
+        """The same network with its chains of blocks recomputed in segments: "sqrt", "every-block" or their number."""
+        make: Any = self.make
+        return replace(self, make=lambda: checkpoint_blocks(make(), int(how) if how.isdecimal() else how))
 
     def batch(self, size: int, dtype: Any = None) -> Tensor:
         """Random samples, (size, *sample)."""

@@ -21,12 +21,12 @@ WIDTH, HEIGHT = 1000, 200  # of a drawing, before it is stretched
 _WIDTHS = 440, 270  # pixels of a timeline in a wide window, and in one of 400 pixels
 
 
-def document(title: str, body: str, script: str = "") -> str:
-    """A page with a style and scripts of its own; ``body`` is HTML."""
+def document(title: str, body: str, script: str, style: str = "") -> str:
+    """A page that loads nothing: ``body`` is HTML; ``style`` is added to that of all sheets."""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="data:,"><title>{html.escape(title)}</title>
-<style>{asset("sheet.css")}</style></head><body><main>
+<style>{asset("sheet.css")}{style}</style></head><body><main>
 <h1 id="top">{html.escape(title)}</h1>{body}</main><script>{script}</script></body></html>
 """
 

@@ -1,0 +1,70 @@
+"""Commands that work through a list: results are printed as they come, Ctrl-C keeps those that are done, a page ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
+from rich.text import Text
+
+from ..text import visible
+
+INTERRUPTED = 130
+"""The usual exit status after Ctrl-C."""
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def one_by_one(
+    command: str, items: Sequence[T], work: Callable[[T], R], name: Callable[[T], str], words: Callable[[R], str]
+) -> tuple[list[R], bool]:
+    """The results of ``work`` on each item until the end or until Ctrl-C, and whether it was pressed.
+
+    Args:
+        command: its name, for the message of an interrupt.
+        name: of an item, for the line that is printed when it is done.
+        words: what that line says of the result.
+    """
+    found: list[R] = []
+    console = Console(stderr=True)
+    done, seconds = (kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeElapsedColumn))
+    columns = (TextColumn("{task.fields[name]:<26}"), BarColumn(), done, seconds)
+    try:
+        with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+            task = progress.add_task(command, total=len(items), name="")
+            for item in items:
+                progress.update(task, name=name(item))
+                found.append(work(item))
+                progress.advance(task)
+                said = f"{len(found)} of {len(items)}: {name(item)}: {words(found[-1])}"
+                progress.console.print(Text(visible(said)), soft_wrap=True)
+    except KeyboardInterrupt:
+        return found, True
+    return found, False
+
+
+def ended(
+    command: str, rows: Sequence[Any], total: int, interrupted: bool, page: Path | None, write: Callable[..., None]
+) -> int:
+    """Write the page of the rows, or print why that failed: the results are printed already. Returns the exit status.
+
+    Args:
+        total: how many rows there would be without an interrupt.
+        page: ``None``: no page.
+        write: writes ``rows`` to a path.
+    """
+    errors, status = Console(stderr=True), 0
+    if page is not None and rows:
+        try:
+            write(rows, page)
+            errors.print(f"wrote {page}", highlight=False, markup=False)
+        except OSError as error:
+            errors.print(f"{command}: no page: {error}", highlight=False, markup=False)
+            status = 1
+    if interrupted:
+        errors.print(f"{command}: interrupted: {len(rows)} of {total} {command} are done", highlight=False)
+    return INTERRUPTED if interrupted else status
