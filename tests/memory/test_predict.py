@@ -265,13 +265,25 @@ def test_meta_that_a_program_writes_is_meta_and_its_own_device_is_the_predicted_
             model = nn.Linear(1000, 1000, bias=False)
         weights = tm.ones(1000, 1000)
         model.load_state_dict({"weight": weights}, assign=True)
-        assert tm.empty(2, device="meta").device is not weights.device
+        nothing = tm.empty(1000, 1000, device="meta")
+        assert nothing.device is not weights.device
         for where in (weights.device, weights.device.type, str(weights.device)):
             assert tm.empty(2, device=where).device is weights.device
 
     with memory.track() as track:
         load()
     assert memory.predict(load).peak == track.peak == 4_000_256 + 512
+
+
+def test_what_a_program_makes_on_meta_cannot_be_moved_from_there():
+    def move() -> None:
+        nothing, weights = tm.empty(1000, device="meta"), tm.ones(1000)
+        for take in (nothing.cpu, lambda: weights.copy_(nothing), lambda: nothing.to(weights.device)):
+            with pytest.raises(DataDependenceError, match="no values; move the module to a real device"):
+                take()
+
+    move()
+    memory.predict(move)
 
 
 def conv_step() -> None:

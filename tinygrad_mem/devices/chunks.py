@@ -46,7 +46,7 @@ def take(size: int) -> Any:
 
 
 class _Nowhere(np.ndarray):
-    """Bytes without memory. A class of its own: NumPy leaves a plain array's block out of the bases of views."""
+    """Bytes without memory. It is no plain array: a view of a view of one names that array as its base, and not the block."""
 
 
 class _Addresses:
