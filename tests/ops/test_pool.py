@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tinygrad_mem as tm
 from tests.case import against_torch, flat, values
 from tests.profiles import some
-from tinygrad_mem.kernels.numpy.fast import windows
+from tinygrad_mem.kernels.numpy.fast import pairs, windows
 from tinygrad_mem.nn import functional as F
 
 T = torch.nn.functional
@@ -86,6 +86,33 @@ def test_max_pool_in_tiles(shape, kernel, stride, padding, dilation, points, mon
     monkeypatch.setattr(windows, "POINTS", points)
     both = pair(f"max_pool{len(kernel)}d", kernel, stride, padding, dilation, return_indices=True)
     against_torch(*both, values_of(shape, False), "float32")
+
+
+@pytest.mark.parametrize("points", [7, 1 << 15])
+@pytest.mark.parametrize("shape", [(2, 3, 6, 10), (1, 2, 2), (40, 3, 14, 2), (1, 1, 4, 40), (0, 2, 4, 4)])
+def test_windows_that_cover_an_image_once(shape, points, monkeypatch: pytest.MonkeyPatch):
+    """Ties: the first of a window's largest; nan anywhere; tiles of some lines, or no tile that a line fits in."""
+    monkeypatch.setattr(pairs, "_POINTS", points)
+    x = np.random.default_rng(3).integers(-1, 2, shape).astype(float)
+    both = pair("max_pool2d", 2, return_indices=True)
+    against_torch(*both, [x], "float32")
+    x[..., ::3, ::4] = np.nan
+    x[..., 1::4, :] = -np.inf
+    against_torch(*both, [x], "float32")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_gradients_of_windows_that_cover_an_image_are_moved_and_no_more(dtype):
+    """Of any gradient, infinite or nan, the bits arrive, and its neighbours get 0."""
+    x = tm.randn(3, 2, 8, 12, dtype=dtype, requires_grad=True)
+    y, places = F.max_pool2d(x, 2, return_indices=True)
+    gy = tm.randn(*y.shape, dtype=dtype)
+    gy[0, 0], gy[1, 1] = np.inf, np.nan
+    y.backward(gy)
+    assert x.grad is not None
+    expected = np.zeros((3, 2, 96), values(gy).dtype)
+    np.put_along_axis(expected, values(places).reshape(3, 2, -1), values(gy).reshape(3, 2, -1), -1)
+    assert values(x.grad).tobytes() == expected.tobytes()
 
 
 @given(geometries(False), st.booleans(), dtypes)

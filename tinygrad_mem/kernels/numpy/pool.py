@@ -12,7 +12,7 @@ import numpy as np
 
 from ...dtypes import arithmetic, is_floating, is_half
 from ..formula import formula
-from .fast import cells, threads, tiles, windows
+from .fast import cells, pairs, threads, tiles, windows
 
 # --- the formulas
 
@@ -159,32 +159,41 @@ def _first_inside(geometry, index):
         weight *= kernel[axis]
 
 
+def _max_pool(x, geometry, index, out):
+    """:func:`max_pool` of a chunk; index is as if there were no nan."""
+    out.fill(-np.inf if is_floating(out.dtype) else np.iinfo(out.dtype).min)
+    if index is not None:
+        _first_inside(geometry, index)
+    for number, _, target, source in windows.overlaps(x.shape[1:], out.shape[1:], *geometry):
+        values, best = x[:, *source], out[:, *target]
+        if index is not None and number:
+            places = index[:, *target]
+            for cut in _rows(best):
+                flag = _flag(best[cut].shape)
+                np.greater(values[cut], best[cut], out=flag)
+                if number < 256 and places.dtype == np.uint8:  # numbers rise: the largest so far is the newest
+                    np.multiply(flag.view(np.uint8), number, out=flag.view(np.uint8))
+                    np.maximum(places[cut], flag.view(np.uint8), out=places[cut])
+                else:
+                    np.copyto(places[cut], number, where=flag)
+        elif index is not None:
+            index[:, *target] = 0
+        np.maximum(values, best, out=best)
+
+
 @formula(_largest_seen)
 def max_pool(x, geometry, index, out):
     """out = the largest in each window, or nan; index (or None) = the number of its offset, the first of several."""
 
+    in_pairs = x.dtype == np.float32 and pairs.covered(x.shape[1:], out.shape[1:], geometry)
+
     def run(planes):
         part, result = x[planes], out[planes]
-        low = -np.inf if is_floating(out.dtype) else np.iinfo(out.dtype).min
-        result.fill(low)
         which = None if index is None else index[planes]
-        if which is not None:
-            _first_inside(geometry, which)
-        for number, _, target, source in windows.overlaps(x.shape[1:], out.shape[1:], *geometry):
-            values, best = part[:, *source], result[:, *target]
-            if which is not None and number:
-                places = which[:, *target]
-                for cut in _rows(best):
-                    flag = _flag(best[cut].shape)
-                    np.greater(values[cut], best[cut], out=flag)
-                    if number < 256 and places.dtype == np.uint8:  # numbers rise: the largest so far is the newest
-                        np.multiply(flag.view(np.uint8), number, out=flag.view(np.uint8))
-                        np.maximum(places[cut], flag.view(np.uint8), out=places[cut])
-                    else:
-                        np.copyto(places[cut], number, where=flag)
-            elif which is not None:
-                which[:, *target] = 0
-            np.maximum(values, best, out=best)
+        if which is not None and in_pairs:
+            pairs.largest(part, which, result)
+        else:
+            _max_pool(part, geometry, which, result)
         if which is not None and is_floating(result.dtype) and np.isnan(np.add.reduce(result, axis=None)):
             point_at_nan(part, which)
 
@@ -203,6 +212,10 @@ def max_pool(x, geometry, index, out):
 @formula(_to_largest)
 def max_pool_backward(gy, index, geometry, out):
     """out = gy at the place of each window's index, summed in the order of windows where these overlap; 0 elsewhere."""
+    if out.itemsize <= 4 and pairs.covered(out.shape[1:], gy.shape[1:], geometry):
+        grain = max(_GRAIN // _prod(out.shape[1:]), 1)
+        threads.split(len(out), lambda i, j: pairs.to_largest(gy[i:j], index[i:j], out[i:j]), grain)
+        return
     if is_half(out.dtype):
         windows.sum_halves(lambda _, seen: gy[seen], gy.shape[1:], geometry, index, out)
         return
