@@ -1,7 +1,7 @@
 """Max pooling with windows of 2 x 2 that cover an image once: two pixels side by side are one word of twice their size.
 
-A word is read, shifted and written at once; a step over every second pixel takes twice as long or more. Copies of whole lines tell
-the upper lines of windows from the lower ones. Words are little-endian: the left pixel is the low half.
+A word is read, shifted and written at once; a step over every second pixel takes twice as long or more. Copies of whole lines
+tell the upper lines of windows from the lower ones. Words are little-endian: the left pixel is the low half.
 """
 
 from __future__ import annotations
