@@ -374,15 +374,35 @@ def test_paged_state_is_on_the_host():
 def test_blocks_that_are_alike_share_a_row_and_no_number_is_cut(columns: int):
     command = ("estimate", "gpt2", "--batch-size", "1", "--tokens", "64")
     layers = json.loads(inside.run(*command, "--json").stdout)["layers"]
-    shown = inside.run(*command, columns=columns).stdout
+    shown = inside.run(*command, "--layers", columns=columns).stdout
     assert "…" not in shown
     assert all(len(line) <= columns for line in shown.splitlines())
     for what in ("kept", "transient"):
         assert all(f"{layer[what]:,}" in shown for layer in layers)
     (table, _) = shown.split("all layers")
-    assert table.count("12 times") == 9  # of each block: itself, attention, two norms, four linear layers, GELU
-    assert "0-11" in "".join(line[2:18] for line in table.splitlines()) or columns > 80
+    assert table.count("12 x ") == 9  # of each block: itself, attention, two norms, four linear layers, GELU
+    assert "0-11" in table
 
+
+def test_without_layers_those_that_keep_the_most_are_shown():
+    """Five rows, the largest ones, in the network's order; the total is of all layers."""
+    answer = found("gpt2", "--batch-size", "1", "--tokens", "64")
+    kept = [layer["kept"] for layer in answer["layers"]]
+    done = estimate("gpt2", "--batch-size", "1", "--tokens", "64")
+    (table, rest) = done.stdout.split("all layers")
+    assert f"{sum(kept):,}" in rest
+    assert f"{answer['parameters']:,}" in rest
+    assert "9 more rows: --layers" in rest
+    names = [f"h.0-11{end}" for end in (" Block", ".attn.c_attn", ".mlp.c_fc", ".mlp.gelu")]
+    places = [table.index(name) for name in (*names, "lm_head")]
+    assert places == sorted(places)
+    assert table.count("12 x ") == 4
+    assert ".ln_1" not in table
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    every = estimate("gpt2", "--batch-size", "1", "--tokens", "64", "--layers").stdout
+    assert ".ln_1" in every
+    assert "more rows" not in every
+    assert "--layers is for one rank" in estimate("lenet", "--ranks", "2", "--layers").stderr
 
 def test_the_version():
     done = inside.run("--version")

@@ -265,6 +265,7 @@ def estimate(
     picture: Annotated[
         Path | None, typer.Option(help="with --ranks: draw the peak of each different rank to this file")
     ] = None,
+    layers: Annotated[bool, typer.Option("--layers", help="show every layer, not only those that keep the most")] = False,
     as_json: AsJson = False,
     traceback: Traceback = False,
 ) -> None:

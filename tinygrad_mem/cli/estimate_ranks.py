@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -25,6 +25,7 @@ from ..memory.sizes import bytes_text
 from ..models.names import Named
 from ..models.precision import Step
 from ..text import visible
+from .estimate_options import EstimateOptions
 from .networks import unwrapped
 
 ZERO = (
@@ -38,26 +39,7 @@ _NAMES, _COLUMN = 46, 13  # characters of a row's name, peak and reserved bytes,
 _ROWS = 12  # different ranks that are shown: those with the largest peaks
 
 
-class Several(NamedTuple):
-    """A training step on several ranks.
-
-    Attributes:
-        batch_size: samples of each rank.
-        zero: what is divided among the ranks; see :data:`ZERO`.
-    """
-
-    network: str
-    named: Named
-    batch_size: int
-    rule: Callable[..., Any]
-    precision: str
-    accumulate: int
-    device: str
-    ranks: int
-    zero: int
-
-
-def run(asked: Several, room: int | None, picture: Path | None, as_json: bool) -> int:
+def run(asked: EstimateOptions, named: Named, ranks: int, room: int | None) -> int:
     """Predict every different rank, and print. Returns 1 if the largest peak exceeds ``room``, else 0."""
     count, loss = 0, ""
 
@@ -65,17 +47,22 @@ def run(asked: Several, room: int | None, picture: Path | None, as_json: bool) -
         nonlocal count, loss
         dist.init_process_group()
         step = Step(asked.precision, "cuda")  # loss scaling as on a GPU
-        model = step.make(asked.named.make)
+        model = step.make(named.make)
         count = sum(p.numel() for p in model.parameters())
         wrapped, update, alone = parallel(model, asked.rule, step.options, asked.zero)
         memory.mark(TRAINING)
-        loss = step.train(wrapped, update, asked.named, asked.batch_size, asked.accumulate, alone)
+        loss = step.train(wrapped, update, named, asked.batch_size, asked.accumulate, alone)
 
-    found = memory.predict(steps, like=asked.device, world_size=asked.ranks, ranks="all").since(TRAINING)
-    title = f"{asked.network} on {asked.ranks} ranks, batch {asked.batch_size} on each, {asked.device}; {ZERO[asked.zero]}"
-    facts = {name: getattr(asked, name) for name in ("network", "batch_size", "device", "ranks", "zero")}
+    found = memory.predict(steps, like=asked.on, world_size=ranks, ranks="all").since(TRAINING)
+    title = f"{asked.network} on {ranks} ranks, batch {asked.batch_size} on each, {asked.on}; {ZERO[asked.zero]}"
     said = f"The network has {count:,} parameters. The loss is {loss}."
-    return answer(found, title, said, facts | {"parameters": count, "loss": loss}, room, picture, as_json)
+    return answer(found, title, said, facts_of(asked) | {"parameters": count, "loss": loss}, room, asked.picture, asked.as_json)
+
+
+def facts_of(asked: EstimateOptions) -> dict[str, Any]:
+    """What was asked, for ``--json``."""
+    names = ("network", "batch_size", "ranks", "zero")
+    return {name: getattr(asked, name) for name in names} | {"device": asked.on}
 
 
 def answer(

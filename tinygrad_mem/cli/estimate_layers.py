@@ -1,0 +1,153 @@
+"""What ``estimate`` finds of a network on one device, and how a terminal shows it: layers that keep the most, and the peak."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..memory.accounting import Layer
+from ..memory.ranks import in_runs
+from ..text import visible
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a path
+_ROOMY = 120  # a narrower terminal has no room for outputs and the formulas of parameters
+_MOST = 5  # rows that are shown without ``--layers``
+
+
+@dataclass
+class Estimate:
+    """An estimate in bytes; by category at the peak of the second step.
+
+    Attributes:
+        trained: how many of the parameters are trained.
+        loss: the loss, in a few words.
+        host: bytes of optimizer state in host memory.
+        offloaded: most bytes of checkpoints' inputs in host memory.
+        fits: whether the peak is within the budget; ``None`` without a budget.
+    """
+
+    network: str
+    batch_size: int
+    device: str
+    layers: list[Layer]
+    parameters: int
+    trained: int
+    by_category: dict[str, int]
+    peak_used: int
+    peak_reserved: int
+    phase: str
+    loss: str
+    host: int
+    offloaded: int
+    budget: int | None
+    fits: bool | None
+
+
+def show(found: Estimate, console: Console, every_layer: bool) -> None:
+    """Print an estimate; without ``every_layer`` only the rows of layers that keep the most."""
+    rows = _alike([layer for layer in found.layers if layer.parameters or layer.kept or layer.transient])
+    shown = rows if every_layer else sorted(rows, key=_kept, reverse=True)[:_MOST]
+    console.print(_layers(found, [row for row in rows if row in shown], console.width >= _ROOMY))
+    if len(shown) < len(rows):
+        console.print(f"{len(rows) - len(shown)} more rows: --layers\n")
+    console.print(_totals(found))
+    kept = found.host or sum(found.by_category.get(name, 0) for name in ("optimizer state", "master weights"))
+    console.print(f"The loss is {found.loss}.")
+    if found.trained != found.parameters:
+        console.print(f"{found.trained:,} parameters are trained, {found.trained / found.parameters:.2%} of them.")
+    console.print(f"The optimizer keeps {kept / found.trained:.3f} bytes per trained parameter.")
+    if found.offloaded:
+        console.print(f"The host holds {found.offloaded:,} bytes of inputs of recomputed parts until their backward.")
+    if found.host:
+        console.print(f"The host holds these {found.host:,} bytes; the device has those of one parameter at a time, in a step.")
+    if found.budget is not None:
+        left = found.budget - found.peak_used
+        fits = f"fits, {left:,} bytes are left" if left >= 0 else f"does not fit: {-left:,} bytes too many"
+        console.print(f"A budget of {found.budget:,} bytes: {fits}.", style="bold")
+
+
+def _kept(row: list[Layer]) -> int:
+    return sum(layer.kept for layer in row)
+
+
+def _layers(found: Estimate, rows: list[list[Layer]], roomy: bool) -> Table:
+    """A line for each row, and one for all layers. With ``roomy`` also the outputs, and how parameters are counted."""
+    table = Table(
+        title=Text(visible(f"{found.network}, batch {found.batch_size}, on {found.device}")),
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+    )
+    table.add_column("layer", overflow="fold")
+    if roomy:
+        table.add_column("output", overflow="fold")
+    table.add_column("parameters", justify="right", min_width=len(f"{found.parameters:,}"))
+    repeated = any(len(layers) > 1 for layers in rows)
+    table.add_column("kept for\nbackward" + ", each" * repeated, justify="right", min_width=_digits(found, "kept"))
+    table.add_column("temporary", justify="right", min_width=_digits(found, "transient"))
+    for layers in rows:
+        layer, count = layers[0], f"{len(layers)} x " * (len(layers) > 1)
+        output = [" x ".join(map(str, layer.output))] * roomy
+        formula = f"{layer.formula} = " * roomy
+        parameters = f"{formula}{layer.parameters:,}" if layer.parameters else ""
+        name = Text(visible(f"{count}{_name(layers) or found.network} {layer.kind}"))
+        table.add_row(name, *output, parameters, f"{layer.kept:,}", f"{layer.transient:,}")
+    table.add_section()
+    kept = _kept(found.layers)
+    table.add_row("all layers", *[""] * roomy, f"{found.parameters:,}", f"{kept:,}", "", style="bold")
+    return table
+
+
+def _alike(layers: list[Layer]) -> list[list[Layer]]:
+    """Layers that differ in nothing but one number of their names, such as that of a block."""
+    rows: dict[tuple, list[Layer]] = {}
+    for layer in layers:
+        name = _NUMBER.sub("*", layer.name)
+        rows.setdefault((name, layer.kind, layer.output, layer.formula, layer.kept, layer.transient), []).append(layer)
+    split = [[layers] if _varying(layers) is not None else [[each] for each in layers] for layers in rows.values()]
+    return [row for part in split for row in part]
+
+
+def _varying(layers: list[Layer]) -> int | None:
+    """The place of the one part of their names that differs; ``None`` if several do."""
+    parts = [layer.name.split(".") for layer in layers]
+    places = [i for i, values in enumerate(zip(*parts, strict=True)) if len(set(values)) > 1]
+    return places[0] if len(places) == 1 else None
+
+
+def _name(layers: list[Layer]) -> str:
+    """The name that they share, with the numbers of those that there are: ``layers.0-31.norm``."""
+    place = _varying(layers)
+    if place is None:
+        return layers[0].name
+    parts = layers[0].name.split(".")
+    parts[place] = in_runs(sorted(int(layer.name.split(".")[place]) for layer in layers)).replace(" ", "")
+    return ".".join(parts)
+
+
+def _digits(found: Estimate, what: str) -> int:
+    """The width of the largest number of a column, which is not to be cut."""
+    sizes = [getattr(layer, what) for layer in found.layers]
+    return len(f"{max(sizes, default=0) if what == 'transient' else sum(sizes):,}")
+
+
+def _totals(found: Estimate) -> Table:
+    table = Table(title=f"the peak, in {found.phase} of the second step", title_justify="left", title_style="bold")
+    table.add_column("")
+    for unit in ("bytes", "MB (1000²)", "MiB (1024²)"):
+        table.add_column(unit, justify="right", no_wrap=True)
+    for name, size in sorted(found.by_category.items(), key=lambda item: -item[1]):
+        table.add_row(name, *_units(size))
+    table.add_section()
+    table.add_row("peak used", *_units(found.peak_used), style="bold")
+    table.add_row("reserved by the pool", *_units(found.peak_reserved))
+    return table
+
+
+def _units(size: int) -> tuple[str, str, str]:
+    return f"{size:,}", f"{size / 1e6:,.2f}", f"{size / (1 << 20):,.2f}"

@@ -1,0 +1,106 @@
+"""What is asked of ``estimate``: the options of the command line, and which of them go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArgumentError
+from .networks import IN_BACKWARD, OPTIMIZERS, budget_of
+
+
+@dataclass(frozen=True)
+class EstimateOptions:
+    """The options, named as on the command line."""
+
+    network: str
+    batch_size: int
+    sample: str | None
+    tokens: str | None
+    optimizer: str
+    precision: str
+    master_weights: bool
+    paged: bool
+    accumulate: int
+    recompute: str | None
+    offload: bool
+    tile: int | None
+    checkpoint: bool
+    lora: int | None
+    quantize: str | None
+    budget: str | None
+    gpu: str | None
+    advise: bool
+    device: str | None
+    ranks: int | None
+    rank: int
+    zero: int
+    tensor: int
+    pipeline: int
+    context: int
+    picture: Path | None
+    layers: bool
+    as_json: bool
+
+    @property
+    def on(self) -> str:
+        """The device of a network of this library."""
+        return self.device or "cpu"
+
+    @property
+    def rule(self) -> Callable[..., Any]:
+        """What makes the optimizer."""
+        return partial(OPTIMIZERS[self.optimizer], **({"master_weights": True} if self.master_weights else {}))
+
+    @property
+    def room(self) -> int | None:
+        """The budget in bytes."""
+        return None if self.budget is None else budget_of(self.budget)
+
+    @property
+    def in_backward(self) -> bool:
+        """True if the optimizer updates each parameter in backward."""
+        return self.optimizer in IN_BACKWARD
+
+    @property
+    def is_divided(self) -> bool:
+        """True if several ranks share the layers."""
+        return max(self.tensor, self.pipeline, self.context) > 1
+
+    def check_torch(self) -> None:
+        """Refuse what is for networks of this library."""
+        names = ("master_weights", "quantize", "paged", "tile", "zero", "recompute", "offload", "picture", "layers")
+        given = [name for name in names if getattr(self, name)]
+        given += [name for name in ("tensor", "pipeline", "context") if getattr(self, name) > 1]
+        if given:
+            raise ArgumentError(f"--{given[0].replace('_', '-')} is for networks of tinygrad_mem; write it in a function")
+
+    def check(self) -> None:
+        """Refuse what is for PyTorch's programs, and options that do not go together."""
+        if self.gpu is not None or self.checkpoint or self.advise or self.rank:
+            raise ArgumentError(
+                f"--gpu, --checkpoint, --advise and --rank are for programs of PyTorch, and {self.network} is none"
+            )
+        if self.ranks is not None:
+            self._check_ranks()
+        elif self.zero or self.picture is not None or self.is_divided:
+            raise ArgumentError("--zero, --tensor, --pipeline, --context and --picture are for several ranks: give --ranks too")
+        if self.offload and self.recompute is None and self.tile is None:
+            raise ArgumentError("--offload keeps the inputs of recomputed parts on the host: give --recompute or --tile too")
+        if self.quantize is not None and self.lora is None:
+            raise ArgumentError("--quantize freezes the weights, so that nothing would be trained: give --lora too")
+        if self.batch_size % self.accumulate:
+            raise ArgumentError(f"--accumulate {self.accumulate} does not divide --batch-size {self.batch_size}")
+        if self.in_backward and (self.ranks is not None or self.accumulate > 1 or self.precision in ("autocast", "half")):
+            raise ArgumentError(
+                f"--optimizer {self.optimizer} updates each parameter in backward, so gradients are not added up, scaled or "
+                "averaged: leave --ranks, --accumulate and --precision half or autocast out"
+            )
+
+    def _check_ranks(self) -> None:
+        for name in ("lora", "paged", "offload", "tile", "layers"):
+            if getattr(self, name):
+                raise ArgumentError(f"--{name} is for one rank: leave --ranks out")
