@@ -1,4 +1,4 @@
-"""The tables of techniques in ``README.md`` and ``tutorials/README.md``, made from the catalogue.
+"""The tables of techniques in ``docs/techniques.md`` and ``tutorials/README.md``, made from the catalogue.
 
 ``python -m tests.catalogue --write`` writes both; without ``--write`` it prints them. A test compares.
 """
@@ -13,7 +13,7 @@ from tinygrad_mem.techniques import TABLE, Technique
 ROOT = Path(__file__).parents[1]
 HEAD = "| technique | use |"
 COLUMNS = {
-    "README.md": ("technique", "use", "what becomes smaller", "price", "the numbers", "lessons"),
+    "docs/techniques.md": ("technique", "use", "what becomes smaller", "price", "the numbers", "lessons"),
     "tutorials/README.md": ("technique", "use", "lessons", "tips", "not together with", "in PyTorch"),
 }
 """Page -> the columns of its table."""
@@ -23,7 +23,7 @@ def table(page: str) -> list[str]:
     """Return the lines of the page's table: a row for each technique."""
     columns = COLUMNS[page]
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    to_lessons = "tutorials/" if page == "README.md" else ""
+    to_lessons = "../tutorials/" if page == "docs/techniques.md" else ""
     cells = [_cells(row, to_lessons) for row in TABLE.values()]
     return [*lines, *("| " + " | ".join(row[column] for column in columns) + " |" for row in cells)]
 

@@ -15,6 +15,7 @@ from tinygrad_mem.cli.networks import OPTIMIZERS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 
 
 def test_the_test_command_is_what_ci_runs():
@@ -28,7 +29,9 @@ def test_both_commands_make_their_own_environment():
     assert commands[0].endswith("-m tinygrad_mem tips")
 
 
-BLOCKS = re.findall(r"```python\n(.*?)```\n(?:\n```\n(.*?)```)?", README, flags=re.S)
+BLOCKS = [
+    each for page in PAGES.values() for each in re.findall(r"```python\n(.*?)```\n(?:\n```\n(.*?)```)?", page, flags=re.S)
+]
 
 
 @pytest.mark.parametrize(("block", "printed"), BLOCKS, ids=[block.splitlines()[-1][:40] for block, _ in BLOCKS])
@@ -39,15 +42,41 @@ def test_python_blocks_print_what_they_say(block: str, printed: str):
     assert ran.stdout.splitlines() == (printed.splitlines() or said)
 
 
-@pytest.mark.parametrize("line", re.findall(r"^python -m (tinygrad_mem .*)$", README, flags=re.M))
-def test_other_commands_run(line: str):
+COMMANDS = re.findall(r"^python -m (tinygrad_mem [^\n]*)$(?:\n```\n\n```\n(.*?)```)?", README, flags=re.M | re.S)
+
+
+@pytest.mark.parametrize(("line", "printed"), COMMANDS, ids=[line for line, _ in COMMANDS])
+def test_other_commands_run(monkeypatch: pytest.MonkeyPatch, line: str, printed: str):
+    """And print what the block behind them says."""
+    monkeypatch.setenv("COLUMNS", "80")
     ran = subprocess.run([sys.executable, "-m", *shlex.split(line)], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+    if printed:
+        assert [text.rstrip() for text in ran.stdout.splitlines()] == printed.splitlines()
 
 
-@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)", README))
-def test_links_lead_somewhere(link: str):
-    assert (ROOT / link).exists()
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path):
+    for link in re.findall(r"\]\((?!http)([^)#]+)", PAGES[page]):
+        assert (page.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("anchor", re.findall(r"\]\(#([^)]+)\)", README))
+def test_links_within_the_page_lead_to_a_title(anchor: str):
+    """As GitHub names them: small letters, without punctuation, hyphens for spaces."""
+    titles = re.findall(r"^## (.+)$", README, flags=re.M)
+    assert anchor in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
+
+
+def test_the_ratios_are_those_of_the_page_of_benchmarks():
+    """Its first table is of bytes, its second of the times of networks; behind them are two small ops."""
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    bytes_, times = ([float(each) for each in re.findall(r"\| ([\d.]+) \|$", part, re.M)] for part in page.split("**Times"))
+    networks = times[:-2]
+    assert len(bytes_) == 13
+    said = f"of 13 networks are {min(bytes_):.2f} to {max(bytes_)} times"
+    assert said in " ".join(README.split())
+    assert f"on a CPU: {min(networks):.2f} to {max(networks)}, by network" in " ".join(README.split())
 
 
 @pytest.mark.parametrize(("file", "line"), [("CITATION.cff", r"^version: (.+)$"), ("README.md", r"^  version = \{(.+)\},$")])

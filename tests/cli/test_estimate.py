@@ -404,6 +404,7 @@ def test_without_layers_those_that_keep_the_most_are_shown():
     assert "more rows" not in every
     assert "--layers is for one rank" in estimate("lenet", "--ranks", "2", "--layers").stderr
 
+
 def test_the_version():
     done = inside.run("--version")
     assert (done.returncode, done.stdout) == (0, f"{tm.__version__}\n")

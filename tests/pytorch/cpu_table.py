@@ -38,7 +38,7 @@ REASONS: dict[tuple[str, str], str] = {}
 
 _HEAD = """# PyTorch's memory on the CPU: real, and predicted
 
-The peak of bytes in use, from the construction of the network on, of the README's 13 networks as PyTorch programs.
+The peak of bytes in use, from the construction of the network on, of the 13 networks of docs/benchmarks.md as PyTorch programs.
 *Real* is the highest running sum of the events of PyTorch's CPU allocator, which its profiler records. *Predicted* is
 `pytorch.predict(program, device="cpu").peak`, for which nothing is computed. *MemTracker* is PyTorch's own
 `torch.distributed._tools.mem_tracker.MemTracker` under `FakeTensorMode`: it sees the results of ops, and not what

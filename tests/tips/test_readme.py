@@ -39,4 +39,4 @@ def test_a_tip_of_the_readme(name: str):
 
 
 def test_how_many_there_are():
-    assert f"runs {len(TIPS)} tips" in README
+    assert f"Run {len(TIPS)} popular memory-saving tips" in README

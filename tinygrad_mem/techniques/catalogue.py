@@ -1,4 +1,4 @@
-"""The catalogue of techniques, one row each. The planner, the tips and the tables of the two READMEs are made from it."""
+"""The catalogue of techniques, one row each. The planner, the tips and the tables of ``docs/techniques.md`` and of the lessons are made from it."""
 
 from __future__ import annotations
 
