@@ -1,4 +1,4 @@
-"""The catalogue of techniques, one row each. The planner, the tips and the tables of ``docs/techniques.md`` and of the lessons are made from it."""
+"""The catalogue of techniques, one row each. Made from it: the planner, the tips, the tables of techniques in the pages."""
 
 from __future__ import annotations
 
