@@ -1,4 +1,4 @@
-"""What ``estimate`` finds of a network on one device, and how a terminal shows it: layers that keep the most, and the peak."""
+"""An estimate of a network on one device, and its tables for a terminal: the layers that keep the most, and the peak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of ``estimate``: the options of the command line, and which of them go together."""
+"""The options of ``estimate``, and which of them go together."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class EstimateOptions:
 
     @property
     def rule(self) -> Callable[..., Any]:
-        """What makes the optimizer."""
+        """The function that makes the optimizer."""
         return partial(OPTIMIZERS[self.optimizer], **({"master_weights": True} if self.master_weights else {}))
 
     @property

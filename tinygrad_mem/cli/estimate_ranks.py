@@ -60,7 +60,7 @@ def run(asked: EstimateOptions, named: Named, ranks: int, room: int | None) -> i
 
 
 def facts_of(asked: EstimateOptions) -> dict[str, Any]:
-    """What was asked, for ``--json``."""
+    """The options of an estimate of ranks, for ``--json``."""
     names = ("network", "batch_size", "ranks", "zero")
     return {name: getattr(asked, name) for name in names} | {"device": asked.on}
 
