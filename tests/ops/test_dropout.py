@@ -49,6 +49,21 @@ def test_the_mask_does_not_depend_on_the_layout():
     np.testing.assert_array_equal(values(a), values(b))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("p", [0.0, 2.0**-24, 0.25, 1 / 3, 1.0])
+def test_the_numbers_are_those_of_philox(p, dtype):
+    """The key is the seed, the counter has the tile and the call; what is dropped is 0 whatever it was."""
+    tm.manual_seed(2**64 - 5)
+    F.dropout(tm.ones(2))
+    x = tm.full((70_000,), np.inf, dtype=dtype)
+    x[::3] = np.nan
+    dropped = values(F.dropout(x, p)) == 0
+    for tile, first in enumerate(range(0, 70_000, 1 << 15)):
+        part = dropped[first : first + (1 << 15)]
+        source = np.random.Generator(np.random.Philox(key=2**64 - 5, counter=[0, tile, 1, 1]))
+        np.testing.assert_array_equal(part, source.random(part.size, np.float32) < np.float32(p))
+
+
 def test_every_call_takes_a_ticket():
     tm.manual_seed(0)
     x = tm.ones(1000)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..formula import formula
+from .fast.philox import uniform
 from .fast.threads import scratch, split
-from .fast.tiles import keep
 
 _TILE = 1 << 15  # elements of one draw: part of what a ticket means
 
@@ -20,24 +20,21 @@ def dropout(ticket, p, kept, dropped, x, out):
 
     x and out are (cells, length), contiguous; one number is drawn per cell. out may be x.
     """
-    seed, call = ticket
     cells, length = x.shape
     step = min(max(_TILE // max(length, 1), 1), max(cells, 1))
 
     def part(first, last):
         for tile in range(first, last):
             cut = slice(tile * step, min((tile + 1) * step, cells))
-            shape = (cut.stop - cut.start, 1)
-            uniform, flag = scratch(shape, np.float32, 0, 4), scratch(shape, np.bool_, 1, 4)
-            np.random.Generator(np.random.Philox(key=seed, counter=[0, tile, call, 1])).random(dtype=np.float32, out=uniform)
-            np.greater_equal(uniform, p, out=flag)
-            _drop(x[cut], flag, kept, dropped, out[cut])
+            chance = scratch((cut.stop - cut.start, 1), np.float32, 0, 4)
+            uniform(ticket, tile, 1, chance)
+            _drop(x[cut], chance, np.float32(p), kept, dropped, out[cut])
 
     split(-(-cells // step), part, grain=max((1 << 17) // max(step * length, 1), 1))
 
 
-def _drop(x, flag, kept, dropped, out):
-    """One tile: by bits where each element has a flag of its own, by ``where`` where long lines share one."""
+def _drop(x, chance, p, kept, dropped, out):
+    """One tile: by bits where each element has a number of its own, by ``where`` where long lines share one."""
     scale, shift = kept
     np.multiply(x, scale, out=out)
     if x.shape[1] == 1:
@@ -45,9 +42,24 @@ def _drop(x, flag, kept, dropped, out):
     if shift:
         np.add(out, shift, out=out)
     if x.shape[1] == 1:
-        keep(out, flag, scratch(out.shape, out.dtype, 2, 4), out)
+        _keep(chance, p, out)
         if dropped:
             np.add(out, dropped, out=out)
     else:
-        np.logical_not(flag, out=flag)
+        flag = scratch(chance.shape, np.bool_, 1, 4)
+        np.less(chance, p, out=flag)
         np.copyto(out, dropped, where=flag)
+
+
+def _keep(chance, p, out):
+    """out = 0 where chance < p, also for nan. chance becomes the mask: all bits are the sign of (the number below p) - chance."""
+    mask = chance.view(np.int32)
+    np.subtract(np.nextafter(p, np.float32(-1)), chance, out=chance)
+    np.right_shift(mask, 31, out=mask)
+    whole = np.dtype(f"i{out.itemsize}")
+    if whole != mask.dtype:
+        wide = scratch(out.shape, whole, 2, 4)
+        np.copyto(wide, mask, casting="unsafe")
+        mask = wide
+    bits = out.view(whole)
+    np.bitwise_and(bits, mask, out=bits)

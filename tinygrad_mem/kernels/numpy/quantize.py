@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..formula import formula
+from .fast.philox import uniform
 from .fast.threads import scratch
 
 _TILE = 1 << 15  # elements at once: part of what a ticket means
@@ -25,7 +26,6 @@ def quantize(x, ticket, bits, codes, scales, group):
 
     A value between two steps goes to either, by chance, so that it is right on average.
     """
-    seed, call = ticket
     levels, per, wide = (1 << bits) - 1, 8 // bits, scales.dtype
     for number, first, start, rows, width in _tiles(x.size, group):
         room = -(-width // per) * per  # of the rest, whole bytes
@@ -42,7 +42,7 @@ def quantize(x, ticket, bits, codes, scales, group):
         np.equal(step, 0, out=flat)
         np.copyto(part, 0, where=flat)
         chance = scratch((rows, width), np.float32, 1, 4)
-        np.random.Generator(np.random.Philox(key=seed, counter=[0, number, call, 2])).random(dtype=np.float32, out=chance)
+        uniform(ticket, number, 2, chance)
         np.add(part, chance, out=part)
         np.floor(part, out=part)
         np.minimum(part, levels, out=part)

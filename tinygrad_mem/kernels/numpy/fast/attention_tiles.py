@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ....dtypes import is_half
+from . import philox
 from .threads import SCRATCH, scratch
 
 _TILE = 1 << 17  # scores of one tile in float32: 512 KiB, of which there are two
@@ -254,11 +255,9 @@ class Sight:
 
     def kept(self, columns: slice) -> np.ndarray:
         """The dropout mask of a tile (True: kept). Its random numbers are drawn in the spare tile."""
-        seed, call = self.job.ticket
         shape = (*self.lead, columns.stop - columns.start)
         uniform = self.spare(columns).reshape(-1).view(np.float32)[: prod(shape)].reshape(shape)
-        counter = [0, self.job.number(self.at, columns), call, _STREAM]
-        np.random.Generator(np.random.Philox(key=seed, counter=counter)).random(dtype=np.float32, out=uniform)
+        philox.uniform(self.job.ticket, self.job.number(self.at, columns), _STREAM, uniform)
         flags = self._part(self._flags, columns)
         np.greater_equal(uniform, self.job.p, out=flags)
         return flags
