@@ -52,7 +52,7 @@ def _drop(x, chance, p, kept, dropped, out):
 
 
 def _keep(chance, p, out):
-    """out = 0 where chance < p, also for nan. chance becomes the mask: the sign of (the number below p) - chance in all bits."""
+    """out = 0 where chance < p, also for nan. chance becomes the mask: all bits are the sign of (just below p) - chance."""
     mask = chance.view(np.int32)
     np.subtract(np.nextafter(p, np.float32(-1)), chance, out=chance)
     np.right_shift(mask, 31, out=mask)
