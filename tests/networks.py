@@ -149,3 +149,7 @@ def run_under(framework: Any, workload: Workload, steps: int = 2) -> Callable[[]
         return step, loss
 
     return run
+
+
+SEVEN = [*WORKLOADS, *(each for each in MORE if each.module == "lstm" or each.network == "GPT")]
+"""Networks whose times are compared (``python -m tests.benchmarks``)."""

@@ -2,6 +2,7 @@
 
 Each setting of BLAS is a process of its own, because OpenBLAS chooses its kernels when NumPy is imported. Engines take turns of
 several steps, and the first of a turn do not count: threads of the other's libraries wait in a loop for up to 25 ms.
+On the CPU each ratio stands beside its goal. ``--memory``, ``--profile``, ``--half`` and ``--growth`` print other tables.
 """
 
 from __future__ import annotations
@@ -14,34 +15,22 @@ import subprocess
 import sys
 import time
 import timeit
-from collections.abc import Callable
 from functools import partial
-from statistics import median
 from typing import Any
 
+from tests.benchmarks.turns import chosen, duration, interleaved
 from tinygrad_mem.cli.doctor import can_run
 
-TURN = 0.06  # seconds of steps, at least, that do not count, and again that do
 SETTINGS = {"BLAS as found": {}, "OPENBLAS_CORETYPE=SKYLAKEX": {"OPENBLAS_CORETYPE": "SKYLAKEX"}}
-
-
-def interleaved(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> tuple[float, float]:
-    """Median seconds of one call of each, in turns for about ``seconds`` in all; a turn begins with calls that do not count."""
-    times: tuple[list[float], list[float]] = ([], [])
-    began = time.perf_counter()
-    while len(times[0]) < 4 or time.perf_counter() - began < seconds:
-        for run, row in zip((ours, theirs), times, strict=True):
-            for counts in (False, True):
-                turn = time.perf_counter()
-                while True:
-                    start = time.perf_counter()
-                    run()
-                    end = time.perf_counter()
-                    if counts:
-                        row.append(end - start)
-                    if end - turn > TURN:
-                        break
-    return median(times[0]), median(times[1])
+GOALS = {  # the most that a step on the CPU shall take, as a part of PyTorch's
+    "MLP": 0.8,
+    "LeNet": 1.2,
+    "ResNet-20": 1.15,
+    "VGG16-BN 32x32": 0.9,
+    "VGG16 224x224": 0.6,
+    "LSTM of characters, 64 steps": 1.25,
+    "transformer of 2 layers, 128 tokens": 1.0,
+}
 
 
 def networks(device: str, seconds: float, only: str) -> list[dict]:
@@ -49,12 +38,9 @@ def networks(device: str, seconds: float, only: str) -> list[dict]:
     import torch
 
     import tinygrad_mem as tm
-    from tests.networks import MORE, WORKLOADS
 
     rows = []
-    for workload in [*WORKLOADS, *(each for each in MORE if each.module == "lstm" or each.network == "GPT")]:
-        if only and only.lower() not in workload.name.lower():
-            continue
+    for workload in chosen(only):
         steps = [workload.build(tm, device), workload.build(torch, device)]
 
         def ours(step: Any = steps[0]) -> None:
@@ -100,13 +86,22 @@ def show(results: dict[str, list[dict]], where: str) -> None:
         table.add_column(f"{setting}\nours", justify="right")
         table.add_column("\nPyTorch", justify="right")
         table.add_column("\nratio", justify="right", style="bold")
+        table.add_column("\ngoal")
     for index, row in enumerate(next(iter(results.values()))):
         cells = []
         for rows in results.values():
             ours, theirs = rows[index]["times"]
             cells += [duration(ours), duration(theirs), f"{ours / theirs:.2f}"]
+            cells.append(verdict(row["name"], ours / theirs) if where == "cpu" else "")
         table.add_row(row["name"], *cells)
     Console().print(table)
+
+
+def verdict(name: str, ratio: float) -> str:
+    """A network's goal on the CPU, and whether the ratio meets it; empty for what has no goal."""
+    if name not in GOALS:
+        return ""
+    return f"{GOALS[name]:.2f} {'met' if ratio <= GOALS[name] else 'missed'}"
 
 
 def memory(only: str) -> None:
@@ -129,19 +124,19 @@ def memory(only: str) -> None:
     Console().print(table)
 
 
-def duration(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
-
-
 def main() -> None:
-    """Run the child for each setting and print the table, or be the child."""
+    """Print the table that was asked for, or be a child of the main one."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=10.0, help="time a workload, both engines together")
     parser.add_argument("--only", default="", help="part of a workload's name")
     parser.add_argument("--memory", action="store_true", help="peak bytes instead of time")
+    parser.add_argument("--profile", metavar="NETWORK", help="where the time of a step goes; '' is all seven networks")
+    parser.add_argument("--half", action="store_true", help="all numbers stored in half precision")
+    parser.add_argument("--growth", action="store_true", help="larger batches, wider and deeper networks, more threads")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    began = time.perf_counter()
     if options.child:
         import torch
 
@@ -151,22 +146,40 @@ def main() -> None:
         return
     if options.memory:
         memory(options.only)
-        return
+    elif options.profile is not None:
+        from tests.benchmarks import profile
+
+        profile.main(options.profile, options.seconds)
+    elif options.half:
+        from tests.benchmarks import storage
+
+        storage.main(options.only, options.seconds)
+    elif options.growth:
+        from tests.benchmarks import growth
+
+        growth.main(options.only, options.seconds)
+    else:
+        show(both_settings(len(chosen(options.only)), options.seconds), options.device)
+    print(f"It took {(time.perf_counter() - began) / 60:.1f} minutes.", file=sys.stderr)
+
+
+def both_settings(workloads: int, seconds: float) -> dict[str, list[dict]]:
+    """The rows of each setting of BLAS that this CPU can run, each from a process of its own."""
+    runs = {name: also for name, also in SETTINGS.items() if not also or can_run(also["OPENBLAS_CORETYPE"])}
+    expected = len(runs) * workloads * (seconds + 2) / 60  # and 2 s to begin; VGG16 at 224 x 224 may take half a minute
+    print(f"{len(runs)} settings of BLAS, {workloads} networks: about {expected:.0f} minutes", file=sys.stderr, flush=True)
     results = {}
-    for setting, variables in SETTINGS.items():
-        if variables and not can_run(variables["OPENBLAS_CORETYPE"]):
-            print(f"{setting} is left out: this CPU cannot run it", file=sys.stderr, flush=True)
-            continue
+    for setting, also in runs.items():
         print(setting, file=sys.stderr, flush=True)
         done = subprocess.run(
             [sys.executable, "-m", "tests.benchmarks", "--child", *sys.argv[1:]],
-            env={**os.environ, **variables},
+            env={**os.environ, **also},
             stdout=subprocess.PIPE,
             text=True,
             check=True,
         )
         results[setting] = json.loads(done.stdout.splitlines()[-1])
-    show(results, options.device)
+    return results
 
 
 if __name__ == "__main__":

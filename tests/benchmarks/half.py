@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tests.benchmarks.__main__ import duration, interleaved
+from tests.benchmarks.turns import duration, interleaved
 
 SIDES = {"cpu": 1024, "cuda": 8192}  # of the matrices
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.__main__ import duration
+from tests.benchmarks.turns import duration
 
 BOUND = 1.34
 ONE_THREAD = {"TINYGRAD_MEM_THREADS": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 import tinygrad_mem as tm
-from tests.benchmarks.__main__ import duration
+from tests.benchmarks.turns import duration
 from tests.networks import WORKLOADS
 from tinygrad_mem import memory, scope
 

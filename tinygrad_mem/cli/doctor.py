@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ CORE_TYPES = {
     "ZEN": ("AVX2", "FMA3"),
     "SKYLAKEX": ("AVX512F", "AVX512_SKX"),
 }  # the instructions that each needs
+WIDTHS = {"AVX512_SKX": 512, "AVX2": 256}  # bits of vectors, by the instructions that NumPy needs for them
 ROUNDS = 2  # of all kernels in turn; the best counts, because other programs slow some down
 WORTH = 1.1  # a smaller speedup over OpenBLAS's own choice is noise
 VARIABLES = {
@@ -156,8 +158,7 @@ def _version(name: str) -> str | None:
 
 def can_run(core_type: str) -> bool:
     """True if this CPU has the instructions that these OpenBLAS kernels need; without them the process would crash."""
-    has = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]  # what numpy.show_runtime prints
-    return all(has.get(name, False) for name in CORE_TYPES[core_type])
+    return all(_features().get(name, False) for name in CORE_TYPES[core_type])
 
 
 def blas_rates() -> dict[str, float]:
@@ -209,6 +210,8 @@ def machine() -> dict[str, str]:
         "Python": f"{platform.python_version()}, {sys.executable}",
         "NumPy": np.__version__,
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "processor": processor(),
+        "vectors": f"{vector_bits()} bits",
         "threads of our kernels": str(threads.threads()),
     }
     rows |= {name: f"{os.environ[name] or '(empty)'}: {what}" for name, what in VARIABLES.items() if name in os.environ}
@@ -230,7 +233,33 @@ def _gpus() -> Iterator[tuple[str, str]]:
         yield f"cuda:{i}", f"{gpu.name}, compute capability {gpu.major}.{gpu.minor}, {bytes_text(gpu.total_memory)}"
 
 
-def _libraries() -> Iterator[str]:
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name, if the system tells it."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    found = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return found or platform.processor() or platform.machine()
+
+
+def vector_bits() -> int:
+    """Bits of the widest vectors for which NumPy has kernels here."""
+    has = _features()
+    return next((bits for name, bits in WIDTHS.items() if has.get(name)), 128)
+
+
+def _features() -> dict[str, bool]:
+    """What numpy.show_runtime prints: instructions of this CPU that NumPy uses."""
+    return np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
+
+
+def libraries() -> Iterator[str]:
+    """BLAS, its kernels and its threads, as threadpoolctl knows them.
+
+    Raises:
+        ImportError: threadpoolctl is missing.
+    """
     from threadpoolctl import threadpool_info
 
     for each in threadpool_info():
@@ -241,7 +270,7 @@ def _libraries() -> Iterator[str]:
 
 def _blas(rates: dict[str, float]) -> Group:
     try:
-        library = "; ".join(_libraries()) or "a BLAS that threadpoolctl does not know"
+        library = "; ".join(libraries()) or "a BLAS that threadpoolctl does not know"
     except ImportError:
         library = f"unknown BLAS; threadpoolctl can name it: {install('threadpoolctl')}"
     rows = ((f"OPENBLAS_CORETYPE={name}" if name else "OpenBLAS's choice", f"{rate:,.0f}") for name, rate in rates.items())

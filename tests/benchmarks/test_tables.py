@@ -1,0 +1,201 @@
+"""What the benchmarks' tables say: rows add up, kinds and costs are right, goals are met or not. No test depends on time."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tinygrad_mem as tm
+from tests.benchmarks import __main__ as command
+from tests.benchmarks import growth, kinds, profile, storage, turns
+from tests.benchmarks.costs import Cost, Limits, cost_of
+from tests.networks import SEVEN
+from tests.profiles import some
+from tinygrad_mem.kernels import numpy as kernels
+
+NAMES = [each.name for each in SEVEN]
+CHECKS = {"check_rows", "check_target"}  # of values, in the passage; no kind of work
+
+
+def small(name: str) -> Any:
+    """A network with a batch of 2."""
+    found = next(each for each in SEVEN if each.name == name)
+    return replace(found, shape=(2, *found.shape[1:]))
+
+
+@pytest.mark.parametrize("name", some(NAMES, ["LeNet", "LSTM of characters, 64 steps"]))
+def test_rows_of_a_profile_add_up_to_the_steps(name: str):
+    found = profile.profile_of(small(name), 0.0)
+    rows = found.rows()
+    assert sum(ours for _, ours, _, _ in rows) == pytest.approx(found.ours)
+    assert sum(theirs for _, _, theirs, _ in rows) == pytest.approx(sum(found.theirs.values()))
+    assert all(ours >= 0 and theirs >= 0 and best >= 0 for _, ours, theirs, best in rows)
+    lost = [ours - theirs for _, ours, theirs, _ in rows]
+    assert lost == sorted(lost, reverse=True)
+    assert {kind for kind, *_ in rows} >= {"products", "optimizer", "loss", kinds.OUTSIDE}
+    assert kinds.BOTH_GRADIENTS not in found.theirs
+    shown = [row[0] for row in profile.by_kind(found)]
+    assert shown == [*[row[0] for row in rows], profile.STEP]
+
+
+def test_the_steps_of_pytorch_add_up():
+    """Of each step: the kinds of all that happened in it, once."""
+    step = small("LeNet").build(torch)
+    steps = profile._their_steps(step)
+    assert steps
+    for seconds, found in steps:
+        assert sum(found.values()) == pytest.approx(seconds)
+        assert found[kinds.BOTH_GRADIENTS] > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_kernel_of_the_networks_has_a_kind(name: str):
+    used: set[str] = set()
+    device, workload = tm.device("meta"), small(name)
+    step = workload.build(tm, "meta")
+    with profile.watching(device, lambda name, kernel, args, kwargs: used.add(name)):
+        step()
+    assert len(used) > 8
+    assert {kernel for kernel in used if kinds.kind_of(kernel) == kinds.OTHER} <= CHECKS
+    assert type(device.kernels).__name__ == "NullKernels", "they are watched no longer"
+
+
+def event(name: str, own: float, *children: Any) -> Any:
+    return SimpleNamespace(name=name, self_cpu_time_total=own * 1e6, cpu_children=children)
+
+
+def test_what_an_op_calls_is_its_work():
+    dense = event("aten::linear", 1, event("aten::addmm", 10, event("aten::copy_", 100)))
+    added = event("aten::sum", 1000, event("aten::empty", 10_000))
+    update = event("Optimizer.step#SGD.step", 1e5, event("aten::add_", 1e6), event("aten::mul_", 1e6))
+    unknown = event("aten::cosh", 1e7)
+    found = profile.their_kinds(event(profile.STEP, 1e8, dense, added, update, unknown))
+    assert found == pytest.approx(
+        {
+            kinds.OUTSIDE: 1 + 1e5 + 1e8,
+            "products": 110,
+            "sums, copies, additions": 11_000,
+            "optimizer": 2e6,
+            kinds.OTHER: 1e7,
+        }
+    )
+
+
+def test_a_kernel_within_another_counts_once_and_one_in_another_thread_apart(monkeypatch: pytest.MonkeyPatch):
+    now = SimpleNamespace(seconds=0.0)
+    monkeypatch.setattr(profile.time, "perf_counter", lambda: now.seconds)
+
+    def inner(seconds: float) -> None:
+        now.seconds += seconds
+
+    clock = profile.Clock()
+
+    def outer() -> None:
+        now.seconds += 1
+        clock("inner", inner, (10.0,), {})
+        thread = threading.Thread(target=clock, args=("inner", inner, (100.0,), {}))
+        thread.start()
+        thread.join()
+
+    clock("outer", outer, (), {})
+    clock("outer", inner, (1000.0,), {})
+    rows = {name: (row.calls, row.seconds, row.beside) for name, row in clock.kernels.items()}
+    assert rows == {"inner": (2, 10.0, 100.0), "outer": (2, 1101.0, 0.0)}
+
+
+def test_shares_of_the_limit_are_numbers():
+    """A kernel that reads and writes 8 of 10 bytes a second in 2 s is at 40% of the limit; half of it happened beside."""
+    row = profile.Kernel(1, 1.0, 1.0, Cost(8, 100))
+    found = profile.Profile("a network", {"relu": row}, 4.0, {"ReLU": 0.5}, Limits(10.0, 1000.0))
+    assert found.rows() == [(kinds.OUTSIDE, 3.0, 0.0, 0.0), ("ReLU", 1.0, 0.5, pytest.approx(0.4))]
+    assert list(profile.by_kernel(found)) == [("relu", "1", "1000.00", "1000.00", "0.0", "40%", "5%")]
+    assert list(profile.by_kind(found))[-1] == (profile.STEP, "4000.00", "500.00", "3500.00", "ratio 8.00")
+
+
+def test_costs_are_bytes_and_multiplications():
+    def cost(name: str, *args: Any, **kwargs: Any) -> Cost:
+        return cost_of(name, getattr(kernels, name), args, kwargs)
+
+    x, row, y = np.ones((4, 6), np.float32), np.ones((1, 6), np.float32), np.empty((4, 6), np.float32)
+    assert cost("copy", x, out=y) == (2 * x.nbytes, 0)
+    assert cost("add", x, np.broadcast_to(row, x.shape), out=y) == (2 * x.nbytes + row.nbytes, 0)
+    assert cost("multiply", x, x, out=y) == (2 * x.nbytes, 0)
+    assert cost("relu", x, out=x) == (2 * x.nbytes, 0)
+    assert cost("matmul", x, y.T, np.empty(99, np.uint8), out=np.empty((4, 4), np.float32)) == (4 * (24 + 24 + 16), 4 * 4 * 6)
+    image, weight, after = np.ones((2, 3, 5, 5)), np.ones((4, 3, 3, 3)), np.ones((2, 4, 5, 5))
+    sizes = ((1, 1), (1, 1), (1, 1), 1)
+    plain = 2 * 4 * 25 * 3 * 9
+    assert cost("conv_forward", image, weight, None, *sizes, None, out=after).multiplications == plain
+    assert cost("conv_backward_input", after, weight, None, *sizes, None, out=image).multiplications == plain
+    assert cost("conv_backward_weight", after, image, *sizes, None, out=weight).multiplications == plain
+    p, g, buf = (np.ones(10, np.float32) for _ in range(3))
+    assert cost("sgd_step", p, g, buf, 0.1, 0.9, 0.0, 0.0, False, False) == (5 * p.nbytes, 0)
+    table, index = np.ones((1000, 8), np.float32), np.arange(3)
+    assert cost("embedding", table, index, out=np.empty((3, 8), np.float32)) == (2 * 3 * 8 * 4 + index.nbytes, 0)
+
+
+def test_goals_are_met_or_missed():
+    assert set(command.GOALS) == set(NAMES)
+    assert command.verdict("MLP", 0.8) == "0.80 met"
+    assert command.verdict("MLP", 0.801) == "0.80 missed"
+    assert command.verdict("a + b", 0.1) == ""
+
+
+def test_a_name_that_no_network_has_is_refused():
+    assert [each.name for each in turns.chosen("vgg16-")] == ["VGG16-BN 32x32"]
+    with pytest.raises(SystemExit, match="no network's name contains 'alexnet'; there are: MLP, LeNet"):
+        turns.chosen("alexnet")
+
+
+def test_networks_grow(monkeypatch: pytest.MonkeyPatch):
+    """Each that has an argument for it gets wider and deeper, and every step runs in both engines' shapes."""
+    parameters = lambda workload: sum(p.numel() for p in workload.build(tm, "meta").model.parameters())  # noqa: E731
+    for workload in SEVEN:
+        found = dict(growth.grown(workload))
+        assert {f"batch {n}" for n in growth.BATCHES} - set(found) <= {f"batch {workload.shape[0]}"}
+        for what in set(found) & {"twice the width", "twice the depth"}:
+            assert parameters(found[what]) > 1.2 * parameters(workload)
+            found[what].build(tm, "meta")()
+    monkeypatch.setattr(growth, "BATCHES", (1, 2, 4))
+    monkeypatch.setattr(growth, "LONGEST", 0.0)
+    assert growth.ratios("lenet", 0.0)["LeNet"] == {
+        growth.AS_IT_IS: pytest.approx(1, rel=1e6),
+        "batch 1": pytest.approx(1, rel=1e6),
+        "batch 2": None,
+        "batch 4": None,
+    }
+
+
+def test_a_table_of_growth_says_where_a_ratio_does_not_stay():
+    assert growth.where_not([1.2, 0.9], [1.0, 1.0], [1, 2]) == ""
+    assert growth.where_not([1.3, 0.7], [1.0, 1.0], [1, 2]) == "1 thread: slower, 1.30 times; 2 threads: faster, 0.70 times"
+    assert growth.where_not([None, 2.0], [1.0, 1.0], [1, 2]) == "2 threads: slower, 2.00 times"
+
+
+@pytest.mark.parametrize("name", some(NAMES, ["LeNet", "LSTM of characters, 64 steps"]))
+def test_all_numbers_of_a_step_are_stored_in_half(name: str):
+    step = storage.stored(small(name), tm, "bfloat16")
+    assert {p.dtype for p in step.model.parameters()} == {tm.bfloat16}
+    assert step().dtype == tm.bfloat16
+    states = [value for state in step.optimizer.state.values() for value in state.values() if getattr(value, "ndim", 0)]
+    assert states
+    assert {value.dtype for value in states} == {tm.bfloat16}
+    assert {p.grad.dtype for p in step.model.parameters()} == {tm.bfloat16}
+
+
+def test_what_pytorch_does_not_do_is_told(monkeypatch: pytest.MonkeyPatch):
+    def refusing(workload: Any, framework: Any, dtype: str) -> Any:
+        def step() -> None:
+            raise RuntimeError("\"addmm\" not implemented for 'Half'\nand more")
+
+        return step
+
+    monkeypatch.setattr(storage, "stored", refusing)
+    cells = list(storage.row(small("LeNet"), 0.0))
+    assert cells == ["", "does not: \"addmm\" not implemented for 'Half'", ""] * len(storage.DTYPES)
