@@ -250,7 +250,7 @@ def vector_bits() -> int:
 
 
 def _features() -> dict[str, bool]:
-    """What numpy.show_runtime prints: instructions of this CPU that NumPy uses."""
+    """The instructions of this CPU that NumPy may use, as numpy.show_runtime prints them."""
     return np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
 
 
