@@ -30,7 +30,7 @@ from .reliability import reliability as reliability
 class _Skip:
     """The last of those who find modules: a test that needs one of these is skipped where it is not installed."""
 
-    names = ("torch", "rich", "matplotlib", "plotly", "safetensors", "ml_dtypes")
+    names = ("torch", "rich", "matplotlib", "safetensors", "ml_dtypes")
 
     @classmethod
     def find_spec(cls, name: str, *_: object) -> None:

@@ -85,8 +85,7 @@ def _photograph(page: Path, path: Path, height: int) -> None:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         view = browser.new_page(viewport={"width": 1000, "height": height})
         view.goto(page.as_uri())
-        view.wait_for_selector("#run0-peak .treemaplayer text", state="attached")
-        view.wait_for_timeout(500)
+        view.wait_for_selector("#run0 .tile")
         view.screenshot(path=path)
         browser.close()
 

@@ -332,7 +332,6 @@ HEAVY = [
     "rich",
     "typer",
     "matplotlib",
-    "plotly",
     "sklearn",
     "safetensors",
     "mpi4py",

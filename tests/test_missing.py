@@ -23,7 +23,6 @@ USES = {
         "main('tips', '--tip', 'no_grad', '--picture', 'x.png')",
         "main('plan', 'lenet', '--picture', 'x.png')",
     ],
-    "plotly": ["track.to_html('x.html')"],
     "rich": ["track.table('op')", "track.compare(track).table()", "plan.table()"],
     "sklearn": ["main('train')", "from tinygrad_mem.data.digits import load_digits; load_digits()"],
     "torch": ["tm.from_torch(object())"],

@@ -236,14 +236,24 @@ def test_json_has_the_numbers_of_the_table():
 
 @pytest.mark.parametrize(
     "command",
-    [["tips", "--tip", "eval", "--html"], ["train", "--picture"], ["plan", "lenet", "--picture"], ["snapshot", "x", "--html"]],
+    [
+        ["tips", "--tip", "eval", "--html"],
+        ["claims", "--html"],
+        ["snapshot", "x", "--html"],
+        ["tips", "--tip", "eval", "--picture"],
+        ["train", "--picture"],
+        ["plan", "lenet", "--picture"],
+        ["estimate", "lenet", "--ranks", "2", "--picture"],
+    ],
 )
 def test_a_file_that_cannot_be_written_is_found_before_the_work(command: list[str], tmp_path: Path):
     def refused(path: Path) -> str:
-        done = CliRunner().invoke(app, [*command, str(path)])
+        done = CliRunner().invoke(app, [*command, "" if path == Path() else str(path)])
         assert done.exit_code == 2
         assert done.stdout == ""
         return done.stderr
 
     assert f"there is no folder {tmp_path / 'no'}" in refused(tmp_path / "no" / "x.png")
     assert "is a folder: name a file in it" in refused(tmp_path)
+    if command[0] != "tips":  # its --html '' is no page
+        assert f"{command[-1]} . is a folder: name a file in it" in refused(Path(""))

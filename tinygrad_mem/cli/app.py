@@ -85,7 +85,7 @@ def _run(command: str, options: dict[str, Any], shown: type[Exception] | tuple[t
     """
     traceback = options.pop("traceback", False)
     try:
-        check_outputs(**options)
+        check_outputs(command, **options)
         status = import_module(f".{command}", __package__).run(**options)
         sys.stdout.flush()  # at the end of the process, a closed pipe would print a traceback
     except BrokenPipeError:

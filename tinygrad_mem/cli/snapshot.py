@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..errors import ArgumentError, needs
+from ..errors import ArgumentError
 from ..memory.attribution import Category
 from ..memory.sizes import bytes_text, parse_bytes
 from ..pytorch.evidence import Evidence
@@ -91,8 +91,7 @@ def run(
 
 
 def _check_page(html: Path, file: Path) -> None:
-    """Check early that the page can be written later, and that it does not replace the snapshot."""
-    needs("plotly", "--html")
+    """Check early that the page does not replace the snapshot."""
     if html.exists() and file.exists() and html.samefile(file):
         raise ArgumentError(f"--html {html} is the snapshot itself: name another file")
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..attribution import Category
 from ..timeline import Timeline
+
+if TYPE_CHECKING:
+    from ..track import Track
 
 # After Okabe and Ito: distinct for every kind of colour vision, and in grey by their lightness
 COLOURS = {
@@ -25,6 +29,21 @@ COLOURS = {
     Category.UNTRACKED: "#CCCCCC",
     Category.UNKNOWN: "#666666",
 }
+
+
+def name_of(track: Track) -> str:
+    """A title for a run: which networks ran, what they did, and where, as ``"LeNet: forward, backward, optimizer on cpu"``."""
+    modules, did = (_in_order(track, column) for column in ("module", "phase"))
+    networks = list(dict.fromkeys(path.partition(".")[0] for path in modules))
+    named = ", ".join(networks[:3]) + (f" and {len(networks) - 3:,} more" if networks[3:] else "")
+    steps = ", ".join(phase for phase in did if phase != "user")
+    return f"{': '.join(part for part in (named, steps) if part) or 'A run'} on {track.device}"
+
+
+def _in_order(track: Track, column: str) -> list[str]:
+    """The texts of a column of the log, each once, in the order of their first events; without the empty one."""
+    codes, first = np.unique(track.log.column(column), return_index=True)
+    return [track.log.texts[code] for code in codes[np.argsort(first)] if track.log.texts[code]]
 
 
 def phases(timeline: Timeline, shortest: float) -> list[tuple[str, int, int]]:

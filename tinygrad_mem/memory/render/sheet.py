@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...files import replacing
 from ..attribution import Category
 from ..sizes import bytes_text
-from .page import asset
 from .palette import COLOURS, phases, sample
 
 if TYPE_CHECKING:
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 POINTS = 120  # points of a timeline
 WIDTH, HEIGHT = 1000, 200  # of a drawing, before it is stretched
 _WIDTHS = 440, 270  # pixels of a timeline in a wide window, and in one of 400 pixels
+
+
+def asset(name: str) -> str:
+    """A style sheet or script that this folder holds."""
+    return resources.files("tinygrad_mem.memory.render").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def document(title: str, body: str, script: str, style: str = "") -> str:
