@@ -84,7 +84,7 @@ def _periods(block: Block, events: int) -> list[tuple[int, int, Any]]:
 
 
 def _words(block: Block) -> str:
-    """What is known of a block besides its bytes and its category, in lines."""
+    """A block, apart from its bytes and its category, in lines."""
     asked = f"{block.requested:,} B requested" if block.requested != block.rounded else ""
     rows = [block.deduced, block.owner, asked, f"allocated in {block.phase}", block.line]
     return "\n".join(row for row in rows if row)
