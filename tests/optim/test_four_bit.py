@@ -90,17 +90,121 @@ def test_steps_are_the_papers(name: str, size: int, block: int, dev: str):
         paper.p = found.copy()
 
 
+# --- rank-1 normalization, stated again in float64
+
+
+def nearest(x: np.ndarray, scales: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """What is kept of x: scales are kept in float32."""
+    share = np.divide(x, scales, out=np.zeros_like(x), where=scales > 0)
+    return numbers[np.abs(share[..., None] - numbers).argmin(-1)] * scales
+
+
+def in_blocks(x: np.ndarray, block: int) -> np.ndarray:
+    """The largest number of each number's block."""
+    flat = np.abs(x).reshape(-1)
+    tops = [flat[i : i + block].max() for i in range(0, flat.size, block)]
+    return np.repeat(np.float32(tops).astype(float), block)[: flat.size].reshape(x.shape)
+
+
+def rank_one(x: np.ndarray, block: int) -> np.ndarray:
+    """The smallest of the largest numbers along each axis; of a vector those of blocks."""
+    if x.ndim < 2:
+        return in_blocks(x, block)
+    others = [tuple(k for k in range(x.ndim) if k != axis) for axis in range(x.ndim)]
+    return np.minimum.reduce([np.broadcast_to(np.float32(x.max(axes, keepdims=True)), x.shape) for axes in others]).astype(float)
+
+
+SHAPES = [(40, 30), (1, 70), (70, 1), (5, 6, 7), (2, 3, 4, 5), (130,), ()]
+
+
+@pytest.mark.parametrize(("block", "decay", "coupled"), [(128, 0.1, False), (64, 0.0, False), (128, 0.1, True)])
+def test_fifty_steps_are_the_papers(block: int, decay: float, coupled: bool, dev: str):
+    rng = np.random.default_rng(1)
+    starts = [np.asarray(rng.standard_normal(shape)) for shape in SHAPES]
+    ours = [tm.tensor(start, device=dev).requires_grad_() for start in starts]
+    rule = optim.Adam4bit if coupled else optim.AdamW4bit
+    o = rule(ours, lr=0.01, weight_decay=decay, block_size=block, min_4bit_size=0)
+    states = [(start.copy(), np.zeros_like(start), np.zeros_like(start)) for start in starts]
+    for t in range(1, 51):
+        for i, (p, mine) in enumerate(zip(states, ours, strict=True)):
+            w, m, v = p
+            g = np.asarray(rng.standard_normal(w.shape) * np.exp(2 * rng.standard_normal(w.shape)))
+            mine.grad = tm.tensor(g, device=dev)
+            g = g + decay * w if coupled else g
+            w = w if coupled else w * (1 - 0.01 * decay)
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+            w = w - 0.01 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+            m, v = nearest(m, in_blocks(m, block), np.array(SIGNED)), nearest(v, rank_one(v, block), np.arange(1, 17) / 16)
+            states[i] = w, m, v
+        o.step()
+    for (w, _, v), mine in zip(states, ours, strict=True):
+        np.testing.assert_allclose(mine.detach().cpu().numpy(), w, rtol=1e-6, atol=1e-6)
+        codes, tops = (o.state[mine][key].cpu().numpy() for key in ("state2", "absmax2"))
+        assert tops.shape == (sum(v.shape) if v.ndim > 1 else -(-v.size // block),)
+        single = np.stack([codes & 15, codes >> 4], -1).reshape(-1)[: v.size].reshape(v.shape)
+        scale = in_scale(tops.astype(float), v.shape, block)
+        np.testing.assert_allclose((single + 1) / 16 * scale, v, rtol=1e-5)
+
+
+def in_scale(tops: np.ndarray, shape: tuple[int, ...], block: int) -> np.ndarray:
+    """The scale of each number, of what is kept."""
+    if len(shape) < 2:
+        return np.repeat(tops, block)[: int(np.prod(shape))].reshape(shape)
+    return np.minimum.reduce([np.broadcast_to(x, shape) for x in np.ix_(*np.split(tops, np.cumsum(shape)[:-1]))])
+
+
+def test_an_outlier_spoils_its_row_and_its_column_alone():
+    """A block would be scaled by it: its neighbours' mean squares would all be 1/16 of the outlier's."""
+    p = tm.zeros(64, 64, requires_grad=True)
+    g = np.ones((64, 64), np.float32)
+    g[3, 5] = 1000
+    p.grad = tm.tensor(g)
+    o = optim.Adam4bit([p], min_4bit_size=0)
+    o.step()
+    codes = o.state[p]["state2"].numpy()
+    single = np.stack([codes & 15, codes >> 4], -1).reshape(64, 64)
+    tops = o.state[p]["absmax2"].numpy()
+    np.testing.assert_allclose(np.delete(tops, [3, 64 + 5]), 1e-3, rtol=1e-5)
+    np.testing.assert_allclose(tops[[3, 64 + 5]], 1e3, rtol=1e-5)
+    assert (single == 15).all(), "each number is the largest of its row or of its column"
+
+
+@every
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_large_matrices_in_threads(name: str, dtype: str):
+    """The same as row after row would be, if all rows had the columns' largest numbers: of a matrix of equal rows."""
+    rng = np.random.default_rng(0)
+    row = (rng.standard_normal(1000) * np.exp(rng.standard_normal(1000))).astype(dtype)
+    found = []
+    for rows in (1, 300):
+        p = tm.zeros(rows, 1000, dtype=getattr(tm, dtype), requires_grad=True)
+        o = getattr(optim, name)([p], min_4bit_size=0, block_size=1000, **RULES[name])
+        for _ in range(3):
+            p.grad = tm.tensor(np.tile(row, (rows, 1)))
+            o.step()
+        found.append((p.detach().numpy(), o.state[p]["absmax2"].numpy()))
+    (one, tops), (many, many_tops) = found
+    np.testing.assert_array_equal(many, np.tile(one, (300, 1)))
+    np.testing.assert_array_equal(many_tops, np.concatenate([np.repeat(tops[:1], 300), tops[1:]]))
+
+
 @every
 @pytest.mark.parametrize("where", ["cpu", "meta"])
-def test_bytes(name: str, where: str):
+@pytest.mark.parametrize("shape", [(1 << 20,), (1 << 10, 1 << 10), (1 << 8, 1 << 6, 1 << 6)])
+def test_bytes(name: str, where: str, shape: tuple[int, ...]):
     n = 1 << 20
-    p = tm.zeros(n, device=where, requires_grad=True)
-    p.grad = tm.ones(n, device=where)
+    p = tm.zeros(*shape, device=where, requires_grad=True)
+    p.grad = tm.ones(*shape, device=where)
     o = getattr(optim, name)([p], **RULES[name])
     pool = device(where).pool
     before = pool.used_bytes()
+    lines = 4 * sum(shape) if len(shape) > 1 else 0
     o.step()
-    assert pool.used_bytes() - before == n + 8 * n // 128
+    assert pool.used_bytes() - before == n + 4 * n // 128 + (lines or 4 * n // 128)
+    pool.reset_peak()
+    before = pool.used_bytes()
+    o.step()
+    assert pool.counts().peak_used - before == lines
     with numpy_allocations() as sizes:
         before = pool.used_bytes()
         o.step()

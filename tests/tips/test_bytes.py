@@ -37,9 +37,9 @@ def sizes(scene: Scene, itemsize: int = FLOAT) -> list[int]:
 
 
 def kept_in_four_bits() -> int:
-    """Bytes of two moments of half a byte, and of their scales; of biases in float32."""
-    counts = [n * m for n, m in MATRICES]
-    return sum(2 * (round_up(n // 2) + round_up(FLOAT * -(-n // 128))) for n in counts) + _MOMENTS
+    """Bytes of two moments of half a byte, and of the scales of blocks, of rows and of columns; of biases in float32."""
+    scales = [round_up(FLOAT * -(-n * m // 128)) + round_up(FLOAT * (n + m)) for n, m in MATRICES]
+    return sum(2 * round_up(n * m // 2) for n, m in MATRICES) + sum(scales) + _MOMENTS
 
 
 def maps(batch: int = 16, side: int = 64, divide: int = 4) -> list[int]:

@@ -16,7 +16,7 @@ the bytes. They are float32 with ``state_dtype=float32``, and with ``master_weig
 | `Adam`, `AdamW`, `Adamax`, `NAdam`, `RAdam`, `Adadelta`, `RMSprop(momentum=0.9)` | 8 |
 | `Adam(state_dtype=float16)`, `AdamW(state_dtype=float16)` | 4 |
 | `Adam8bit`, `AdamW8bit` | 2 + 8 / 2048 |
-| `Adam4bit`, `AdamW4bit` | 1 + 8 / 128 |
+| `Adam4bit`, `AdamW4bit` | 1 + 4 / 128 + 4 * (n + m) / (n * m) |
 | `Adam(amsgrad=True)`, `RMSprop(momentum=0.9, centered=True)` | 12 |
 | `Adafactor`, `AdaLomo` | 4 * (n + m) / (n * m) |
 | `GaLore(rank=128)` | 4 * 128 * (n + 2 * m) / (n * m), where n <= m |

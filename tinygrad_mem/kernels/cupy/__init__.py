@@ -24,6 +24,7 @@ from .optim import *
 from .pool import *
 from .quantize import *
 from .random import *
+from .rank_one import *
 from .recurrent import *
 from .reduce import *
 from .resize import *

@@ -125,11 +125,11 @@ extern "C" __global__ void sgd8bit(P* p, Places ps, const G* g, Places gs, unsig
 
 
 @cache
-def _kernel(name, p, g):
+def _kernel(name, p, g, more=""):
     head = _tables(8, dynamic_map(False), dynamic_map(True)) + _tables(4, linear_map(), dynamic_map(True, 4))
     wide = "double" if p == "d" else "float"
     types = f"typedef {NAMES[p]} P;\ntypedef {NAMES[g]} G;\ntypedef {wide} W;\n"
-    source = "#include <cuda_fp16.h>\n" + types + head + SOURCE + _SOURCE
+    source = "#include <cuda_fp16.h>\n" + types + head + SOURCE + _SOURCE + more
     return cupy.RawModule(code=source).get_function(name)  # pyright: ignore
 
 

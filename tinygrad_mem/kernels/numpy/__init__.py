@@ -25,6 +25,7 @@ from .piecewise import *
 from .pool import *
 from .quantize import *
 from .random import *
+from .rank_one import *
 from .recurrent import *
 from .reduce import *
 from .resize import *

@@ -63,14 +63,14 @@ def _adam_in_bytes(signed, unsigned):
 def adam8bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
     """Adam's rule (``adam_step``) with m and v in bytes: the signed map for m, the unsigned one for v."""
     numbers = (None, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize)
-    _run(_ADAM, p, g, block, [(m, m_top, _SIGNED), (v, v_top, _UNSIGNED)], numbers)
+    _run(_ADAM, p, g, block, [_Blocks(m, m_top, _SIGNED, block), _Blocks(v, v_top, _UNSIGNED, block)], numbers)
 
 
 @formula(_adam_in_bytes(_SIGNED4, _LINEAR4))
 def adam4bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
     """Adam's rule with two numbers of m, and of v, in a byte: the signed map for m, equal steps for v; block is even."""
     numbers = (None, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize)
-    _run(_ADAM, p, g, block, [(m, m_top, _SIGNED4), (v, v_top, _LINEAR4)], numbers)
+    _run(_ADAM, p, g, block, [_Blocks(m, m_top, _SIGNED4, block), _Blocks(v, v_top, _LINEAR4, block)], numbers)
 
 
 def _sgd8bit_step(p, g, buf, top, block, lr, momentum, dampening, weight_decay, nesterov, maximize):
@@ -82,36 +82,63 @@ def _sgd8bit_step(p, g, buf, top, block, lr, momentum, dampening, weight_decay, 
 def sgd8bit_step(p, g, buf, top, block, lr, momentum, dampening, weight_decay, nesterov, maximize):
     """SGD's rule (``sgd_step``) with its momentum in bytes."""
     numbers = (lr, momentum, dampening, weight_decay, nesterov, maximize)
-    _run(_MOMENTUM, p, g, block, [(buf, top, _SIGNED)], numbers)
+    _run(_MOMENTUM, p, g, block, [_Blocks(buf, top, _SIGNED, block)], numbers)
 
 
 _ADAM, _MOMENTUM = Written(rules.adam), Written(rules.momentum)
 
 
+class _Blocks:
+    """A state in bytes, with the largest number of each block."""
+
+    def __init__(self, codes, top, coded, block):
+        self.codes, self.top, self.coded, self.block = codes.reshape(-1), top, coded, block
+
+    def at(self, start, stop):
+        """The bytes of some elements, and the largest numbers of their blocks."""
+        each, block = self.coded.each, self.block
+        return self.codes[start // each : -(-stop // each)], self.top[start // block : -(-stop // block)]
+
+    def read(self, start, stop, out):
+        codes, top = self.at(start, stop)
+        _unpack(codes, top, self.coded, self.block, out)
+
+    def write(self, start, stop, x):
+        codes, top = self.at(start, stop)
+        _pack(x, self.coded, self.block, top, codes)
+
+
 def _run(rule, p, g, block, states, numbers):
-    """The rule of p, g, the states and numbers over whole blocks of all; a state is (bytes, largest of each block, map)."""
+    """The rule of p, g, the states and numbers, over whole blocks of all; a state has ``codes``, ``read`` and ``write``."""
     wide = np.dtype(np.float64 if p.dtype == np.float64 else np.float32)
-    count, step = -(-p.size // block), max(_TILE // block, 1)
-    run, temps = rule(p, g, *[codes for codes, _, _ in states], *numbers)
-    states = [(codes.reshape(-1), top, coded) for codes, top, coded in states]
+    update, temps = rule(p, g, *[state.codes for state in states], *numbers)
+    count = 2 + len(states)
 
-    def part(first, last):
+    def part(start, stop):
+        tiles = [scratch((stop - start,), wide, k, 8) for k in range(count + temps)]
+        for array, tile in ((p, tiles[0]), (g, tiles[1])):
+            for at, piece in _pieces(array, start, stop):
+                np.copyto(tile[at : at + piece.size].reshape(piece.shape), piece, casting="unsafe")
+        for state, tile in zip(states, tiles[2:], strict=False):
+            state.read(start, stop, tile)
+        update(*tiles[:count], *numbers, *tiles[count:])
+        for at, piece in _pieces(p, start, stop):
+            np.copyto(piece, tiles[0][at : at + piece.size].reshape(piece.shape), casting="unsafe")
+        for state, tile in zip(states, tiles[2:], strict=False):
+            state.write(start, stop, tile)
+
+    _by_tile(p.size, block, part)
+
+
+def _by_tile(size, block, part):
+    """Call ``part(start, stop)`` for whole blocks of ``size`` numbers, a tile at a time, in several threads."""
+    step = max(_TILE // block, 1)
+
+    def some(first, last):
         for b in range(first, last, step):
-            some = slice(b, min(b + step, last))
-            start, stop = b * block, min(some.stop * block, p.size)
-            tiles = [scratch((stop - start,), wide, k, 8) for k in range(2 + len(states) + temps)]
-            for array, tile in ((p, tiles[0]), (g, tiles[1])):
-                for at, piece in _pieces(array, start, stop):
-                    np.copyto(tile[at : at + piece.size].reshape(piece.shape), piece, casting="unsafe")
-            for (codes, top, coded), tile in zip(states, tiles[2:], strict=False):
-                _unpack(codes[start // coded.each : -(-stop // coded.each)], top[some], coded, block, tile)
-            run(*tiles[: 2 + len(states)], *numbers, *tiles[2 + len(states) :])
-            for at, piece in _pieces(p, start, stop):
-                np.copyto(piece, tiles[0][at : at + piece.size].reshape(piece.shape), casting="unsafe")
-            for (codes, top, coded), tile in zip(states, tiles[2:], strict=False):
-                _pack(tile, coded, block, top[some], codes[start // coded.each : -(-stop // coded.each)])
+            part(b * block, min(min(b + step, last) * block, size))
 
-    split(count, part, grain=max(GRAIN // 4 // block, 1))
+    split(-(-size // block), some, grain=max(GRAIN // 4 // block, 1))
 
 
 def _pieces(a, start, stop):
@@ -144,6 +171,13 @@ def _by_block(tile, block):
 
 def _unpack(codes, top, coded, block, out):
     """out = the numbers that the codes stand for."""
+    _look_up(codes, coded, out)
+    for some, numbers in _by_block(out, block):
+        np.multiply(numbers, top[some, None], out=numbers)
+
+
+def _look_up(codes, coded, out):
+    """out = the numbers of the map with these codes, before they are scaled."""
     index = scratch(out.shape, np.int64, 7, 8)
     if coded.each == 1:
         np.copyto(index, codes)
@@ -151,29 +185,33 @@ def _unpack(codes, top, coded, block, out):
         np.bitwise_and(codes, 15, out=index[::2], casting="unsafe")
         np.right_shift(codes[: out.size // 2], 4, out=index[1::2], casting="unsafe")
     np.take(coded.values[out.dtype.char], index, out=out, mode="clip")  # other modes buffer the output
-    for some, numbers in _by_block(out, block):
-        np.multiply(numbers, top[some, None], out=numbers)
 
 
 def _pack(x, coded, block, top, codes):
     """codes = the nearest in the map to x divided by its block's largest absolute value, which is written to top."""
-    size, index = scratch(x.shape, x.dtype, 0, 8), scratch(x.shape, np.int64, 7, 8)
+    size = scratch(x.shape, x.dtype, 0, 8)
     np.absolute(x, out=size)
     for some, sizes in _by_block(size, block):
         np.maximum.reduce(sizes, axis=1, out=top[some])
     share = scratch(x.shape, np.float32, 1, 8)
     for (some, numbers), (_, shares) in zip(_by_block(x, block), _by_block(share, block), strict=True):
         np.divide(numbers, top[some, None], out=shares, casting="unsafe")  # a block of zeros: any code times 0
+    _nearest(share, coded, codes)
+
+
+def _nearest(share, coded, codes):
+    """codes = those of the numbers of the map nearest to the shares, which lie in slot 1 of 8 of the scratch."""
+    index = scratch(share.shape, np.int64, 7, 8)
     np.right_shift(share.view(np.uint32), 16, out=index, casting="unsafe")
-    found = codes if coded.each == 1 else scratch(x.shape, np.uint8, 6, 8)
+    found = codes if coded.each == 1 else scratch(share.shape, np.uint8, 6, 8)
     np.take(coded.guesses, index, out=found, mode="clip")
     np.copyto(index, found)
-    border = scratch(x.shape, np.float32, 0, 8)
+    border = scratch(share.shape, np.float32, 0, 8)
     np.take(coded.borders, index, out=border, mode="clip")
-    above = scratch(x.shape, np.bool_, 7, 8)
+    above = scratch(share.shape, np.bool_, 7, 8)
     np.greater(share, border, out=above)
     np.add(found, above.view(np.uint8), out=found)
     if coded.each == 2:
         np.copyto(codes, found[::2])
         np.left_shift(found[1::2], 4, out=found[1::2])
-        np.bitwise_or(codes[: x.size // 2], found[1::2], out=codes[: x.size // 2])
+        np.bitwise_or(codes[: share.size // 2], found[1::2], out=codes[: share.size // 2])

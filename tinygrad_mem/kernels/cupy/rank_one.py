@@ -1,0 +1,101 @@
+"""Adam with moments of 4 bits, the second scaled along the axes, in two kernels. As in ``kernels/numpy/rank_one.py``.
+
+The first finds the largest numbers: nonnegative floats are in the order of their bits, so an integer's ``atomicMax`` does, and
+the order of the threads changes nothing. The second updates and packs, as ``adam4bit``.
+"""
+
+from __future__ import annotations
+
+import cupy
+import numpy as np
+
+from .blockwise import _kernel
+from .places import _KIND
+from .places import places as _places
+
+_THREADS, _BLOCKS = 256, 1 << 12
+
+_SOURCE = """
+__device__ inline float smallest(const Places& lines, const float* top, wide i) {  // of the lines through i
+    float found = __int_as_float(0x7f800000);
+    for (int axis = (int)lines.axes - 1; axis >= 0; --axis) {
+        const wide rest = i / lines.shape[axis];
+        found = fminf(found, top[lines.step[axis] + i - rest * lines.shape[axis]]);
+        i = rest;
+    }
+    return found;
+}
+#define SQUARE4 W square = VALUES4[0][v[i / 2] >> bits & 15] * (W)smallest(lines, v_top, i)
+
+extern "C" __global__ void adam4bit_tops(const P* p, Places ps, const G* g, Places gs, const unsigned char* v,
+        const float* v_top, unsigned* fresh, Places lines, wide n, double beta2_, double weight_decay_, int maximize) {
+    const W beta2 = beta2_, weight_decay = weight_decay_;
+    for (wide i = (wide)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (wide)gridDim.x * blockDim.x) {
+        const int bits = i % 2 * 4;
+        GRADIENT
+        SQUARE4;
+        const unsigned found = __float_as_uint((float)(beta2 * square + (1 - beta2) * d * d));
+        wide left = i;
+        for (int axis = (int)lines.axes - 1; axis >= 0; --axis) {
+            const wide rest = left / lines.shape[axis];
+            unsigned* most = fresh + lines.step[axis] + left - rest * lines.shape[axis];
+            if (*(volatile unsigned*)most < found) atomicMax(most, found);  // seldom
+            left = rest;
+        }
+    }
+}
+
+extern "C" __global__ void adam4bit_rank1(P* p, Places ps, const G* g, Places gs, unsigned char* m, float* m_top,
+        unsigned char* v, const float* v_top, const float* fresh, Places lines, wide n, wide block, double step_size,
+        double beta1_, double beta2_, double eps, double root, double weight_decay_, double shrink, int maximize) {
+    __shared__ float shared[256];
+    const wide first = blockIdx.x * block, last = min(first + block, n);
+    const W beta1 = beta1_, beta2 = beta2_, weight_decay = weight_decay_;
+    const W m_scale = m_top[blockIdx.x];
+#define MEAN4 const int bits = i % 2 * 4; W mean = VALUES4[1][m[i / 2] >> bits & 15] * m_scale;
+    float m_most = 0;
+    EACH { GRADIENT MEAN4 mean += (1 - beta1) * (d - mean); m_most = fmaxf(m_most, fabs((float)mean)); }
+    m_most = largest(m_most, shared);
+    for (wide k = first / 2 + threadIdx.x; 2 * k < last; k += blockDim.x) {  // a thread has both numbers of a byte
+        int m_code = 0, v_code = 0;
+        for (wide i = 2 * k; i < min(2 * k + 2, last); ++i) {
+            GRADIENT MEAN4 SQUARE4;
+            CHANGE
+            x = x * (W)shrink - (W)(step_size * root) * mean / (sqrt(square) + (W)(eps * root));
+            p[place(ps, i)] = (P)x;
+            m_code |= nearest((float)mean / m_most, BORDERS4[1], 8) << bits;
+            v_code |= nearest((float)square / smallest(lines, fresh, i), BORDERS4[0], 8) << bits;
+        }
+        m[k] = m_code;
+        v[k] = v_code;
+    }
+    if (threadIdx.x == 0) m_top[blockIdx.x] = m_most;
+}
+"""
+
+
+def _lines(shape):
+    """The argument ``lines``: the shape, and where the numbers of each axis begin."""
+    found = np.zeros((), _KIND)
+    found["axes"] = len(shape)
+    found["shape"][: len(shape)] = shape
+    found["step"][1 : len(shape)] = np.cumsum(shape)[:-1]
+    return found
+
+
+def adam4bit_rank1_step(
+    p, g, m, m_top, v, v_top, work, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize
+):
+    """Adam's rule with two numbers in a byte, as ``adam4bit_step``, but v is scaled along the axes; work has room for v_top."""
+    if p.size == 0:
+        return
+    fresh, lines, size = work[: v_top.nbytes].view(np.uint32), _lines(p.shape), int(p.size)
+    both = p, _places(p), g, _places(g)
+    tops, step = (_kernel(name, p.dtype.char, g.dtype.char, _SOURCE) for name in ("adam4bit_tops", "adam4bit_rank1"))
+    fresh[...] = 0
+    numbers = (float(beta2), float(weight_decay), np.int32(maximize))
+    tops((min(-(-size // _THREADS), _BLOCKS),), (_THREADS,), (*both, v, v_top, fresh, lines, size, *numbers))
+    rates = [float(n) for n in (step_size, beta1, beta2, eps, root, weight_decay, shrink)]
+    states = m, m_top, v, v_top, fresh, lines
+    step((-(-size // block),), (64,), (*both, *states, size, int(block), *rates, np.int32(maximize)))
+    cupy.copyto(v_top.view(np.uint32), fresh)
