@@ -156,7 +156,8 @@ def test_signature_and_docstring():
     public = {name for name in dir(torch.amp.GradScaler) if not name.startswith("_")}
     assert public <= set(dir(tm.amp.GradScaler))
     assert set(dir(tm.amp.GradScaler)) - set(dir(torch.amp.GradScaler)) <= {
-        "stepped", "_begun", "_given", "_grow", "_note", "_window", "__firstlineno__", "__static_attributes__",
+        "stepped", "_begun", "_fresh_window", "_given", "_grow", "_note", "_scaled", "_window", "__firstlineno__",
+        "__static_attributes__",
     }  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def in_blocks(x: np.ndarray, block: int) -> np.ndarray:
     """The largest number of each number's block."""
     flat = np.abs(x).reshape(-1)
     tops = [flat[i : i + block].max() for i in range(0, flat.size, block)]
-    return np.repeat(np.float32(tops).astype(float), block)[: flat.size].reshape(x.shape)
+    return np.repeat(np.array(tops, np.float32).astype(float), block)[: flat.size].reshape(x.shape)
 
 
 def rank_one(x: np.ndarray, block: int) -> np.ndarray:
@@ -111,7 +111,9 @@ def rank_one(x: np.ndarray, block: int) -> np.ndarray:
     if x.ndim < 2:
         return in_blocks(x, block)
     others = [tuple(k for k in range(x.ndim) if k != axis) for axis in range(x.ndim)]
-    return np.minimum.reduce([np.broadcast_to(np.float32(x.max(axes, keepdims=True)), x.shape) for axes in others]).astype(float)
+    return np.minimum.reduce([np.broadcast_to(np.float32(x.max(axes, keepdims=True)), x.shape) for axes in others]).astype(
+        float
+    )
 
 
 SHAPES = [(40, 30), (1, 70), (70, 1), (5, 6, 7), (2, 3, 4, 5), (130,), ()]

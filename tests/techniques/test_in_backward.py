@@ -8,6 +8,7 @@ import gc
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -331,3 +332,184 @@ def test_predicted_with_chunks_and_clipping_is_still_an_error_on_meta():
 
     with pytest.raises(GraphError, match="clipping"):
         memory.predict(run)
+
+
+# --- the norm of all gradients: two backward passes
+
+
+def clipped(rule: Any, in_backward: bool, max_norm: float, dtype: Any = tm.float64) -> tuple[list, list]:
+    """Parameters and norms of some steps, clipped by hand, or in backward."""
+    tm.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4)).to(dtype)
+    optimizer, norms = rule(model.parameters()), []
+    handle = optimizer_in_backward(optimizer, max_norm=max_norm) if in_backward else None
+    for scale in (1.0, 0.01, 3.0):
+        loss = (model(tm.randn(5, 6, dtype=dtype) * scale) ** 2).sum()
+        if handle is not None:
+            norms.append(handle.backward(loss).item())
+            assert all(p.grad is None for p in model.parameters())
+            continue
+        loss.backward()
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), max_norm).item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return [p.tolist() for p in model.parameters()], norms
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 1e6])
+@pytest.mark.parametrize("name", ["Lomo", "AdaLomo", "AdamW", "SGD"])
+def test_clipped_by_the_norm_as_a_plain_step(name: str, max_norm: float):
+    ours, plain = (clipped(lambda p: getattr(tm.optim, name)(p, lr=0.05), each, max_norm) for each in (True, False))
+    assert max(ours[1]) > 1 > max_norm or max(ours[1]) < max_norm
+    np.testing.assert_allclose(ours[1], plain[1], rtol=1e-12)
+    for a, b in zip(ours[0], plain[0], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_lomo_is_the_papers_over_fifty_steps(dev: str):
+    """w -= lr * g * min(1, c / (norm + 1e-6)), of a linear layer whose gradients are written down."""
+    rng = np.random.default_rng(0)
+    w, b = rng.standard_normal((3, 4)), rng.standard_normal(3)
+    model = nn.Linear(4, 3, dtype=tm.float64, device=dev)
+    with tm.no_grad():
+        model.weight.copy_(tm.tensor(w))
+        model.bias.copy_(tm.tensor(b))
+    handle = optimizer_in_backward(tm.optim.Lomo(model.parameters(), lr=0.1), max_norm=2.0)
+    cut = 0
+    for _ in range(50):
+        x, y = rng.standard_normal((5, 4)), rng.standard_normal((5, 3))
+        found = handle.backward(0.5 * ((model(tm.tensor(x, device=dev)) - tm.tensor(y, device=dev)) ** 2).sum()).item()
+        error = x @ w.T + b - y
+        gw, gb = error.T @ x, error.sum(0)
+        norm = ((gw**2).sum() + (gb**2).sum()) ** 0.5
+        factor = min(1.0, 2.0 / (norm + 1e-6))
+        cut += factor < 1
+        w, b = w - 0.1 * factor * gw, b - 0.1 * factor * gb
+        np.testing.assert_allclose(found, norm, rtol=1e-10)
+    assert cut > 5, "some steps are clipped"
+    np.testing.assert_allclose(model.weight.detach().cpu().numpy(), w, rtol=1e-10)
+    np.testing.assert_allclose(model.bias.detach().cpu().numpy(), b, rtol=1e-10)
+
+
+def halves(scaler: Any, factor: float) -> tuple[Any, Any, Any]:
+    """A float16 layer whose gradients are 3e-8 times ``factor``, and what steps it in backward."""
+    layer = nn.Linear(8, 1, bias=False, dtype=tm.float16)
+    with tm.no_grad():
+        layer.weight.zero_()
+    optimizer = tm.optim.Lomo(layer.parameters(), lr=1e4)
+    handle = optimizer_in_backward(optimizer, scaler=scaler)
+    x = tm.full((1, 8), 2.0**-5, dtype=tm.float16)
+    return layer, optimizer, lambda: handle.backward((layer(x).float() * (2.0**-20 * factor)).sum())
+
+
+def test_a_loss_scale_keeps_what_float16_would_lose():
+    """The gradient is 2**-25, 0 in float16. It is unscaled in float32, and so is not lost again."""
+    scaler = tm.amp.GradScaler("cpu", init_scale=2.0**10)
+    layer, optimizer, step = halves(scaler, 1.0)
+    norm = step()
+    scaler.update()
+    assert scaler.stepped(optimizer)
+    np.testing.assert_allclose(norm.item(), 8**0.5 * 2.0**-25, rtol=1e-3)
+    np.testing.assert_allclose(layer.weight.detach().numpy(), np.full((1, 8), -1e4 * 2.0**-25), rtol=1e-3)
+
+
+def test_a_step_that_overflows_is_skipped_and_the_scale_falls():
+    scaler = tm.amp.GradScaler("cpu", init_scale=2.0**30, growth_interval=1)
+    layer, optimizer, step = halves(scaler, 2.0**12)
+    assert not np.isfinite(step().item())
+    with pytest.raises(RuntimeError, match=r"step\(\) has already been called since the last update"):
+        step()
+    scaler.update()
+    assert not scaler.stepped(optimizer)
+    assert scaler.get_scale() == 2.0**29
+    assert not layer.weight.any()
+    for _ in range(20):
+        step()
+        scaler.update()
+        if scaler.stepped(optimizer):
+            break
+    assert layer.weight.any()
+    assert all(p.grad is None for p in layer.parameters())
+
+
+def test_a_scaler_that_is_off_changes_nothing():
+    scaler = tm.amp.GradScaler("cpu", enabled=False)
+    layer, optimizer, step = halves(scaler, 2.0**12)
+    np.testing.assert_allclose(step().item(), 8**0.5 * 2.0**-13, rtol=1e-3)
+    scaler.update()
+    assert scaler.stepped(optimizer)
+    assert layer.weight.any()
+
+
+def clipped_step(batch: int, max_norm: float | None) -> None:
+    model = nn.Sequential(*[m for _ in range(LAYERS) for m in (nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU())])
+    handle = optimizer_in_backward(tm.optim.Lomo(model.parameters()), max_norm=max_norm)
+    for _ in range(2):
+        loss = model(tm.ones(batch, WIDTH)).sum()
+        if max_norm is None:
+            loss.backward()
+        else:
+            handle.backward(loss)
+
+
+@pytest.mark.parametrize("batch", [1, 16, 64, 256])
+def test_bytes_of_two_backward_passes_by_formula(batch: int):
+    """All activations stay through the first pass, and one gradient of a weight is there at a time, with its norm at most."""
+    a, one = max(batch * WIDTH * 4, 512), 512
+    found = training.assert_predicted(lambda: clipped_step(batch, 1.0)).peak
+    kept = LAYERS * WEIGHT + (1 + LAYERS) * a + 2 * one  # weights; the batch, every ReLU's output; the loss and its gradient
+    within = 2 * a + WEIGHT + one  # the gradients of a layer's output and input, and of its weight; the norm so far
+    assert found == kept + within, (found, kept, within)
+    plain = training.assert_predicted(lambda: clipped_step(batch, None)).peak
+    assert plain < found <= plain + (LAYERS + 1) * a + 3 * one
+
+
+def test_with_max_norm_a_plain_backward_is_refused():
+    model, optimizer = made()
+    before = weights(model)
+    with optimizer_in_backward(optimizer, max_norm=1.0) as handle:
+        loss = model(tm.ones(1, 3)).sum()
+        with pytest.raises(
+            GraphError, match=r"call backward\(loss\) of what optimizer_in_backward returned, not loss.backward"
+        ):
+            loss.backward()
+        assert weights(model) == before
+        model.zero_grad()
+        handle.backward(model(tm.ones(1, 3)).sum())
+    assert weights(model) != before
+    with pytest.raises(GraphError, match=r"it is for max_norm and scaler, until remove\(\)"):
+        handle.backward(model(tm.ones(1, 3)).sum())
+    with (
+        optimizer_in_backward(optimizer) as plain,
+        pytest.raises(GraphError, match=r"call loss.backward\(\) instead"),
+    ):
+        plain.backward(model(tm.ones(1, 3)).sum())
+
+
+def test_norms_that_cannot_be_asked_for():
+    model, optimizer = made()
+    values: Any = (0, -1.0, float("nan"), "1")
+    for value in values:
+        with pytest.raises(ValueError, match="optimizer_in_backward: max_norm should be above 0, or None, found"):
+            optimizer_in_backward(optimizer, max_norm=value)
+    model.weight._shard = type("Shard", (), {"name": "weight"})()
+    with pytest.raises(NotImplementedError, match="weight is divided over ranks, and the norm of what one rank has is not"):
+        optimizer_in_backward(optimizer, max_norm=1.0)
+
+
+def test_rows_of_a_table_are_clipped_too():
+    found = []
+    for in_backward in (True, False):
+        tm.manual_seed(0)
+        table = nn.Embedding(6, 3, sparse=True, dtype=tm.float64)
+        optimizer = tm.optim.SGD(table.parameters(), lr=0.5)
+        handle = optimizer_in_backward(optimizer, max_norm=0.1) if in_backward else None
+        loss = (table(tm.tensor([1, 4, 1])) ** 2).sum()
+        if handle is not None:
+            handle.backward(loss)
+        else:
+            loss.backward()
+            nn.utils.clip_grad_norm_(table.parameters(), 0.1)
+            optimizer.step()
+        found.append(table.weight.detach().numpy())
+    np.testing.assert_allclose(*found, rtol=1e-12)

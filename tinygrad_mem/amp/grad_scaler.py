@@ -23,6 +23,8 @@ from ..functional.creation import full
 from ..interrupts import uninterrupted, uninterruptible
 from ..optim.loading import like, mapping
 
+_STEPPED = "step() has already been called since the last update()."
+
 
 class OptState(Enum):
     """The state of an optimizer's gradients since the last update."""
@@ -71,8 +73,8 @@ class GradScaler:
 
     Price: one pass over the gradients. On a GPU :meth:`step` waits for the flag, once per optimizer.
 
-    Do not use when: gradients are computed in float32 or bfloat16, which do not underflow; or with ``optimizer_in_backward``,
-    which uses each gradient before all are known to be finite (:meth:`scale` raises).
+    Do not use when: gradients are computed in float32 or bfloat16, which do not underflow. With ``optimizer_in_backward``,
+    which uses each gradient before all are known to be finite, :meth:`scale` raises: give the scaler to it.
 
     Args:
         device: ``"cuda"`` or ``"cpu"``. For ``"cuda"`` without a GPU, and not in a prediction, scaling is off, with a warning.
@@ -127,15 +129,18 @@ class GradScaler:
             return outputs
         if isinstance(outputs, Tensor):
             _refuse_steps_in_backward(outputs)
-            if self._scale is None:
-                self._scale, self._growth_tracker = _float32(self._init_scale), self._init_growth_tracker
-            if is_half(outputs.dtype):  # as a float16 number, the scale would be inf
-                return outputs * full((), self._scale, dtype=float32, device=outputs.device)
-            return outputs * self._scale
+            return self._scaled(outputs)
         if isinstance(outputs, Iterable):
             scaled = map(self.scale, outputs)
             return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled  # type: ignore[call-arg]
         raise ArgumentError(f"outputs must be a Tensor or an iterable of Tensors, found {type(outputs).__name__}")
+
+    def _scaled(self, loss: Tensor) -> Tensor:
+        if self._scale is None:
+            self._scale, self._growth_tracker = _float32(self._init_scale), self._init_growth_tracker
+        if is_half(loss.dtype):  # as a float16 number, the scale would be inf
+            return loss * full((), self._scale, dtype=float32, device=loss.device)
+        return loss * self._scale
 
     def unscale_(self, optimizer: Any) -> None:
         """Divide the optimizer's gradients by the scale, in place, and check that they are finite. Call it before clipping.
@@ -174,7 +179,7 @@ class GradScaler:
         self._begun("step")
         window = self._window(optimizer)
         if window.stage is OptState.STEPPED:
-            raise RuntimeError("step() has already been called since the last update().")
+            raise RuntimeError(_STEPPED)
         if window.stage is OptState.READY:
             self.unscale_(optimizer)
         skipped = window.overflowed()
@@ -250,6 +255,13 @@ class GradScaler:
 
     def _window(self, optimizer: Any) -> _Window:
         return self._windows.setdefault(id(optimizer), _Window(optimizer))
+
+    def _fresh_window(self, optimizer: Any) -> _Window:
+        """The window of an optimizer that unscales in backward. Raises: RuntimeError: it has stepped since the last update."""
+        window = self._window(optimizer)
+        if window.stage is not OptState.READY:
+            raise RuntimeError(_STEPPED)
+        return window
 
     def _note(self, optimizer: Any, made: bool) -> None:
         self._steps = {key: kept for key, kept in self._steps.items() if kept[0]() is not None}
@@ -364,7 +376,7 @@ def _refuse_steps_in_backward(loss: Tensor) -> None:
         if leaf._stepped_in_backward:
             raise GraphError(
                 f"scale: a parameter of shape {list(leaf.shape)} under this loss is updated in backward, with a gradient that "
-                "cannot be unscaled first; remove() optimizer_in_backward, or train without GradScaler (in float32)"
+                "cannot be unscaled first; give the scaler to optimizer_in_backward, and call backward(loss) of what it returns"
             )
 
 

@@ -116,9 +116,9 @@ class Adam8bit(InBytes, Adam):
         check_bits(8, optim_bits, min_8bit_size, block_size)
         Optimizer.__init__(self, params, options(locals()))
 
-    def update_packed(self, device: Device, p: Any, g: Any, states: tuple[Any, ...], *rates: Any) -> None:
+    def update_packed(self, device: Device, p: Any, g: Any, *states_and_rates: Any) -> None:
         """The rule of packed moments."""
-        device.kernels.adam8bit_step(p, g, *states, *rates)
+        device.kernels.adam8bit_step(p, g, *states_and_rates)
 
     def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         if "state1" not in state:
@@ -129,7 +129,7 @@ class Adam8bit(InBytes, Adam):
         states = tuple([state[name].array for name in ("state1", "absmax1", "state2", "absmax2")])
         rate, root = float(group["lr"]) / (1 - beta1**t), sqrt(1 - beta2**t)
         rates = rate, beta1, beta2, group["eps"], root, *decay_of(group)
-        self.update_packed(device, p, g, states, group["block_size"], *rates, group["maximize"])
+        self.update_packed(device, p, g, *states, group["block_size"], *rates, group["maximize"])
 
 
 class AdamW8bit(Adam8bit):

@@ -21,10 +21,10 @@ class Adam4bit(Adam8bit):
     The values of the first moment are those of a dynamic exponent with a sign, from 0.0055 to 1, and 0. Those of the second
     are 1/16, 2/16, ... 1: without 0, because a root of 0 would make a step as long as ``1 / eps``.
 
-    The first moment is scaled by the largest number of each block of ``block_size`` (the paper's "B128/DE"). The second is scaled
-    by rank-1 normalization ("Rank-1/Linear"): a number of a matrix by the largest of its row or the largest of its column,
-    whichever is smaller. So an outlier spoils no row and no column but its own. With more axes there is a largest number of each
-    slice along each axis. A vector, for which that would be one scale, has blocks here too, as in the paper.
+    The first moment is scaled by the largest number of each block of ``block_size`` (the paper's "B128/DE"). The second is
+    scaled by rank-1 normalization ("Rank-1/Linear"): a number of a matrix by the largest of its row or the largest of its
+    column, whichever is smaller. So an outlier spoils nothing beside it. With more axes there is a largest number of each slice
+    along each axis. A vector, for which that would be one scale, has blocks here too, as in the paper.
 
     ``state1`` and ``state2`` have two numbers in each byte, ``absmax1`` one float32 per block, and ``absmax2`` those of the
     rows, then of the columns.
@@ -85,11 +85,11 @@ class Adam4bit(Adam8bit):
     def workspace(self, device: Device, group: dict[str, Any], p: Tensor) -> int:
         return 4 * sum(p.array.shape) if self.in_bytes(group, p) and p.array.ndim > 1 else 0
 
-    def update_packed(self, device: Device, p: Any, g: Any, states: tuple[Any, ...], *rates: Any) -> None:
+    def update_packed(self, device: Device, p: Any, g: Any, *states_and_rates: Any) -> None:
         if p.ndim > 1:
-            device.kernels.adam4bit_rank1_step(p, g, *states, self.work, *rates)
+            device.kernels.adam4bit_rank1_step(p, g, self.work, *states_and_rates)
         else:
-            device.kernels.adam4bit_step(p, g, *states, *rates)
+            device.kernels.adam4bit_step(p, g, *states_and_rates)
 
 
 class AdamW4bit(Adam4bit):

@@ -176,7 +176,7 @@ class Optimizer:
             raise GraphError(
                 f"{what}: this optimizer updates each parameter in backward and frees its gradient there "
                 "(optimizer_in_backward), so nothing is left to step, clip, unscale or accumulate with. Take this call out, or "
-                "remove() the other."
+                "remove() the other. To clip or to scale the loss, give it max_norm or scaler."
             )
 
     def _step(self, due: list[tuple[dict[str, Any], Tensor]]) -> None:

@@ -6,7 +6,6 @@ the order of the threads changes nothing. The second updates and packs, as ``ada
 
 from __future__ import annotations
 
-import cupy
 import numpy as np
 
 from .blockwise import _kernel
@@ -84,7 +83,7 @@ def _lines(shape):
 
 
 def adam4bit_rank1_step(
-    p, g, m, m_top, v, v_top, work, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize
+    p, g, work, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize
 ):
     """Adam's rule with two numbers in a byte, as ``adam4bit_step``, but v is scaled along the axes; work has room for v_top."""
     if p.size == 0:
@@ -98,4 +97,4 @@ def adam4bit_rank1_step(
     rates = [float(n) for n in (step_size, beta1, beta2, eps, root, weight_decay, shrink)]
     states = m, m_top, v, v_top, fresh, lines
     step((-(-size // block),), (64,), (*both, *states, size, int(block), *rates, np.int32(maximize)))
-    cupy.copyto(v_top.view(np.uint32), fresh)
+    v_top.view(np.uint32)[...] = fresh

@@ -13,15 +13,13 @@ from threading import Lock
 import numpy as np
 
 from ..formula import formula
-from .blockwise import _ADAM, _LINEAR4, _SIGNED4, _Blocks, _by_tile, _look_up, _nearest, _numbers, _pieces, _run
+from .blockwise import _ADAM, _LINEAR4, _SIGNED4, _Blocks, _look_up, _nearest, _numbers, _pieces, _run
 from .fast import rules
 from .fast.computed import Written
 from .fast.threads import scratch
 
 
-def _adam4bit_rank1_step(
-    p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize
-):
+def _adam4bit_rank1_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
     codes = np.stack([v & 15, v >> 4], -1).reshape(-1)[: p.size].reshape(p.shape)
     m, v = _numbers(m, m_top, block, _SIGNED4, p.shape), _LINEAR4.values["d"][codes] * _smallest(v_top, p.shape)
     moved = rules.adam(p, g, m, v, None, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize)
@@ -37,7 +35,7 @@ def _smallest(tops, shape):
 
 @formula(_adam4bit_rank1_step)
 def adam4bit_rank1_step(
-    p, g, m, m_top, v, v_top, work, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize
+    p, g, work, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize
 ):
     """Adam's rule with two numbers in a byte, as ``adam4bit_step``, but v is scaled along the axes; work has room for v_top."""
     if p.size == 0:

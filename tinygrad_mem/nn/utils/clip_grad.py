@@ -23,7 +23,7 @@ def _gradients(parameters: Tensors) -> list[Tensor]:
     if any(p._stepped_in_backward for p in every):
         raise GraphError(
             "clipping: optimizer_in_backward has used and freed each of these gradients before the others were "
-            "known. Use a plain step to clip, or remove() the optimizer_in_backward."
+            "known. Give max_norm to optimizer_in_backward, or use a plain step to clip."
         )
     return [p.grad for p in every if p.grad is not None]
 
