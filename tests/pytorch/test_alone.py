@@ -10,7 +10,8 @@ from tests.profiles import some
 from tests.pytorch.cpu_steps import WAYS
 from tests.pytorch_memory import pytorch_peak
 from tinygrad_mem import pytorch
-from tinygrad_mem.pytorch.program.alone import Alone, Made, Within, allocator_events, as_made
+from tinygrad_mem.pytorch.program.alone import Alone, allocator_events, as_made
+from tinygrad_mem.pytorch.program.described import Made, Within, described
 
 aten = torch.ops.aten
 NETWORKS = {workload.name: workload for workload in [*WORKLOADS, *MORE]}
@@ -43,7 +44,7 @@ def convolution(x, w):
 
 def inside(func, *args, alone=None, **kwargs):
     alone = alone or Alone()
-    call = alone.call(func, args, kwargs)
+    call = described(func, args, kwargs)
     return alone.within(call, args, kwargs, func(*args, **kwargs))
 
 
@@ -69,16 +70,16 @@ def test_events_come_in_order():
 
 
 def test_views_take_nothing():
-    assert Alone().call(aten.t.default, (torch.zeros(2, 3),), {}) is None
+    assert described(aten.t.default, (torch.zeros(2, 3),), {}) is None
 
 
 def test_a_call_is_run_once(monkeypatch):
     from tinygrad_mem.pytorch.program import alone as module
 
     runs = []
-    own = module._run
+    own = module.run_alone
     monkeypatch.setattr(module, "_learned", {})
-    monkeypatch.setattr(module, "_run", lambda *args: runs.append(args[0]) or own(*args))
+    monkeypatch.setattr(module, "run_alone", lambda *args: runs.append(args[0]) or own(*args))
     x = torch.zeros(33, 3)
     for value in (torch.zeros(33, 3), torch.ones(33, 3), x, x):
         inside(aten.mul.Tensor, x, value)

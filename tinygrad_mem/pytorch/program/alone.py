@@ -7,12 +7,11 @@ op's memory is needed.
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,74 +20,25 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from ...interrupts import context
 from ...memory.sizes import bytes_text
+from .described import AloneCall, Given, Made, Within, givens, storage_bytes, tensors_in
 from .opaque import made_by_forward
+from .smaller import Elementwise, as_cut, cut_call
 
 _autograd: Any = torch.autograd
+aten = torch.ops.aten
 _C: Any = torch._C
 _LINE = 64  # bytes: PyTorch's CPU allocator begins blocks at multiples of it
 _PLAIN = (
     1 << 20
 )  # bytes: smaller storages are PyTorch's own, larger ones are pages that the machine gives when they are written
-_TELLING = {0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, math.inf, -math.inf}  # numbers by which pointwise ops choose a way
-
-
-class Given(NamedTuple):
-    """A tensor that an op gets.
-
-    Attributes:
-        offset: bytes from a line of the cache to its first element.
-        same: the number of the earlier tensor that it is; -1: it is a new one.
-    """
-
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-    offset: int
-    trained: bool
-    same: int
-
-
-class Made(NamedTuple):
-    """A result in memory of its own, as it really is; ``size`` is its storage's, in bytes."""
-
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-    size: int
-
-    def fits(self, tensor: torch.Tensor) -> bool:
-        """True if the tensor is so."""
-        return self == Made(tuple(tensor.shape), tensor.stride(), tensor.dtype, _bytes(tensor))
-
-
-class Within(NamedTuple):
-    """The memory of an op while it runs, in bytes above those at its start.
-
-    Attributes:
-        peak: the most at once, results included.
-        kept: at its end: its results.
-        made: what it returns, in order; ``None`` for what is no tensor, or shares memory with an argument
-            or an earlier result.
-        unknown: why it is not known; ``""``: it is.
-    """
-
-    peak: int
-    kept: int
-    made: tuple[Made | None, ...] = ()
-    unknown: str = ""
-
-
-class AloneCall(NamedTuple):
-    """A call of an op, with all that decides what it takes."""
-
-    func: Any
-    args: tuple
-    kwargs: tuple
-    grad: bool
-    threads: int
-
-
+NO_LARGER = {
+    aten.native_batch_norm_backward.default,
+    aten._native_batch_norm_legit.default,
+    aten.convolution_backward.default,
+}
+"""Ops whose results are no larger than their arguments, all in memory of their own."""
 _learned: dict[tuple[AloneCall, tuple], Within] = {}
+_learned_of_elements: dict[AloneCall, Within | None] = {}
 
 
 class Alone:
@@ -101,14 +51,14 @@ class Alone:
     def __init__(self, share: float = 0.5) -> None:
         self.share = share
 
-    def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> AloneCall | None:
-        """The call of an op, as it is before the op runs. ``None``: the op returns views, which take nothing."""
-        returns = func._schema.returns
-        if returns and all(each.alias_info is not None and not each.alias_info.is_write for each in returns):
-            return None
-        describe = _Describe(exact=torch.Tag.pointwise not in func.tags)
-        given = tuple(map(describe, args)), tuple((key, describe(kwargs[key])) for key in sorted(kwargs))
-        return AloneCall(func, *given, describe.exact and torch.is_grad_enabled(), torch.get_num_threads())
+    def first(self, call: AloneCall, args: tuple, kwargs: dict[str, Any]) -> Within | None:
+        """The memory of a call that can be learned before its results are known; ``None``: of this one it cannot."""
+        if call.func in NO_LARGER:
+            return self.within(call, args, kwargs, ())
+        if call not in _learned_of_elements:
+            same = Elementwise.of(call)
+            _learned_of_elements[call] = same and same.whole(self.within(same.small, args, kwargs, ()))
+        return _learned_of_elements[call]
 
     def within(self, call: AloneCall, args: tuple, kwargs: dict[str, Any], results: Any) -> Within:
         """The memory of a call, learned the first time that such a call is met.
@@ -117,62 +67,32 @@ class Alone:
             args, kwargs: what it got; only numbers and the like are read.
             results: what it returned to the prediction.
         """
-        key = call, tuple(tuple(t.shape) for t in _tensors(results))
+        key = call, tuple(tuple(t.shape) for t in tensors_in(results))
         found = _learned.get(key)
         if found is None:
-            found = _learned[key] = self._learn(call, args, kwargs, results)
+            cut = cut_call(call)
+            found = as_cut(self.within(cut, args, kwargs, ()), results) if cut is not None else None
+            made = sum(storage_bytes(t) for t in tensors_in(results))
+            why = "" if found else self._prevented(call, made)
+            if why:
+                return Within(made, made, unknown=why)
+            found = _learned[key] = found or _learn(call, args, kwargs, made)
         return found
 
-    def _learn(self, call: AloneCall, args: tuple, kwargs: dict[str, Any], results: Any) -> Within:
-        made = sum(_bytes(t) for t in _tensors(results))
-        needed = sum(_bytes(t) for t in _tensors((args, kwargs))) + 2 * made
+    def _prevented(self, call: AloneCall, made: int) -> str:
+        """Why the call, with results of ``made`` bytes, cannot be run now; ``""``: it can."""
+        needed = sum(given.bytes for given in givens((call.args, call.kwargs))) + 2 * made
         if needed > self.share * free_memory():
-            return Within(
-                made, made, unknown=f"it needs {bytes_text(needed)} and the machine has {bytes_text(free_memory())} free"
-            )
-        if _autograd._profiler_enabled():
-            return Within(made, made, unknown="a profiler runs")
-        try:
-            with _by_itself():
-                return _run(call, args, kwargs)
-        except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
-            return Within(made, made, unknown=f"alone it fails: {str(error).splitlines()[0]}")
+            return f"it needs {bytes_text(needed)} and the machine has {bytes_text(free_memory())} free"
+        return "a profiler runs" if _autograd._profiler_enabled() else ""
 
 
-class _Describe:
-    """Turns arguments into what can be compared. ``exact``: every number counts, and what is trained."""
-
-    def __init__(self, exact: bool) -> None:
-        self.exact, self._count = exact, 0
-        self._met: dict[int, int] = {}  # the number of each tensor, by its id
-
-    def __call__(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return self._tensor(value)
-        if isinstance(value, (list, tuple)):
-            return tuple(map(self, value))
-        if isinstance(value, torch.Generator):
-            return torch.Generator
-        if type(value) is float and not self.exact and value not in _TELLING:
-            return float, math.copysign(0.25, value)
-        return type(value), value
-
-    def _tensor(self, tensor: torch.Tensor) -> Given:
-        same = self._met.get(id(tensor), -1)
-        self._met.setdefault(id(tensor), self._count)
-        self._count += 1
-        offset = int(tensor.storage_offset()) * tensor.element_size() % _LINE
-        return Given(tuple(tensor.shape), tensor.stride(), tensor.dtype, offset, self.exact and tensor.requires_grad, same)
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        return [values]
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().nbytes()
+def _learn(call: AloneCall, args: tuple, kwargs: dict[str, Any], made: int) -> Within:
+    try:
+        with _by_itself():
+            return run_alone(call, args, kwargs)
+    except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
+        return Within(made, made, unknown=f"alone it fails: {str(error).splitlines()[0]}")
 
 
 def as_made(results: Any, found: Within, args: tuple) -> Any:
@@ -182,11 +102,11 @@ def as_made(results: Any, found: Within, args: tuple) -> Any:
     leaves, structure = tree_flatten(results)
     if len(leaves) != len(found.made):
         return results
-    met, wrong = {t.untyped_storage()._cdata for t in _tensors(args)}, []
+    met, wrong = {t.untyped_storage()._cdata for t in tensors_in(args)}, []
     for number, (leaf, made) in enumerate(zip(leaves, found.made, strict=True)):
         if isinstance(leaf, torch.Tensor) and made is not None:
             storage = leaf.untyped_storage()._cdata
-            if storage in met or not made.fits(leaf):
+            if storage in met or made != Made.of(leaf):
                 wrong.append(number)
             met.add(storage)
     if not wrong:
@@ -213,7 +133,8 @@ def _by_itself() -> Iterator[None]:
             torch.default_generator.set_state(state)
 
 
-def _run(call: AloneCall, args: tuple, kwargs: dict[str, Any]) -> Within:
+def run_alone(call: AloneCall, args: tuple, kwargs: dict[str, Any]) -> Within:
+    """The memory of a call, from running it now on tensors of zeros."""
     fill = _Fill()
     real = [fill(value, told) for value, told in zip(args, call.args, strict=True)]
     named = {key: fill(kwargs[key], told) for key, told in call.kwargs}
@@ -233,7 +154,7 @@ def _made(result: Any, older: set[int]) -> Made | None:
     if storage in older:
         return None
     older.add(storage)
-    return Made(tuple(result.shape), result.stride(), result.dtype, _bytes(result))
+    return Made.of(result)
 
 
 @context
@@ -266,8 +187,7 @@ class _Fill:
 
 
 def _zeros(given: Given) -> torch.Tensor:
-    last = sum((size - 1) * stride for size, stride in zip(given.sizes, given.strides, strict=True))
-    size = given.offset + (last + 1) * given.dtype.itemsize if 0 not in given.sizes else given.offset
+    size = given.bytes
     if size <= _PLAIN:
         storage = torch.zeros(size, dtype=torch.uint8).untyped_storage()
     else:

@@ -12,11 +12,15 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from .alone import NO_LARGER
+from .described import Made
+
 aten = torch.ops.aten
 _C: Any = torch._C
 _make, _set_throw = torch.Tensor._make_subclass, _C._set_throw_on_mutable_data_ptr
 _MOST = 1 << 16  # calls
 _known: dict[tuple, Any] = {}
+_CPU = torch.device("cpu")
 _LINE = 16  # bytes: rows of a grouped product begin at multiples of it on CUDA
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _BY_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
@@ -73,11 +77,39 @@ class Results:
         if found is not None:
             return self._again(found[0], target)
         before = getattr(target, "shape", None)
-        made = func(*args, **kwargs)
+        made = self._view(func, args, kwargs) if kind == "view" else NotImplemented
+        if made is NotImplemented:
+            made = func(*args, **kwargs)
         told = _told(kind, target if kind == "written" else args, made)
         if told is not None and (kind != "written" or before == getattr(target, "shape", None)):  # else resized
             _known[key] = told, func  # which is kept, so that its id stays its own
         return made
+
+    def real(self, func: Any, args: tuple, kwargs: dict[str, Any], made: tuple[Made | None, ...]) -> Any:
+        """The result of a call on the CPU, by what a real one has made; ``None``: that does not tell."""
+        kind, written = _kind(func)
+        if any(isinstance(each, FakeTensor) and each.constant is not None for each in args) or not made:
+            return None
+        tensors = [None if each is None else self._tensor(_Told(each.sizes, each.strides, each.dtype, _CPU)) for each in made]
+        if func in NO_LARGER:
+            return tuple(tensors)
+        if kind == "written" and tensors == [None]:
+            return args[0] if written is None else kwargs[written]
+        return tensors[0] if kind == "new" and len(tensors) == 1 else None
+
+    def _view(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """A view, by PyTorch's own kernel on ``meta``; ``NotImplemented``: only fake tensors can tell."""
+        first, others = args[0], (*args[1:], *kwargs.values())
+        if first.constant is not None or any(isinstance(each, torch.Tensor) for each in others):
+            return NotImplemented
+        with torch._C._DisableTorchDispatch():
+            meta = torch.empty(0, dtype=first.dtype, device="meta")
+            meta.set_(first.untyped_storage(), first.storage_offset(), first.shape, first.stride())
+            try:
+                made = func(meta, *args[1:], **kwargs)
+            except (RuntimeError, IndexError):
+                return NotImplemented
+            return self._like(made, first.fake_device) if isinstance(made, torch.Tensor) else NotImplemented
 
     def _again(self, found: Any, first: Any) -> Any:
         if found in ("first", "none"):

@@ -20,6 +20,7 @@ from . import recurrent
 from .alone import Alone, as_made
 from .attention import attention
 from .composite import KERNELS
+from .described import described
 from .dispatcher import operator, written_in_python
 from .fake import DEVICE, GpuTensorMode, seen_by_cpp
 from .in_place import AutogradWrites, node
@@ -169,14 +170,17 @@ class Watch(TorchDispatchMode):
     def _alone(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run an op with what its kernel takes beside its results; see :mod:`.alone`."""
         elsewhere = func in _RESIZES or any(map(_on_gpu, (*_flat(args), *kwargs.values())))
-        call = None if elsewhere else self.alone.call(func, args, kwargs)
-        made = args[0] if func in _FILLS else self._results.of(func, args, kwargs)
+        call = None if elsewhere else described(func, args, kwargs)
         if call is None:
-            return made
-        found = self.alone.within(call, args, kwargs, made)
+            return self._results.of(func, args, kwargs)
+        found = self.alone.first(call, args, kwargs)
+        made = None if found is None else self._results.real(func, args, kwargs, found.made)
+        if found is None or made is None:
+            made = args[0] if func in _FILLS else self._results.of(func, args, kwargs)
+            found = self.alone.within(call, args, kwargs, made)
+            made = as_made(made, found, args)
         if found.unknown:
             self.note(f"what {_name(func)} takes beside its results is not known: {found.unknown}")
-        made = as_made(made, found, args)
         within = found.peak - found.kept - (_NUMBERS_BYTES if _kept_number(func, args) else 0)
         if within > 0:
             place = self.places.here(_name(func))

@@ -1,0 +1,147 @@
+"""A call of an op on the CPU as far as memory depends on it, and what is known of the memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+_C: Any = torch._C
+_LINE = 64  # bytes: PyTorch's CPU allocator begins blocks at multiples of it
+_TELLING = {0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, math.inf, -math.inf}  # numbers by which pointwise ops choose a way
+
+
+class Given(NamedTuple):
+    """A tensor that an op gets.
+
+    Attributes:
+        offset: bytes from a line of the cache to its first element.
+        same: the number of the earlier tensor that it is; -1: it is a new one.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int
+    trained: bool
+    same: int
+
+    @property
+    def bytes(self) -> int:
+        """From the line before its first element to its end."""
+        last = sum((size - 1) * stride for size, stride in zip(self.sizes, self.strides, strict=True))
+        return self.offset + ((last + 1) * self.dtype.itemsize if 0 not in self.sizes else 0)
+
+
+class Made(NamedTuple):
+    """A result in memory of its own, as it really is; ``size`` is its storage's, in bytes."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    size: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Made:
+        """A tensor as such a result."""
+        return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, storage_bytes(tensor))
+
+
+class Within(NamedTuple):
+    """The memory of an op while it runs, in bytes above those at its start.
+
+    Attributes:
+        peak: the most at once, results included.
+        kept: at its end: its results.
+        made: what it returns, in order; ``None`` for what is no tensor, or shares memory with an argument
+            or an earlier result.
+        unknown: why it is not known; ``""``: it is.
+    """
+
+    peak: int
+    kept: int
+    made: tuple[Made | None, ...] = ()
+    unknown: str = ""
+
+
+class AloneCall(NamedTuple):
+    """A call of an op, with all that decides what it takes; ``settings``: of PyTorch, see :func:`settings_now`."""
+
+    func: Any
+    args: tuple
+    kwargs: tuple
+    settings: tuple
+
+
+def described(func: Any, args: tuple, kwargs: dict[str, Any]) -> AloneCall | None:
+    """A call of an op, as it is before the op runs. ``None``: the op returns views, which take nothing."""
+    returns = func._schema.returns
+    if returns and all(each.alias_info is not None and not each.alias_info.is_write for each in returns):
+        return None
+    describe = _Describe(exact=torch.Tag.pointwise not in func.tags)
+    given = tuple(map(describe, args)), tuple((key, describe(kwargs[key])) for key in sorted(kwargs))
+    return AloneCall(func, *given, settings_now(describe.exact))
+
+
+def settings_now(exact: bool) -> tuple:
+    """The settings that choose kernels; ``exact``: whether gradients are recorded, too."""
+    return (
+        exact and torch.is_grad_enabled(),
+        torch.get_num_threads(),
+        _C._get_mkldnn_enabled(),
+        _C._get_deterministic_algorithms(),
+        _C._get_float32_matmul_precision(),
+    )
+
+
+def givens(values: Any) -> list[Given]:
+    """All tensors in described arguments."""
+    if isinstance(values, Given):
+        return [values]
+    return [each for value in values for each in givens(value)] if isinstance(values, tuple) else []
+
+
+def results_only(made: tuple[Made | None, ...]) -> Within:
+    """The memory of an op that takes nothing beside these results."""
+    size = sum(each.size for each in made if each is not None)
+    return Within(size, size, made)
+
+
+class _Describe:
+    """Turns arguments into what can be compared. ``exact``: every number counts, and what is trained."""
+
+    def __init__(self, exact: bool) -> None:
+        self.exact, self._count = exact, 0
+        self._met: dict[int, int] = {}  # the number of each tensor, by its id
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, (list, tuple)):
+            return tuple(map(self, value))
+        if isinstance(value, torch.Generator):
+            return torch.Generator
+        if type(value) is float and not self.exact and value not in _TELLING:
+            return float, math.copysign(0.25, value)
+        return type(value), value
+
+    def _tensor(self, tensor: torch.Tensor) -> Given:
+        same = self._met.get(id(tensor), -1)
+        self._met.setdefault(id(tensor), self._count)
+        self._count += 1
+        offset = int(tensor.storage_offset()) * tensor.element_size() % _LINE
+        return Given(tuple(tensor.shape), tensor.stride(), tensor.dtype, offset, self.exact and tensor.requires_grad, same)
+
+
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    """All tensors in arguments, or in results."""
+    if isinstance(values, torch.Tensor):
+        return [values]
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def storage_bytes(tensor: torch.Tensor) -> int:
+    """The bytes of a tensor's storage."""
+    return tensor.untyped_storage().nbytes()
