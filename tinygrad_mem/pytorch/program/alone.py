@@ -80,7 +80,7 @@ class Alone:
         return found
 
     def _prevented(self, call: AloneCall, made: int) -> str:
-        """Why the call, with results of ``made`` bytes, cannot be run now; ``""``: it can."""
+        """The reason why the call, with results of ``made`` bytes, cannot be run now; ``""``: it can."""
         needed = sum(given.bytes for given in givens((call.args, call.kwargs))) + 2 * made
         if needed > self.share * free_memory():
             return f"it needs {bytes_text(needed)} and the machine has {bytes_text(free_memory())} free"
