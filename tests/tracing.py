@@ -29,6 +29,7 @@ def watch(frame: FrameType, trace: Any) -> None:
 def traced(trace: Any) -> Iterator[None]:
     """Inside, ``trace`` is the thread's tracer."""
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # else Python 3.12 sends no event of a bytecode, whatever frames ask for later
     sys.settrace(trace)
     try:
         yield
