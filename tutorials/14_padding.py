@@ -3,10 +3,11 @@
 #
 # ## Question
 #
-# Sentences have different lengths, and a batch is a rectangle. How many bytes does padding need for real lengths? Which kinds
-# of batches need less? And which of them lower the *peak*, which must fit into memory?
+# Sentences have different lengths, and a batch is a rectangle. How many bytes does padding need? Which kinds of batches need
+# less? And which of them lower the *peak*, which must fit into memory?
 #
-# Source: Ott et al., *fairseq*, 2019, for batches by a budget of tokens.
+# Sources: Williams, *A Note on the Statistical Analysis of Sentence-Length as a Criterion of Literary Style*, 1940, for
+# lengths; Ott et al., *fairseq*, 2019, for batches by a budget of tokens.
 
 # %%
 import numpy as np
@@ -14,7 +15,6 @@ from lesson import Result, figure, picture
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory
-from tinygrad_mem.data.docstrings import encode, load_docstrings
 from tinygrad_mem.data.sequences import BucketBatchSampler, PadCollate, TokenBatchSampler
 from tinygrad_mem.memory import Category
 from tinygrad_mem.memory.render.palette import COLOURS
@@ -27,13 +27,13 @@ V, E, H = 256, 16, 32  # tokens, width of the embedding, of the LSTM
 LONGEST, BATCH, COUNT = 256, 16, 192
 
 # %% [markdown]
-# The sequences are the docstrings of Python's standard library, as bytes, cut at a maximum length. They differ between versions
-# of Python; so do the numbers printed here, except the bytes per place.
+# The logarithms of the lengths of sentences are nearly normal: most are short, and a few are very long. These lengths are
+# drawn, in characters, and cut at a maximum. Their tokens are 0, 1, 2, ..., because memory depends on lengths alone.
 
 # %%
-texts = [encode(text)[:LONGEST].astype(np.int64) for text in load_docstrings()]
-SEQUENCES = [texts[i] for i in np.random.default_rng(0).permutation(len(texts))[:COUNT]]
-LENGTHS = [len(text) for text in SEQUENCES]
+tm.manual_seed(0)
+LENGTHS = [min(int(length), LONGEST) for length in np.exp(4.4 + 0.7 * tm.randn(COUNT).numpy())]
+SEQUENCES = [np.arange(length) for length in LENGTHS]
 print(f"{COUNT} sequences, mean length {np.mean(LENGTHS):.0f}, median {np.median(LENGTHS):.0f}, longest {max(LENGTHS)}")
 
 # %% [markdown]
