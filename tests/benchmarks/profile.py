@@ -29,7 +29,7 @@ from tests.benchmarks.costs import NOTHING, Cost, Limits, cost_of
 from tests.benchmarks.kinds import BOTH_GRADIENTS, INPUTS, OUTSIDE, WEIGHTS, kind_of, kind_of_theirs
 from tests.benchmarks.turns import chosen, turn
 from tests.networks import Workload
-from tinygrad_mem.cli import doctor
+from tinygrad_mem.cli import choices
 from tinygrad_mem.kernels.numpy.fast import threads
 
 SIDE = 1024  # of the matrices of the product that is the limit
@@ -284,7 +284,7 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
 def machine() -> str:
     """The processor, the width of its vectors, threads of ours and of PyTorch's, OpenBLAS's kernels."""
     count = f"{threads.threads()} threads of ours, {torch.get_num_threads()} of PyTorch's"
-    return f"{doctor.processor()}, vectors of {doctor.vector_bits()} bits; {count}; " + "; ".join(doctor.libraries())
+    return f"{choices.processor()}, vectors of {choices.vector_bits()} bits; {count}; " + "; ".join(choices.libraries())
 
 
 def by_kind(profile: Profile) -> Iterator[Sequence[str]]:

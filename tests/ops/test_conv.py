@@ -356,7 +356,7 @@ def test_depthwise(
     ours, theirs = getattr(F, name), getattr(torch.nn.functional, name)
     y = tuple(theirs(*map(torch.tensor, arrays), **options).shape)
     geo = conv_geometry.Geometry.of(x, w, y, (1,) * len(kernel), low, dilation, x[1], np.dtype(dtype))
-    assert conv_depthwise.fits(geo)
+    assert all(conv_depthwise.fits(geo, kind) for kind in KINDS)
     assert conv_depthwise.workspace(geo, "forward") == 0
     against_torch(
         lambda *t: ours(*t, **options),

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,8 @@ import tinygrad_mem as tm
 
 from ..devices import cuda_problem
 from ..errors import install
-from ..kernels.numpy.fast import threads
 from ..memory.sizes import bytes_text
-from . import checks
+from . import checks, choices
 from .checks import Check
 
 PACKAGE = "tinygrad_mem"
@@ -34,11 +32,11 @@ CORE_TYPES = {
     "ZEN": ("AVX2", "FMA3"),
     "SKYLAKEX": ("AVX512F", "AVX512_SKX"),
 }  # the instructions that each needs
-WIDTHS = {"AVX512_SKX": 512, "AVX2": 256}  # bits of vectors, by the instructions that NumPy needs for them
 ROUNDS = 2  # of all kernels in turn; the best counts, because other programs slow some down
 WORTH = 1.1  # a smaller speedup over OpenBLAS's own choice is noise
 VARIABLES = {
     "TINYGRAD_MEM_THREADS": "threads of the CPU's kernels",
+    "TINYGRAD_MEM_CONV": "algorithm of convolutions",
     "TINYGRAD_MEM_CACHE": "folder of the planner's times",
     "OPENBLAS_CORETYPE": "OpenBLAS's kernels",
 }
@@ -83,6 +81,10 @@ def run(*, as_json: bool = False) -> int:
     console, errors, found = Console(), Console(stderr=True), needs()
     show = (lambda *shown: None) if as_json else console.print
     show(_table_of("this machine", ("what", "found"), machine().items()))
+    made = choices.choices()
+    show(_table_of("choices", ("what", "chosen", "why"), ((each.what, each.chosen, each.why) for each in made)))
+    if not as_json:
+        _print_lines(console, *(f"another for {each.what}: {each.another}" for each in made if each.another), "")
     with errors.status("matrix products with each of OpenBLAS's kernels"):
         rates = blas_rates()
     show(_blas(rates))
@@ -109,6 +111,7 @@ def _data(found: list[Need], rates: dict[str, float], problem: str | None, check
     """All that is printed, as JSON."""
     return {
         "machine": machine(),
+        "choices": [asdict(choice) for choice in choices.choices()],
         "gflops": {name or "OpenBLAS's choice": rate for name, rate in rates.items()},
         "advice": advice(rates).strip(),
         "cuda": problem,
@@ -158,7 +161,7 @@ def _version(name: str) -> str | None:
 
 def can_run(core_type: str) -> bool:
     """True if this CPU has the instructions that these OpenBLAS kernels need; without them the process would crash."""
-    return all(_features().get(name, False) for name in CORE_TYPES[core_type])
+    return all(choices.features().get(name, False) for name in CORE_TYPES[core_type])
 
 
 def blas_rates() -> dict[str, float]:
@@ -210,9 +213,7 @@ def machine() -> dict[str, str]:
         "Python": f"{platform.python_version()}, {sys.executable}",
         "NumPy": np.__version__,
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "processor": processor(),
-        "vectors": f"{vector_bits()} bits",
-        "threads of our kernels": str(threads.threads()),
+        "processor": choices.processor(),
     }
     rows |= {name: f"{os.environ[name] or '(empty)'}: {what}" for name, what in VARIABLES.items() if name in os.environ}
     return rows | dict(_gpus())
@@ -233,44 +234,9 @@ def _gpus() -> Iterator[tuple[str, str]]:
         yield f"cuda:{i}", f"{gpu.name}, compute capability {gpu.major}.{gpu.minor}, {bytes_text(gpu.total_memory)}"
 
 
-def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name, if the system tells it."""
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        lines = []
-    found = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return found or platform.processor() or platform.machine()
-
-
-def vector_bits() -> int:
-    """Bits of the widest vectors for which NumPy has kernels here."""
-    has = _features()
-    return next((bits for name, bits in WIDTHS.items() if has.get(name)), 128)
-
-
-def _features() -> dict[str, bool]:
-    """The instructions of this CPU that NumPy may use, as numpy.show_runtime prints them."""
-    return np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
-
-
-def libraries() -> Iterator[str]:
-    """BLAS, its kernels and its threads, as threadpoolctl knows them.
-
-    Raises:
-        ImportError: threadpoolctl is missing.
-    """
-    from threadpoolctl import threadpool_info
-
-    for each in threadpool_info():
-        if each["user_api"] == "blas":
-            kernels = f", {each['architecture']} kernels" if "architecture" in each else ""
-            yield f"{each['internal_api']} {each['version']}{kernels}, {each['num_threads']} threads"
-
-
 def _blas(rates: dict[str, float]) -> Group:
     try:
-        library = "; ".join(libraries()) or "a BLAS that threadpoolctl does not know"
+        library = "; ".join(choices.libraries()) or "a BLAS that threadpoolctl does not know"
     except ImportError:
         library = f"unknown BLAS; threadpoolctl can name it: {install('threadpoolctl')}"
     rows = ((f"OPENBLAS_CORETYPE={name}" if name else "OpenBLAS's choice", f"{rate:,.0f}") for name, rate in rates.items())

@@ -43,7 +43,7 @@ FINE = get_clock_info("process_time").resolution <= 1e-6  # a coarse clock does 
 COPIED = 1 << 24  # bytes in the measured copies to the host and back
 BUS = 25e9  # modelled bytes per second between a GPU and its host
 LINK = 25e9  # the same between ranks
-SETTINGS = ("TINYGRAD_MEM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE")
+SETTINGS = ("TINYGRAD_MEM_THREADS", "TINYGRAD_MEM_CONV", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE")
 _PYTHON = "a small step for each op that is recomputed", "a small step for each parameter that is updated in backward"
 _COPY = "to the host, and back"
 _NOT_LOOKED_AT = ("ticket",)  # parameters that differ in each call and do not affect the time

@@ -1,16 +1,19 @@
 """Convolution of arrays (N, C, *spatial) with one to three spatial axes, and the copying of windows.
 
 ``low`` is the padding before each axis; the padding after it follows from the shapes. Weights are (O, C / groups, *kernel).
-Five algorithms compute the same; ``_way`` chooses one, and ``tests/benchmarks/conv.py`` measures each.
+Five algorithms compute the same; ``_rule`` chooses one, and ``tests/benchmarks/conv.py`` measures each. With
+``TINYGRAD_MEM_CONV`` a user chooses another, within the workspace of the rule's: bytes do not depend on it.
 """
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 
 import numpy as np
 
 from ...dtypes import is_half
+from ...errors import ArgumentError
 from ...scope import local
 from ..formula import formula
 from .fast import conv_columns, conv_depthwise, conv_rows, conv_taps, conv_winograd, narrow
@@ -75,32 +78,55 @@ def _folded(x, kernel, stride, low, dilation, out):
 # --- the fast ways
 
 
+WAYS = {
+    "taps": conv_taps,
+    "winograd": conv_winograd,
+    "depthwise": conv_depthwise,
+    "rows": conv_rows,
+    "columns": conv_columns,
+}
+asked_way = os.environ.get("TINYGRAD_MEM_CONV", "")
+
+
 @lru_cache(maxsize=1024)  # steps have the same few shapes, and making a plan takes longer than a small convolution
 def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
     """Bytes of workspace for ``kind``: "forward", "input" or "weight"; they follow from the shapes only."""
-    way, geo = _way(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
-    return way.workspace(geo, kind)
+    geo = Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
+    return _rule(geo, kind, len(w_shape)).workspace(geo, kind)
 
 
 @lru_cache(maxsize=1024)
 def _way(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
-    """(algorithm, the convolution's shapes). The choice depends on the shapes only."""
+    """(algorithm, the convolution's shapes): the one asked for, if it can compute this within the rule's workspace."""
     geo = Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
-    if geo.pointwise:  # the input itself is the column matrix
-        way = conv_columns
-    elif conv_taps.fits(geo, kind):  # tiny maps
-        way = conv_taps
-    elif len(w_shape) == 4 and conv_winograd.fits(geo, kind):  # 3x3, stride 1, many channels
-        way = conv_winograd
-    elif kind != "weight" and geo.is_mostly_weight(geo.images * geo.pixels):
-        way = conv_columns  # which read the weight in place; the others reorder a copy
-    elif conv_depthwise.fits(geo):  # one channel per group
-        way = conv_depthwise
-    elif conv_rows.fits(geo, kind):  # other plain ones of two axes
-        way = conv_rows
-    else:
-        way = conv_columns
+    way = _rule(geo, kind, len(w_shape))
+    if asked_way:
+        if asked_way not in WAYS:
+            raise ArgumentError(f"TINYGRAD_MEM_CONV: expected one of {', '.join(WAYS)}, found {asked_way!r}")
+        asked = WAYS[asked_way]
+        if _fits(asked, geo, kind, len(w_shape)) and asked.workspace(geo, kind) <= way.workspace(geo, kind):
+            way = asked
     return way, geo
+
+
+def _rule(geo, kind, axes):
+    """The algorithm that was measured to be the fastest for such shapes. They alone decide, so bytes are the same anywhere."""
+    if geo.pointwise:  # the input itself is the column matrix
+        return conv_columns
+    for way in (conv_taps, conv_winograd):  # tiny maps; 3x3, stride 1, many channels
+        if _fits(way, geo, kind, axes):
+            return way
+    if kind != "weight" and geo.is_mostly_weight(geo.images * geo.pixels):
+        return conv_columns  # which read the weight in place; the others reorder a copy
+    for way in (conv_depthwise, conv_rows):  # one channel per group; other plain ones of two axes
+        if _fits(way, geo, kind, axes):
+            return way
+    return conv_columns
+
+
+def _fits(way, geo, kind, axes):
+    """True if the algorithm computes this; ``axes`` of the weight."""
+    return way is conv_columns or ((way is not conv_winograd or axes == 4) and way.fits(geo, kind))
 
 
 @formula(_conv)

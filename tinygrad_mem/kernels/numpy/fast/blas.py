@@ -83,6 +83,19 @@ _get_threads = _function("openblas_get_num_threads", [], ctypes.c_int)
 _long = ctypes.c_int64 if _library is not None and "64" in _library[2] else ctypes.c_int
 
 
+def kernels() -> str | None:
+    """The name of OpenBLAS's kernels, "SkylakeX" say; ``None`` for another BLAS."""
+    name = _function("openblas_get_corename", [], ctypes.c_char_p)
+    return None if name is None else name().decode()
+
+
+def patience() -> int | None:
+    """OpenBLAS's idle threads sleep after two to the power of this many cycles; ``None`` if it does not tell."""
+    if _library is None or not hasattr(_library[0], "openblas_thread_timeout"):
+        return None
+    return _library[0].openblas_thread_timeout()
+
+
 def _gemm_of(name: str, real: Any) -> Any:
     pointer, enum = ctypes.c_void_p, ctypes.c_int
     sizes = [enum, enum, enum, _long, _long, _long]

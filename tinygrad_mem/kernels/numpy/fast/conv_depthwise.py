@@ -19,7 +19,7 @@ from .conv_geometry import Geometry, lift_array
 _NUMBERS = threads.SCRATCH // 4  # bytes of each of the three tiles; a quarter of the scratch is left
 
 
-def fits(geo: Geometry) -> bool:
+def fits(geo: Geometry, kind: str) -> bool:
     """True for such a convolution if the input rows of an output row fit a tile, and the taps an eighth of the scratch."""
     if geo.cin != 1 or geo.cout != 1 or geo.inside[0] != 1 or geo.kernel[0] != 1 or geo.low[0] or geo.outside[0] != 1:
         return False
