@@ -24,8 +24,8 @@ ASKED = "asked for"
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What was chosen and why, and the variable of the environment, set before Python starts, that chooses otherwise."""
+class MachineChoice:
+    """A choice, its reason, and the variable of the environment, set before Python starts, that makes another."""
 
     what: str
     chosen: str
@@ -33,42 +33,46 @@ class Choice:
     another: str = ""
 
 
-def choices() -> list[Choice]:
+def choices() -> list[MachineChoice]:
     """All of them, as this process has made them."""
     return [_threads(), _vectors(), _products(), _idle(), _convolutions()]
 
 
-def _threads() -> Choice:
+def _threads() -> MachineChoice:
     asked = os.environ.get("TINYGRAD_MEM_THREADS", "").isdecimal()
     why = ASKED if asked else "cores of this process"
-    return Choice("threads of kernels", str(threads.threads()), why, "TINYGRAD_MEM_THREADS=1")
+    return MachineChoice("threads of kernels", str(threads.threads()), why, "TINYGRAD_MEM_THREADS=1")
 
 
-def _vectors() -> Choice:
+def _vectors() -> MachineChoice:
     wide = [name for name in _dispatched() if name == "X86_V4" or name.startswith("AVX512")]
     why = ASKED if "NPY_DISABLE_CPU_FEATURES" in os.environ else "the widest of this processor"
-    return Choice(
+    return MachineChoice(
         "NumPy's vectors", f"{vector_bits()} bits", why, f"NPY_DISABLE_CPU_FEATURES='{' '.join(wide)}'" if wide else ""
     )
 
 
-def _products() -> Choice:
+def _products() -> MachineChoice:
     why = ASKED if "OPENBLAS_CORETYPE" in os.environ else "OpenBLAS knows the processor"
     found = blas.kernels()
-    return Choice("BLAS's kernels", found, why, "OPENBLAS_CORETYPE=HASWELL") if found else Choice("BLAS's kernels", "unknown")
+    return (
+        MachineChoice("BLAS's kernels", found, why, "OPENBLAS_CORETYPE=HASWELL")
+        if found
+        else MachineChoice("BLAS's kernels", "unknown")
+    )
 
 
-def _idle() -> Choice:
+def _idle() -> MachineChoice:
     power, why = blas.patience(), ASKED if "OPENBLAS_THREAD_TIMEOUT" in os.environ else "ours need their cores"
     if power is None:
-        return Choice("BLAS's idle threads", "unknown")
-    return Choice("BLAS's idle threads", f"sleep after 2^{power} cycles", why, "OPENBLAS_THREAD_TIMEOUT=26")
+        return MachineChoice("BLAS's idle threads", "unknown")
+    return MachineChoice("BLAS's idle threads", f"sleep after 2^{power} cycles", why, "OPENBLAS_THREAD_TIMEOUT=26")
 
 
-def _convolutions() -> Choice:
+def _convolutions() -> MachineChoice:
     asked = conv.asked_way
     chosen, why = (f"{asked} if possible", ASKED) if asked else ("by shapes", "measured rule, same anywhere")
-    return Choice("convolutions", chosen, why, f"TINYGRAD_MEM_CONV=columns, or {', '.join(list(conv.WAYS)[:-1])}")
+    return MachineChoice("convolutions", chosen, why, f"TINYGRAD_MEM_CONV=columns, or {', '.join(list(conv.WAYS)[:-1])}")
 
 
 # --- what the processor is
