@@ -53,13 +53,10 @@ def _vectors() -> MachineChoice:
 
 
 def _products() -> MachineChoice:
-    why = ASKED if "OPENBLAS_CORETYPE" in os.environ else "OpenBLAS knows the processor"
-    found = blas.kernels()
-    return (
-        MachineChoice("BLAS's kernels", found, why, "OPENBLAS_CORETYPE=HASWELL")
-        if found
-        else MachineChoice("BLAS's kernels", "unknown")
-    )
+    found, why = blas.kernels(), ASKED if "OPENBLAS_CORETYPE" in os.environ else "OpenBLAS knows the processor"
+    if found is None:
+        return MachineChoice("BLAS's kernels", "unknown")
+    return MachineChoice("BLAS's kernels", found, why, "OPENBLAS_CORETYPE=HASWELL")
 
 
 def _idle() -> MachineChoice:
