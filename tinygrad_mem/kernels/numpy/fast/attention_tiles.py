@@ -193,8 +193,9 @@ class Sight:
         self.lead = q.shape[:3]  # batches, heads, rows
         self.query = space.take(q.shape, self.wide)  # scaled
         np.multiply(q, job.scale, out=self.query, dtype=self.wide)
-        self._scores, self._spare = (space.take((*self.lead, columns), self.wide) for _ in range(2))
-        self._flags = space.take((*self.lead, columns), np.bool_)
+        shape = (*self.lead, columns)
+        self._scores, self._flags = space.take(shape, self.wide), space.take(shape, np.bool_)
+        self._work = space.take((prod(shape) + 4,), self.wide)  # the spare tile, and what few random numbers need more
 
     def scores(self, key: np.ndarray, columns: slice) -> np.ndarray:
         """query @ key.T, capped, plus the masks: -inf if a column is hidden from a row."""
@@ -213,7 +214,8 @@ class Sight:
 
     def spare(self, columns: slice) -> np.ndarray:
         """A second, uninitialised tile of scores."""
-        return self._part(self._spare, columns)
+        shape = (*self.lead, columns.stop - columns.start)
+        return self._work[: prod(shape)].reshape(shape)
 
     def _part(self, buffer: np.ndarray, columns: slice) -> np.ndarray:
         """The beginning of a buffer, as a contiguous tile."""
@@ -255,11 +257,9 @@ class Sight:
 
     def kept(self, columns: slice) -> np.ndarray:
         """The dropout mask of a tile (True: kept). Its random numbers are drawn in the spare tile."""
-        shape = (*self.lead, columns.stop - columns.start)
-        uniform = self.spare(columns).reshape(-1).view(np.float32)[: prod(shape)].reshape(shape)
-        philox.uniform(self.job.ticket, self.job.number(self.at, columns), _STREAM, uniform)
         flags = self._part(self._flags, columns)
-        np.greater_equal(uniform, self.job.p, out=flags)
+        philox.below(self.job.ticket, self.job.number(self.at, columns), _STREAM, self.job.p, self._work, flags.reshape(-1))
+        np.logical_not(flags, out=flags)
         return flags
 
 
