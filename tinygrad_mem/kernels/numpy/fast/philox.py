@@ -38,8 +38,8 @@ def uniform(ticket: tuple[int, int], tile: int, stream: int, out: np.ndarray) ->
 def below(ticket: tuple[int, int], tile: int, stream: int, p: float, work: np.ndarray, out: np.ndarray) -> None:
     """out (bool, one axis) = True with probability p.
 
-    A float64 has three numbers of 16 bits. p * 2**16 is rounded up or down by chance, once a tile, so that p is exact on average.
-    work is contiguous, 3.4 bytes a number and 16 more.
+    A float64 has three numbers of 16 bits. p * 2**16 is rounded up or down by chance, once a tile: p is exact on average.
+    work is contiguous, and has 10 bytes for each three numbers.
     """
     generator, third = _begin(ticket, tile, stream), -(-out.size // 3)
     wide, narrow = np.ndarray(third, np.uint64, work), np.ndarray(third, np.uint16, work, 8 * third)
