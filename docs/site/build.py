@@ -1,8 +1,8 @@
 """The site: ``python docs/site/build.py [FOLDER]`` writes static pages that load nothing from elsewhere.
 
-It has the README, the lessons with what they print and draw, the report of all tips, the questions of the clinic, the pages
-of ``docs``, and a reference made of docstrings. Each lesson runs in a process of its own. A link that leads nowhere ends the
-command, and so does a lesson that fails.
+It has the README, the lessons with what they print and draw, the explorer, the report of all tips, the questions of the clinic,
+the pages of ``docs``, and a reference made of docstrings. Each lesson runs in a process of its own. A link that leads nowhere
+ends the command, and so does a lesson that fails.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import explorer
 import lessons
 from mkdocs.commands.build import build as mkdocs_build
 from mkdocs.config import load_config
@@ -169,12 +170,20 @@ def _clinic() -> str:
     return "\n".join(parts)
 
 
+def _link_to_explorer(start: Path) -> None:
+    """The start page leads to what the README cannot show: a page to try."""
+    link = "**[Change a training step by hand](explorer.html)**, and see its memory follow."
+    title, first, rest = start.read_text(encoding="utf-8").split("\n\n", 2)
+    start.write_text("\n\n".join([title, first, link, rest]), encoding="utf-8")
+
+
 def build(
     folder: Path,
     chosen: Sequence[Path] = ALL,
     tips: Sequence[str] = (),
     clinic: bool = True,
     rooms: Sequence[str] = ROOMS,
+    explore: Callable[[Path], None] = explorer.write,
 ) -> None:
     """Write the site into ``folder``, whole or not at all.
 
@@ -183,6 +192,7 @@ def build(
         tips: the tips of the report; all if there are none.
         clinic: whether the clinic's cases run.
         rooms: the folders of the library that have a reference.
+        explore: writes the explorer into a folder.
 
     Raises:
         Exception: what a lesson raised, or mkdocs found wrong; nothing in ``folder`` was changed.
@@ -191,10 +201,13 @@ def build(
         source, made = Source(Path(scratch) / "docs", chosen, rooms), Path(scratch) / "site"
         for path in (path for path in source.places if path.suffix == ".md" and path.parent in (ROOT, ROOT / "docs")):
             source.page(path)
+        _link_to_explorer(source.folder / "index.md")
         for name in ("site.css", "site.js"):
             shutil.copyfile(Path(__file__).parent / name, source.folder / name)
         _printed("tips", "--html", str(source.folder / "tips.html"), *(word for tip in tips for word in ("--tip", tip)))
-        nav: list = [{"Start": "index.md"}, {"Lessons": _lessons(source, chosen)}, {"Tips": "tips.html"}]
+        nav: list = [{"Start": "index.md"}, {"Lessons": _lessons(source, chosen)}]
+        explore(source.folder)
+        nav += [{"Explorer": "explorer.html"}, {"Tips": "tips.html"}]
         if clinic:
             source.write("clinic.md", _clinic())
             nav.append({"Clinic": "clinic.md"})

@@ -67,11 +67,13 @@ def build() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def made(build: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A site of one small lesson, one tip and one room of the library."""
+    """A site of one small lesson, one tip, one room of the library, and an explorer of a few settings."""
     script = tmp_path_factory.mktemp("scripts") / "01_a.py"
     script.write_text(LESSON.replace("PAGE", os.path.relpath(ROOT / "docs" / "architecture.md", script.parent)))
     folder = tmp_path_factory.mktemp("site")
-    build.build(folder, [script], ["no_grad"], clinic=False, rooms=["techniques"])
+    grid = {name: values[:2] if name == "batch_size" else values[:1] for name, values in build.explorer.GRID.items()}
+    explore = functools.partial(build.explorer.write, networks=["resnet20"], grid=grid, workers=1)
+    build.build(folder, [script], ["no_grad"], clinic=False, rooms=["techniques"], explore=explore)
     return folder
 
 
@@ -147,7 +149,14 @@ def test_cells_of_all_lessons_are_the_whole_script(build: Any):
                 compile(cell.source, str(path), "exec")  # each cell stands alone, as a notebook needs it
 
 
-PAGES = ["index.html", "lessons/index.html", "lessons/01_a.html", "reference/techniques/reversible.html", "architecture.html"]
+PAGES = [
+    "index.html",
+    "explorer.html",
+    "lessons/index.html",
+    "lessons/01_a.html",
+    "reference/techniques/reversible.html",
+    "architecture.html",
+]
 
 
 @pytest.mark.parametrize(("name", "width", "scheme"), pairs(PAGES, [400, 1280], ["light", "dark"]))
@@ -172,6 +181,9 @@ def test_nothing_is_cut_off_or_asked_for_and_all_can_read_it(chromium: Any, addr
 def test_the_reader_searches_and_goes_from_page_to_page(chromium: Any, address: str):
     view = chromium.new_page()
     view.goto(f"{address}/index.html", wait_until="networkidle")
+    view.get_by_role("link", name="Change a training step by hand").click()
+    view.locator(".found .peak b >> text=bytes").wait_for()
+    view.get_by_role("link", name="tinygrad_mem").click()
     view.get_by_role("navigation", name="Tabs").get_by_role("link", name="Lessons").click()
     view.get_by_role("link", name="1. A").last.click()
     assert not view.locator(".output >> text=from line").is_visible(), "the solution waits until it is asked for"

@@ -323,6 +323,7 @@ def explore(
         str, typer.Argument(help="a name such as resnet50 or gpt2, or your own: module:Class, file.py:Class")
     ] = ("resnet20"),
     sample: Sample = None,
+    tokens: Tokens = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="of the page's address; 0: one that is free")] = 0,
     browser: Annotated[bool, typer.Option(help="open the page in the browser")] = True,
     traceback: Traceback = False,

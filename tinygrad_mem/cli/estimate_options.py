@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from .networks import IN_BACKWARD, OPTIMIZERS, budget_of
+from .networks import OPTIMIZERS, budget_of, steps_in_backward
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class EstimateOptions:
     @property
     def in_backward(self) -> bool:
         """True if the optimizer updates each parameter in backward."""
-        return self.optimizer in IN_BACKWARD
+        return steps_in_backward(self.optimizer, self.accumulate, self.precision, self.ranks)
 
     @property
     def is_divided(self) -> bool:
@@ -94,11 +94,7 @@ class EstimateOptions:
             raise ArgumentError("--quantize freezes the weights, so that nothing would be trained: give --lora too")
         if self.batch_size % self.accumulate:
             raise ArgumentError(f"--accumulate {self.accumulate} does not divide --batch-size {self.batch_size}")
-        if self.in_backward and (self.ranks is not None or self.accumulate > 1 or self.precision in ("autocast", "half")):
-            raise ArgumentError(
-                f"--optimizer {self.optimizer} updates each parameter in backward, so gradients are not added up, scaled or "
-                "averaged: leave --ranks, --accumulate and --precision half or autocast out"
-            )
+        steps_in_backward(self.optimizer, self.accumulate, self.precision, self.ranks)
 
     def _check_ranks(self) -> None:
         for name in ("lora", "paged", "offload", "tile", "layers"):

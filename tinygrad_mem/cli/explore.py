@@ -12,10 +12,10 @@ from ..errors import ArgumentError, needs
 from ..explore.server import application, serve
 from ..explore.setting import StepSetting
 from ..models.names import NETWORKS
-from .networks import IN_BACKWARD, OPTIMIZERS, network_of
+from .networks import OPTIMIZERS, network_of, steps_in_backward, told_elsewhere
 
 
-def run(*, network: str, sample: str | None, port: int, browser: bool) -> int:
+def run(*, network: str, sample: str | None, tokens: str | None, port: int, browser: bool) -> int:
     """Serve the page until Ctrl-C. Returns 0.
 
     Raises:
@@ -23,8 +23,8 @@ def run(*, network: str, sample: str | None, port: int, browser: bool) -> int:
         ModuleNotFoundError: Flask is missing.
     """
     needs("flask", "explore")
-    start = StepSetting(network=network, sample=sample or "")
-    _find(start)
+    start = StepSetting(network=network, sample=sample or "", tokens=tokens or "")
+    find(start)
     names = [network, *(name for name in NETWORKS if name != network)]
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     console = Console(stderr=True, highlight=False)
@@ -34,13 +34,14 @@ def run(*, network: str, sample: str | None, port: int, browser: bool) -> int:
         if browser:
             webbrowser.open(address)
 
-    serve(application(_find, names, list(OPTIMIZERS), start), port, ready)
+    serve(application(find, names, list(OPTIMIZERS), start, told_elsewhere(network)), port, ready)
     return 0
 
 
-def _find(setting: StepSetting) -> tuple[Any, Any, bool]:
+def find(setting: StepSetting) -> tuple[Any, Any, bool]:
     """The network of a setting, its optimizer, and whether this steps in backward."""
     if setting.optimizer not in OPTIMIZERS:
         raise ArgumentError(f"there is no optimizer {setting.optimizer!r}: there are {', '.join(OPTIMIZERS)}")
-    named = network_of(setting.network, setting.sample or None)
-    return named, OPTIMIZERS[setting.optimizer], setting.optimizer in IN_BACKWARD
+    in_backward = steps_in_backward(setting.optimizer, setting.accumulate, setting.precision)
+    named = network_of(setting.network, setting.sample or None, setting.tokens or None)
+    return named, OPTIMIZERS[setting.optimizer], in_backward

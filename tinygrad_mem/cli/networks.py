@@ -198,6 +198,20 @@ def budget_of(text: str) -> int:
         raise ArgumentError(f"--budget: {error}") from None
 
 
+def steps_in_backward(optimizer: str, accumulate: int, precision: str, ranks: int | None = None) -> bool:
+    """True if the optimizer updates each parameter in backward.
+
+    Raises:
+        ArgumentError: it does, and the setting needs gradients after backward.
+    """
+    if optimizer in IN_BACKWARD and (ranks is not None or accumulate > 1 or precision in ("autocast", "half")):
+        raise ArgumentError(
+            f"--optimizer {optimizer} updates each parameter in backward, so gradients are not added up, scaled or averaged: "
+            "leave --ranks, --accumulate and --precision half or autocast out"
+        )
+    return optimizer in IN_BACKWARD
+
+
 def unwrapped(rule: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
     """The optimizer's class, and the options that one of :data:`OPTIMIZERS` gives it."""
     return (rule.func, dict(rule.keywords)) if isinstance(rule, partial) else (rule, {})

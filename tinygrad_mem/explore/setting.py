@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
+
+import numpy as np
 
 from .. import memory
 from ..errors import ArgumentError
@@ -14,9 +17,14 @@ from ..techniques import optimizer_in_backward, save_on_cpu
 
 PRECISIONS = ("float32", "autocast", "half", "float16", "bfloat16", "float64")
 RECOMPUTE = ("none", "sqrt", "every-block")
+PARTS = (1, 2, 4, 8)
 DEVICES = ("cpu", "cuda")
 MOST = 4096
 """The largest batch."""
+_IN_DTYPE = {
+    "half": "model.half()  # inputs too; the loss takes output.float()",
+    **{name: f"model.to(tm.{name})  # inputs too" for name in ("float16", "bfloat16", "float64")},
+}
 
 
 @dataclass(frozen=True)
@@ -25,21 +33,21 @@ class StepSetting:
 
     Attributes:
         sample: the shape of one sample, or "" for the network's own.
+        tokens: of a user's network of token numbers, how many tokens there are and how long a sample is; or "".
         accumulate: the parts of a batch.
         offload: what the forward pass saves waits in host memory.
-        budget: bytes, such as "8 GiB"; "" for none.
     """
 
     network: str = "resnet20"
     batch_size: int = 32
     sample: str = ""
+    tokens: str = ""
     optimizer: str = "momentum"
     precision: str = "float32"
     recompute: str = "none"
     accumulate: int = 1
     offload: bool = False
     device: str = "cpu"
-    budget: str = ""
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> StepSetting:
@@ -69,17 +77,27 @@ class StepSetting:
         }
         network = said.pop("network", self.network)
         names = {"sample": "input"}
-        options = [f"--{names.get(name, name.replace('_', '-'))} {_quoted(value)}" for name, value in said.items()]
+        options = [f"--{names.get(name, name.replace('_', '-'))} {value}" for name, value in said.items()]
         without = ["# without offload"] if self.offload else []
-        return " ".join(["python -m tinygrad_mem estimate", network, *options, *without])
+        return " ".join(["python -m tinygrad_mem estimate", shlex.quote(network), *options, *without])
 
-    def code(self) -> str:
-        """The lines of a training script that this setting needs, beside the plain step."""
+    def code(self, rule: Any, in_backward: bool) -> str:
+        """The lines of a training script that this setting needs, for the optimizer that ``rule`` makes."""
+        options = getattr(rule, "keywords", {}) | ({"master_weights": True} if self.precision == "half" else {})
+        given = "".join(f", {name}={_literal(value)}" for name, value in options.items())
+        scaled = self.precision in ("autocast", "half")
         lines = [
-            f'checkpoint_blocks(model, "{self.recompute}")' if self.recompute != "none" else "",
-            "with torch.autocast(device): ..." if self.precision == "autocast" else "",
-            "with autograd.graph.save_on_cpu(): ...  # around the forward pass" if self.offload else "",
-            f"techniques.accumulate(model, optimizer, {self.accumulate})" if self.accumulate > 1 else "",
+            _IN_DTYPE.get(self.precision, ""),
+            "for parameter in model.parameters(): parameter.grad_dtype = tm.float32" if self.precision == "half" else "",
+            f'tm.recompute.checkpoint_blocks(model, "{self.recompute}")' if self.recompute != "none" else "",
+            f"optimizer = tm.optim.{getattr(rule, 'func', rule).__name__}(model.parameters(){given})",
+            "tm.techniques.optimizer_in_backward(optimizer)" if in_backward else "",
+            f'scaler = tm.amp.GradScaler("{self.device}")' if scaled else "",
+            f'with tm.autocast("{self.device}", dtype=tm.float16): loss = ...' if self.precision == "autocast" else "",
+            "with tm.autograd.graph.save_on_cpu(pin_memory=True): output = model(inputs)" if self.offload else "",
+            f"loss = loss / {self.accumulate}  # of each part of a batch" if self.accumulate > 1 else "",
+            "scaler.scale(loss).backward()" if scaled else "",
+            "scaler.step(optimizer); scaler.update()" if scaled else "",
         ]
         return "\n".join(filter(None, lines))
 
@@ -92,8 +110,8 @@ def _value(name: str, kind: type, text: str) -> Any:
     return kind(text)
 
 
-def _quoted(value: object) -> str:
-    return f"'{value}'" if " " in str(value) else str(value)
+def _literal(value: object) -> str:
+    return f"tm.{value.name}" if isinstance(value, np.dtype) else repr(value)
 
 
 def predict(setting: StepSetting, named: Any, rule: Any, in_backward: bool) -> Track:

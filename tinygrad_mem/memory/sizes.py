@@ -6,8 +6,9 @@ import re
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50, "EiB": 1 << 60}
 """The units in which sizes are shown, smallest first."""
-_READ = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15, "EB": 10**18}
-_READ |= {unit.upper(): size for unit, size in UNITS.items()}
+READ = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15, "EB": 10**18}
+READ |= {unit.upper(): size for unit, size in UNITS.items()}
+"""The units in which sizes are read, in capitals; "" is bytes."""
 _ENDLESS = 1 << 1000  # bytes: beyond that, no float holds the quotient
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
@@ -43,7 +44,7 @@ def parse_bytes(size: int | str) -> int:
 
 def _parsed(text: str) -> int:
     match = _SIZE.fullmatch(text)
-    unit = _READ.get(match[2].upper()) if match else None
+    unit = READ.get(match[2].upper()) if match else None
     if match is None or unit is None:
         raise ValueError(
             f"{text!r} is not a size: write a number and one of B, KB, MB, GB, TB (1000-based) or KiB, MiB, GiB, TiB "
