@@ -125,7 +125,7 @@ def _reference(source: Source) -> list[dict]:
 
 
 def _lessons(source: Source, chosen: Sequence[Path]) -> list:
-    """Run each lesson, write its page; the contents have a picture of each and the minutes to read it."""
+    """Run each lesson, write its page; the contents have a picture, the level and the minutes of each."""
     cards, nav = [], []
     with (
         Progress(TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn()) as progress,
@@ -140,7 +140,8 @@ def _lessons(source: Source, chosen: Sequence[Path]) -> list:
             drawn = re.search(r'<img src="([^"]+)"', text)
             picture = f'<img src="{drawn[1]}" alt="" loading="lazy">' if drawn else ""
             name = html.escape(lessons.title(path))
-            cards.append(f'<a href="{path.stem}.html">{picture}{name}<small>{lessons.minutes(path)} minutes</small></a>')
+            needs = f"{lessons.level(path)}, {lessons.minutes(path)} min"
+            cards.append(f'<a href="{path.stem}.html">{picture}{name}<small>{needs}</small></a>')
             nav.append({lessons.title(path): source.places[path]})
             progress.advance(task)
     source.page(ROOT / "tutorials" / "README.md")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 PICTURES = "TINYGRAD_MEM_PICTURES"  # as lesson.py reads it
+_LEVELS = {"basic": range(1, 5), "intermediate": range(5, 17), "advanced": range(17, 23)}
 _COLUMNS = re.compile(r"[┃│━─]|\S  +\S")
 _DRAWN = re.compile(r"^\(picture (\S+)\.png\)\n", re.M)
 
@@ -47,6 +48,16 @@ def title(path: Path) -> str:
 def minutes(path: Path) -> int:
     """Minutes to read a lesson: 150 words of text and code each."""
     return max(1, round(len(path.read_text(encoding="utf-8").split()) / 150))
+
+
+def level(path: Path) -> str:
+    """What a lesson needs of its reader: nothing before it, the basic ones, or most of the others.
+
+    Raises:
+        KeyError: its number has no level.
+    """
+    levels = {number: name for name, numbers in _LEVELS.items() for number in numbers}
+    return levels[int(path.name[:2])]
 
 
 def code(source: str) -> str:

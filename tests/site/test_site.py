@@ -98,7 +98,10 @@ def test_a_lesson_is_its_text_its_code_and_what_it_prints_and_draws(made: Path):
     assert text.index("before") < text.index('alt="A line: MiB by batch"') < text.index("after</span>")
     assert (made / "lessons" / "01_line.png").read_bytes()[:4] == b"\x89PNG"
     assert 'href="../architecture.html">link</a>' in text
-    assert "1. A &lt;b&gt;lesson&lt;/b&gt; &amp; more" in (made / "lessons" / "index.html").read_text()
+    assert (
+        "1. A &lt;b&gt;lesson&lt;/b&gt; &amp; more<small>basic, 1 minute</small>"
+        in (made / "lessons" / "index.html").read_text()
+    )
 
 
 def test_links_lead_to_pages_and_what_has_no_page_is_text(made: Path):
@@ -144,6 +147,7 @@ def test_cells_of_all_lessons_are_the_whole_script(build: Any):
         code = [line for line in script.splitlines() if line.strip() and not line.startswith("# %%") and line != "#"]
         assert sum(len([line for line in cell.source.splitlines() if line.strip()]) for cell in found) == len(code)
         assert build.lessons.title(path).startswith(f"{int(path.name[:2])}. ")
+        assert build.lessons.level(path) in ("basic", "intermediate", "advanced")
         for cell in found:
             if not cell.text:
                 compile(cell.source, str(path), "exec")  # each cell stands alone, as a notebook needs it
