@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import itertools
-import json
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -18,6 +15,7 @@ from tinygrad_mem.cli.explore import find
 from tinygrad_mem.explore.answer import answer
 from tinygrad_mem.explore.page import page
 from tinygrad_mem.explore.setting import StepSetting
+from tinygrad_mem.memory.render.page import packed
 
 NETWORKS = ("resnet20", "resnet50", "vgg16", "bert-base", "gpt2", "llama-3.2-1b")
 GRID: dict[str, Sequence[Any]] = {
@@ -67,9 +65,7 @@ def write(folder: Path, networks: Sequence[str] = NETWORKS, grid: Mapping[str, S
         for network, file in zip(networks, files[1:], strict=True):
             asked = list(settings(network, grid))
             found = progress.track(pool.map(_predicted, asked, chunksize=8), len(asked), description=network)
-            text = json.dumps(list(found), separators=(",", ":")).encode()
-            packed = base64.b64encode(gzip.compress(text, mtime=0)).decode()
-            file.write_text(f'arrived("{network}", "{packed}");\n', encoding="utf-8")
+            file.write_text(f'arrived("{network}", "{packed(list(found))}");\n', encoding="utf-8")
     if (size := sum(file.stat().st_size for file in files)) > LIMIT:
         raise ValueError(f"the explorer's files have {size:,} bytes, more than {LIMIT:,}: choose a smaller grid")
 

@@ -283,8 +283,8 @@ def test_a_budget_has_a_verdict_and_an_error_is_read(chromium: Any, address: str
 
 def test_the_page_reads_and_writes_sizes_as_the_library_does(chromium: Any, address: str):
     view, _ = opened(chromium, address, address)
-    for count in (0, 1023, 1024, 1179648, 1048575, 1234567, -5 << 30, 1 << 40, (1 << 40) - 1, 1073736000):
-        assert view.evaluate("count => bytesText(count)", count) == bytes_text(count)
+    for count in (0, 1023, 1024, 1179648, 1048575, 1234567, 1 << 40, (1 << 40) - 1, 1073736000):
+        assert view.evaluate("count => sized(count)", count) == bytes_text(count)
     for text in ("8 GiB", "512MiB", " 2 GB", "1.001 KB", "1.1gb", "4096", "0.3 TiB"):
         assert view.evaluate("text => bytesOf(text)", text) == parse_bytes(text)
     for text in ("much", "0", "1 Gb b", "-1 GiB", "1 toString", ".5 GiB"):

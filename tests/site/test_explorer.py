@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import json
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,9 +56,9 @@ def made(explorer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def answers(explorer: Any, made: Path) -> dict[Any, dict[str, Any]]:
     """All answers of ResNet-20, by batch, optimizer, recompute and offload."""
-    name, packed = (made / "explorer" / "resnet20.js").read_text().split('"')[1::2]
+    name, text = (made / "explorer" / "resnet20.js").read_text().split('"')[1::2]
     assert name == "resnet20"
-    found = json.loads(gzip.decompress(base64.b64decode(packed)))
+    found = json.loads(zlib.decompress(base64.b64decode(text)))
     asked = list(explorer.settings("resnet20", SMALL))
     keys = [(each.batch_size, each.optimizer, each.recompute, each.offload) for each in asked]
     return dict(zip(keys, found, strict=True))

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..memory.render import sheet
 from ..memory.render.palette import COLOURS
-from ..memory.sizes import READ, UNITS
+from ..memory.sizes import READ
 from .answer import FULL, WIDE
 from .setting import StepSetting
 
@@ -46,12 +46,12 @@ def page(choices: Choices, start: StepSetting, intro: str, files: str = "") -> s
         "files": files,
         "grid": {name: values for name, values in choices.items() if name != "network"} if files else {},
         "colours": {category.value: colour for category, colour in COLOURS.items()},
-        "sizes": [UNITS, READ],
+        "units": READ,
         "box": [WIDE, FULL],
     }
     text = json.dumps(offered).replace("<", "\\u003c")
     body = _asset("html").replace("@@intro@@", intro).replace("@@fields@@", inputs).replace("@@offered@@", text)
-    return sheet.document("The memory of a training step", body, _asset("js"), _asset("css"))
+    return sheet.document("The memory of a training step", body, sheet.asset("numbers.js") + _asset("js"), _asset("css"))
 
 
 def _field(name: str, values: Sequence[Any] | None) -> str:

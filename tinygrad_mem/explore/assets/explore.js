@@ -1,4 +1,3 @@
-"use strict";
 // Shows a prediction for each setting, and keeps the settings in the address. Predictions come from the server beside the page,
 // or, on a page without one, from files of predictions made beforehand.
 const offered = JSON.parse(document.getElementById("offered").textContent);
@@ -35,11 +34,8 @@ const fromServer = async (setting) => {
   return response ? response.json() : { error: "The program that this page asks has ended. Start it again." };
 };
 
-const arriving = {}; // a file of predictions calls arrived(network, text) when it is loaded
-const arrived = async (network, text) => {
-  const bytes = Uint8Array.from(atob(text), (each) => each.charCodeAt(0));
-  arriving[network].done(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json());
-};
+const arriving = {}; // a file of predictions calls arrived(network, packed) when it is loaded
+const arrived = (network, packed) => arriving[network].done(unpacked(packed));
 function load(network) {
   const file = (arriving[network] ??= {});
   return (file.promise ??= new Promise((done) => {
@@ -57,23 +53,12 @@ const fromFiles = async (setting) => {
 };
 const answerOf = offered.files ? fromFiles : fromServer;
 
-// Sizes, as the library writes and reads them
-const number = (count) => count.toLocaleString("en");
-const [units, readable] = offered.sizes;
-const hundredths = { minimumFractionDigits: 2, maximumFractionDigits: 2, roundingMode: "halfEven" };
-function bytesText(count) {
-  if (Math.abs(count) < 1024) return `${number(count)} B`;
-  const fits = (size) => Math.abs(count) < 1024 * size && Number((Math.abs(count) / size).toFixed(2)) < 1024;
-  const [unit, size] = Object.entries(units).find((each) => fits(each[1]));
-  return `${(count / size).toLocaleString("en", hundredths)} ${unit}`;
-}
-
 /** The bytes of "8 GiB", rounded down; NaN if that is no size. */
 function bytesOf(text) {
   const [, number, unit] = text.match(/^\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*$/) ?? [];
-  if (!(readable[unit?.toUpperCase()] > 0)) return NaN;
+  if (!(offered.units[unit?.toUpperCase()] > 0)) return NaN;
   const [whole, part = ""] = number.split(".");
-  return Number((BigInt(whole + part) * BigInt(readable[unit.toUpperCase()])) / 10n ** BigInt(part.length)) || NaN;
+  return Number((BigInt(whole + part) * BigInt(offered.units[unit.toUpperCase()])) / 10n ** BigInt(part.length)) || NaN;
 }
 
 // What is shown
@@ -86,8 +71,8 @@ function verdictOf(peak, budget) {
   const room = bytesOf(budget);
   if (!budget.trim()) return element("p", "", "verdict");
   if (Number.isNaN(room)) return element("p", `${budget} is not a size: write one such as 8 GiB, 512 MiB or 2 GB.`, "verdict bad");
-  if (peak <= room) return element("p", `Fits: ${bytesText(room - peak)} of ${bytesText(room)} are left.`, "verdict good");
-  return element("p", `Does not fit: ${bytesText(peak - room)} more than ${bytesText(room)}.`, "verdict bad");
+  if (peak <= room) return element("p", `Fits: ${sized(room - peak)} of ${sized(room)} are left.`, "verdict good");
+  return element("p", `Does not fit: ${sized(peak - room)} more than ${sized(room)}.`, "verdict bad");
 }
 
 function compared(peak, other) {
@@ -95,7 +80,7 @@ function compared(peak, other) {
   if (peak === other) return "As much as the other setting.";
   const digits = { maximumFractionDigits: 1 };
   const share = peak < 2 * other ? `${((100 * peak) / other).toLocaleString("en", digits)}% of` : `${(peak / other).toLocaleString("en", digits)} times`;
-  return `${share} the other setting: ${number(Math.abs(peak - other))} bytes ${peak < other ? "less" : "more"}.`;
+  return `${share} the other setting: ${shown(Math.abs(peak - other))} bytes ${peak < other ? "less" : "more"}.`;
 }
 
 /** Bytes in use after each event, stacked by category; `top`: the highest peak of both settings. */
@@ -112,9 +97,9 @@ function timeline({ at, heights, by_category: bytes, peak, phase, phases, events
     return path;
   });
   const figure = document.createElement("figure");
-  const caption = `${number(events)} mallocs and frees of two steps, in order${top === peak ? "" : "; both settings have one scale"}`;
-  const said = `Bytes in use after each of ${number(events)} events of two steps, at most ${number(peak)} in ${phase}`;
-  figure.innerHTML = `<div class="scale" aria-hidden="true">${[top, top / 2, 0].map((size) => `<span>${bytesText(Math.round(size))}</span>`).join("")}</div>
+  const caption = `${shown(events)} mallocs and frees of two steps, in order${top === peak ? "" : "; both settings have one scale"}`;
+  const said = `Bytes in use after each of ${shown(events)} events of two steps, at most ${shown(peak)} in ${phase}`;
+  figure.innerHTML = `<div class="scale" aria-hidden="true">${[top, top / 2, 0].map((size) => `<span>${sized(Math.round(size))}</span>`).join("")}</div>
 <svg viewBox="0 0 ${width} ${full}" preserveAspectRatio="none" role="img" aria-label="${said}">${paths.join("")}
 <line class="top" x1="0" x2="${width}" y1="${y(full)}" y2="${y(full)}"/></svg><div class="phases" aria-hidden="true"></div>
 <div class="across">${caption}</div>`;
@@ -134,7 +119,7 @@ function fitPhases() {
 function categories({ by_category: bytes, peak }) {
   const table = document.createElement("table");
   table.innerHTML = `<thead><tr><th scope="col">at the peak</th><th scope="col" class="n">bytes</th><th scope="col" class="n">share</th></tr></thead>
-<tbody>${Object.entries(bytes).map(([name, size]) => `<tr><th scope="row">${block(name)}${name}</th><td class="n">${number(size)}</td><td class="n">${((100 * size) / peak).toFixed(1)}%</td></tr>`).join("")}</tbody>`;
+<tbody>${Object.entries(bytes).map(([name, size]) => `<tr><th scope="row">${block(name)}${name}</th><td class="n">${shown(size)}</td><td class="n">${((100 * size) / peak).toFixed(1)}%</td></tr>`).join("")}</tbody>`;
   return table;
 }
 
@@ -143,7 +128,7 @@ function show(section, answer, budget, top, other) {
   if (answer.error) return found.replaceChildren(element("p", answer.error, "bad"));
   const peak = element("p", "", "peak");
   peak.setAttribute("role", "status");
-  peak.append(element("b", `${number(answer.peak)} bytes, ${bytesText(answer.peak)}`), element("span", `peak, in ${answer.phase}; reserved ${number(answer.reserved)} bytes`, "quiet"));
+  peak.append(element("b", `${shown(answer.peak)} bytes, ${sized(answer.peak)}`), element("span", `peak, in ${answer.phase}; reserved ${shown(answer.reserved)} bytes`, "quiet"));
   const command = answer.command.replace(/(?= # |$)/, Number.isNaN(bytesOf(budget)) ? "" : ` --budget "${budget.trim()}"`);
   const lines = [element("h3", "The command"), element("pre", command), element("h3", "The lines of a training script"), element("pre", answer.code)];
   found.replaceChildren(peak, element("p", compared(answer.peak, other), "compared"), verdictOf(answer.peak, budget), timeline(answer, top), categories(answer), ...lines);

@@ -56,14 +56,14 @@ def to_html(
     body = f"""{f'<div class="summary"><pre tabindex="0">{html.escape(summary)}</pre></div>' if summary else ""}
 {"" if other is None else _comparison(self.compare(other), titles)}
 <div class="runs" data-runs="{len(runs)}">{"".join(sections)}</div>
-<script type="application/octet-stream" id="figures">{_packed({"colours": COLOURS, "runs": drawn})}</script>"""
-    text = document(whole, body, asset("tables.js") + asset("page.js"), asset("page.css"))
+<script type="application/octet-stream" id="figures">{packed({"colours": COLOURS, "runs": drawn})}</script>"""
+    text = document(whole, body, asset("numbers.js") + asset("tables.js") + asset("page.js"), asset("page.css"))
     with replacing(path) as file:
         file.write(text.encode(errors="backslashreplace"))
 
 
-def _packed(value: Any) -> str:
-    """JSON, deflated, in base64: the page unpacks it."""
+def packed(value: Any) -> str:
+    """JSON, deflated, in base64: ``unpacked`` of the asset ``numbers.js`` reads it."""
     return base64.b64encode(zlib.compress(json.dumps(value, allow_nan=False, separators=(",", ":")).encode(), 9)).decode()
 
 

@@ -2,17 +2,6 @@
 
 const LEFT = 84, RIGHT = 12, TOP = 22, BOTTOM = 40; // pixels around a figure
 const HEIGHT = 340;
-const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-
-const shown = (number) => number.toLocaleString("en");
-
-/** A size as text, in 1024-based units. */
-function sized(bytes) {
-  let unit = 0;
-  while (unit + 1 < UNITS.length && Math.round((bytes / 1024 ** unit) * 100) >= 102400) unit += 1;
-  const digits = { minimumFractionDigits: 2, maximumFractionDigits: 2 };
-  return unit ? `${(bytes / 1024 ** unit).toLocaleString("en", digits)} ${UNITS[unit]}` : `${shown(bytes)} B`;
-}
 
 /** A new HTML element in a place. */
 function put(place, name, kind = "", text = "") {
@@ -399,12 +388,6 @@ function filter(input) {
   const said = run.querySelector(".shown");
   said.replaceChildren(`${shown(rows.length)} rows, `, Object.assign(document.createElement("b"), { className: "sum", textContent: shown(bytes) }), " B");
   if (table.querySelector(".rest[hidden]")) said.append(" (the smaller blocks are found by what they are, not by name)");
-}
-
-/** The numbers, which are JSON, deflated, in base64. */
-async function unpacked(text) {
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
 }
 
 let colours;
