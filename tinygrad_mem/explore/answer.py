@@ -17,7 +17,7 @@ WIDE = 1000
 
 
 def answer(setting: StepSetting, named: Any, rule: Any, in_backward: bool) -> dict[str, Any]:
-    """What the page shows of a setting: bytes are exact, and heights of the timeline are rounded.
+    """The prediction of a setting: bytes are exact, and heights of the timeline are rounded.
 
     Args:
         named, rule, in_backward: the network, what makes its optimizer, and whether this steps in backward.
@@ -37,7 +37,7 @@ def answer(setting: StepSetting, named: Any, rule: Any, in_backward: bool) -> di
 
 
 def _timeline(track: Track) -> dict[str, Any]:
-    """Where its moments are, the height of each category there, and the name and width of each phase."""
+    """The places of its moments, the height of each category there, and the name and width of each phase."""
     line = track.timeline()
     at = sample(line, POINTS)
     return {
