@@ -18,6 +18,8 @@ from tinygrad_mem.models.llama import llama
 
 LLAMA_70B, LLAMA_7B_LINEAR = 70_553_706_496, 32 * (4 * 4096**2 + 3 * 4096 * 11_008)
 LLAMA_7B, LLAMA_8B, LLAMA_65B, RESNET50, BERT = 6_738_415_616, 8_030_261_248, 65_285_660_672, 25_557_032, 108_310_272
+LLAMA_2_70B, BERT_LARGE = 68_976_648_192, 335_143_938
+GPT2_XL_INPUT, LLAMA_INPUTS, READ = 32 * 1024 * 1600, 32 * 4096 * 4096, 1343
 VIT, GPT3, ZERO, T5 = 304_326_632, 174_604_259_328, 128 * 9536 * 6144, 64 * 6400 * 6960
 MIB, GIB = 1 << 20, 1 << 30
 BLOCKS = 1.0002
@@ -45,6 +47,16 @@ BY_HAND: dict[str, float | Fraction | tuple[float, float]] = {
     "mixed-precision-18": (18, 18.01),
     "zero-16-bytes": (16, 16.01),
     "eight-bit-optimizers": (0.748, 1 - (2 + 8 / 2048) / 8),
+    "cookbook-adamw": (12, 12.01),
+    "cookbook-adam8bit": (4 + 2 + 8 / 2048, 6.03),
+    "cookbook-momentum": (8, 8.01),
+    # a byte for each number of the moments, two for those of a projection
+    "galore-8bit": 1
+    - Fraction(32 * 1024 * (2 * (4 * 4096 + 3 * 11_008) + 2 * 7 * 4096) + 2 * 2 * 32_000 * 4096 + 2 * 65 * 4096, 4 * LLAMA_7B),
+    "apollo": (7.98, 8),
+    "apollo-mini": (960, 1024),
+    # int8 weights, moments of embedding and output; beside them the largest gradient and the activations of 256 tokens
+    "apollo-7b": (7_006_265_344 + 8 * 2 * 32_000 * 4096, 10e9),
     "adafactor-four-bytes": (0.002, 0.0025),
     "estimate-memory-weights": 4 * BERT,
     "estimate-memory-half": blocks(16 * BERT),
@@ -56,6 +68,8 @@ BY_HAND: dict[str, float | Fraction | tuple[float, float]] = {
     "lora-checkpoint": 2 * 96 * 2 * 2 * 12_288 * 4,
     "lora-weights": 2 * GPT3,
     "lora-gpt3-training": blocks(6 * GPT3),
+    "llama-factory-full-70b": blocks(18 * LLAMA_2_70B),
+    "llama-factory-pure": blocks(8 * LLAMA_7B),
     "stanford-alpaca-322": blocks(16 * LLAMA_7B),
     "llama-3-70b-full": blocks(8 * LLAMA_70B),
     # of 32 blocks four square matrices and three of 4,096 x 11,008 are projected, embedding and output are not
@@ -71,6 +85,13 @@ BY_HAND: dict[str, float | Fraction | tuple[float, float]] = {
     "qlora-48": (0.5159 * 64.76e9 + 4 * 32_000 * 8192 + 12 * 64 * 80 * (8 * 8192 + 3 * 30_208), 46e9),
     "llama-factory-qlora": (0.5159 * 6.47e9 + 4 * 32_000 * 4096, 4.6e9),
     "llama-factory-lora": (2 * LLAMA_7B, 14.2e9),
+    "llama-factory-qlora-8bit": (7_006_265_344, 7.7e9),
+    "llama-factory-qlora-70b": (0.5159 * 68.4e9 + 4 * 32_000 * 8192, 39e9),
+    "litgpt-trained": 32 * 2 * 8 * (4096 + 4096),
+    "litgpt-double-quantization": LLAMA_7B_LINEAR * 3 // 64 - LLAMA_7B_LINEAR * 4 // (64 * 256) - 4 * 224,
+    "litgpt-double-quantization-13b": 40 * (4 * 5120**2 + 3 * 5120 * 13_824) * (3 * 256 - 4) // (64 * 256) - 4 * 280,
+    "alpaca-lora-121": (7_006_265_344, 7.7e9),
+    "alpaca-lora-121-13b": (13.3e9, 14.3e9),
     # a byte for each weight of the blocks, 4 for each row, embedding, output and norms in 16 bits
     "alpaca-lora-450": LLAMA_7B_LINEAR + 4 * 32 * (5 * 4096 + 2 * 11_008) + 2 * (2 * 32_000 * 4096 + 65 * 4096),
     "zero-none": 16 * ZERO,
@@ -86,6 +107,22 @@ BY_HAND: dict[str, float | Fraction | tuple[float, float]] = {
     "inplace-abn": (0.499, 0.501),
     # 32 bits become 2 and 8 bytes for 256 numbers; statistics and small tensors stay
     "actnn": (13, 32 / (2 + 64 / 256)),
+    # 32 bits become 4 and 8 bytes for 256 numbers
+    "gact": (7.2, 32 / (4 + 64 / 256)),
+    "mixed-precision-half": (0.5, 0.52),
+    # a rank's 8 bytes a parameter, inputs of blocks; logits in 16 bits, in float32, and their gradient in float32
+    "liger": (0.49, 0.52),
+    # 16 numbers for each of a block's input; statistics of norms and attention beside
+    "zero-gpt2-activations": (48 * 32 * GPT2_XL_INPUT, 48 * 32.2 * GPT2_XL_INPUT),
+    # the inputs of 48 blocks and of the last norm, and its statistics
+    "zero-gpt2-recomputed": 49 * 2 * GPT2_XL_INPUT + 2 * 4 * 32 * 1024,
+    # two normed inputs and two sums, queries, keys and values, turned and not, attention, four of 2.7 (or 3.5): 2 bytes each
+    "lomo-16": (2 * (7 + 4 * 11_008 / 4096) * LLAMA_INPUTS, 2 * (9 + 4 * 11_008 / 4096) * LLAMA_INPUTS),
+    "lomo-activations": (34 * GIB, 37 * GIB),
+    "playbook-parameters": 2 * LLAMA_8B,
+    "playbook-optimizer": 8 * LLAMA_8B,
+    "playbook-activations": (2 * (6 + 4 * 3.5) * LLAMA_INPUTS, 2 * (8 + 4 * 3.5) * LLAMA_INPUTS),
+    "playbook-predictor": 2 * LLAMA_8B,
     "chen-recomputed": (3.3e9, 3.6e9),
     "dtr-plain": 8_908_319_848 - 401 * (4 * 64 * 16 * 32 * 32) * 7 // 4,
     "dtr-time": (0.15, 0.16),
@@ -98,6 +135,9 @@ BY_HAND: dict[str, float | Fraction | tuple[float, float]] = {
     "trl-3678": 2 * 256 * 151_665 * 2,
     "trl-6858": 16_384 * 248_320 * 2,
     "cut-cross-entropy-logits": 4000 * MIB,
+    "cut-cross-entropy": 2 * (8192 + 256_000) * 2304,
+    "cut-cross-entropy-baseline": (24_000 * MIB, 24_000 * MIB + 4096),
+    "cut-cross-entropy-baseline-backward": (28_000 * MIB, 28_000 * MIB + 4096),
     # logits and their gradient, less a tile of both
     "alst-tiled-loss": (2 * 4 * 15_360 * 128_256, 2 * 4 * 16_384 * 128_256),
     "vllm-token": 2 * 40 * 5120 * 2,
@@ -114,6 +154,15 @@ BY_HAND: dict[str, float | Fraction | tuple[float, float]] = {
     "peft-2196-activations": (1311 * MIB, 1312 * MIB),
     "bert-large-weights": 2631 * MIB,
     "bert-large-training": (13_000 * MIB, 14_000 * MIB),
+    # the context, and of each parameter weight, gradient and two moments
+    "bert-large-accumulated": (READ * MIB + 16 * BERT_LARGE, 8_400 * MIB),
+    "bert-large-recomputed": (READ * MIB + 16 * BERT_LARGE, 6_900 * MIB),
+    "bert-large-half": (READ * MIB + 16 * BERT_LARGE, 12_300 * MIB),
+    "bert-large-half-recomputed": (READ * MIB + 16 * BERT_LARGE, 7_275 * MIB),
+    "bert-large-adafactor": (READ * MIB + 8 * BERT_LARGE, 11_200 * MIB),
+    "bert-large-adafactor-all": (READ * MIB + 8 * BERT_LARGE, 4_847 * MIB),
+    "bert-large-adam8bit": (READ * MIB + 10 * BERT_LARGE, 11_800 * MIB),
+    "bert-large-adam8bit-all": (READ * MIB + 10 * BERT_LARGE, 5_363 * MIB),
 }
 USUAL = [name for name, claim in CLAIMS.items() if claim.seconds < 3]
 
@@ -125,7 +174,7 @@ def judged(name: str) -> Judged:
 
 def test_there_are_many_and_each_has_its_number():
     assert set(BY_HAND) == set(CLAIMS)
-    assert len(CLAIMS) >= 50
+    assert len(CLAIMS) >= 100
 
 
 @pytest.fixture(params=some(list(CLAIMS), USUAL))
@@ -161,7 +210,8 @@ def test_a_difference_has_a_reason_and_parts_are_bounded(found: Judged):
     for part in found.found.parts:
         assert part.least <= part.most
         assert part.least * part.most >= 0, "a part is more, or less"
-        assert part.most - part.least < found.claim.stated.value / 2, "a bound that admits nearly anything explains nothing"
+    width = sum(part.most - part.least for part in found.found.parts)
+    assert width < found.claim.stated.value / 2, "a bound that admits nearly anything explains nothing"
 
 
 def test_the_page_has_every_claim_once_and_the_most_wrong_first():

@@ -111,29 +111,27 @@ def attention(tokens: int, heads: int = 32) -> float:
     return predict(run, _with_scores).peak / predict(run, _without_scores).peak
 
 
-def bert_large(batch: int | None) -> Prediction:
-    """BERT-large for classification: its weights on the GPU, or two steps of AdamW on sequences of 512 tokens."""
-    from transformers import BertConfig, BertForSequenceClassification
-
-    config = BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
-    config._attn_implementation = "eager"
+def whole_loss(backward: bool, tokens: int = 8192, vocabulary: int = 256_000, width: int = 2304, cap: float = 30.0) -> int:
+    """The bytes that the head of Gemma 2 and its loss take at their peak, with all logits, beside their inputs."""
 
     def run() -> None:
-        torch.ones((1, 1)).to(GPU)
-        model: Any = BertForSequenceClassification(config)
-        model.to(GPU)
-        if batch is None:
-            return
-        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-        for _ in range(2):
-            ids = torch.zeros(batch, 512, dtype=torch.int64, device=GPU)
-            labels = torch.zeros(batch, dtype=torch.int64, device=GPU)
-            model(input_ids=ids, labels=labels).loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            model.zero_grad(set_to_none=False)  # as PyTorch did by default in 2022
+        sizes: dict[str, Any] = {"device": GPU, "dtype": torch.bfloat16, "requires_grad": True}
+        hidden, weight = torch.empty(tokens, width, **sizes), torch.empty(vocabulary, width, **sizes)
+        targets = torch.zeros(tokens, dtype=torch.int64, device=GPU)
+        torch.mm(hidden[:1], weight[:1].T)  # what libraries take at first
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        logits = hidden @ weight.T
+        logits = torch.tanh(logits / cap) * cap
+        loss = F.cross_entropy(logits.float(), targets)
+        del logits
+        if backward:
+            loss.backward()
+        taken.append(torch.cuda.max_memory_allocated() - before)
 
-    return predict(run)
+    taken: list[int] = []
+    predict(run)
+    return taken[0]
 
 
 class ResidualBlock(nn.Module):

@@ -26,11 +26,11 @@ _GPT2 = Publication(
     "Radford et al., Language models are unsupervised multitask learners, 2019, table 2",
     "https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf",
 )
-_COUNTED = "the network is made on meta, and its parameters are counted"
+COUNTED = "the network is made on meta, and its parameters are counted"
 
 
 def _claim(name: str, source: Publication, says: str, stated: str, make: Callable[[], nn.Module], why: str = "") -> Claim:
-    return Claim(name, source, says, Figure(stated), _COUNTED, partial(count, make), why)
+    return Claim(name, source, says, Figure(stated), COUNTED, partial(count, make), why)
 
 
 CLAIMS = [

@@ -8,10 +8,7 @@ from typing import Any
 
 from ...memory import Category
 from ..claim import Claim, Counted, Extra, Figure, Publication, paper, thread
-
-MIB = 1 << 20
-CONTEXT = 1343 * MIB
-"""What the guide reads before the model is loaded: context, kernels, and PyTorch's first segment of 2 MiB."""
+from .logits import CUT_CROSS_ENTROPY
 
 
 def _runs() -> Any:
@@ -25,21 +22,6 @@ def _layer(recompute: bool = False) -> int:
 
 def selective() -> Fraction:
     return 1 - Fraction(_layer(True), _layer())
-
-
-def bert_weights() -> Counted:
-    track = _runs().bert_large(None)
-    return Counted(CONTEXT + track.peak_reserved - 2 * MIB, track=track)
-
-
-def bert_training() -> Counted:
-    track = _runs().bert_large(4)
-    scores = 24 * 4 * 16 * 512 * 512 * 4
-    parts = (
-        Extra("an array of scores in each layer that PyTorch of 2022 may have kept beside", 0, scores),
-        Extra("kernels and libraries that are loaded later than the first reading", 0, 512 * MIB),
-    )
-    return Counted(CONTEXT + track.peak_reserved - 2 * MIB, parts, track)
 
 
 def resnet50_kept() -> Counted:
@@ -58,14 +40,11 @@ def resnet50_parameters() -> Counted:
 
 _MEGATRON = paper("2205.05198", "Korthikanti et al., Reducing activation recomputation in large transformer models, 2022")
 _LAYER = "a layer of GPT-3 in PyTorch, 2,048 tokens in float16, predicted; bytes that its forward leaves, over numbers of input"
-_ANATOMY = Publication(
-    "Hugging Face, Model training anatomy", "https://huggingface.co/docs/transformers/v4.38.2/model_memory_anatomy"
-)
 _FLASH = Publication("FlashAttention, README", "https://github.com/Dao-AILab/flash-attention#memory")
 _ATTENTION = (
     "attention with dropout in PyTorch, 32 heads of 64 in float16, forward and backward, predicted: the ratio of the peaks"
 )
-_TRANSFORMERS = ("torch", "transformers")
+_CUT = "the head and its loss in PyTorch, with all logits, predicted; the peak beside their inputs"
 
 CLAIMS = [
     Claim(
@@ -118,18 +97,15 @@ CLAIMS = [
         "The tool takes the parts of its peak a moment later.", needs=("torch",), seconds=2,
     ),
     Claim(
-        "bert-large-weights", _ANATOMY, "The driver's reading after BERT-large was moved to the GPU.", Figure("2,631 MiB"),
-        "the same in PyTorch, predicted; what its allocator reserves, beside the 1,343 MiB that were there before",
-        bert_weights,
-        "The guide writes MB for 2**20 bytes. 1,279 MiB of weights become 1,288 by the allocator's segments.",
-        needs=_TRANSFORMERS, seconds=6,
+        "cut-cross-entropy-baseline", CUT_CROSS_ENTROPY,
+        "What the usual loss of Gemma 2 takes in its forward: 8,192 tokens, 256,000 words. MB are 2**20 bytes.",
+        Figure("24,000.0 MiB"), _CUT, lambda: _runs().whole_loss(False),
+        "Logits, capped, in bfloat16, kept for backward: twice 4,000 MiB. In float32, and the softmax's: twice 8,000 MiB.",
+        needs=("torch",), seconds=1,
     ),
     Claim(
-        "bert-large-training",
-        _ANATOMY, "The driver's reading after training BERT-large on batches of 4 x 512 tokens with AdamW.",
-        Figure("14,949 MiB"),
-        "two steps in PyTorch, predicted; what its allocator reserves, beside the 1,343 MiB that were there before",
-        bert_training,
-        "The guide is of January 2022: PyTorch's kernels and the library's model were others.", needs=_TRANSFORMERS, seconds=9,
+        "cut-cross-entropy-baseline-backward", CUT_CROSS_ENTROPY,
+        "The same in forward and backward. MB are 2**20 bytes.", Figure("28,000.0 MiB"),
+        _CUT, lambda: _runs().whole_loss(True), needs=("torch",), seconds=1,
     ),
 ]  # fmt: skip
