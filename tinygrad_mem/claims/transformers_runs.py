@@ -16,8 +16,8 @@ BLOCK, SMALL = 2048, 4096
 """Numbers that share a scale in 8-bit states, and the size below which states stay in 32 bits, both as in bitsandbytes."""
 
 
-class Adam8bit(torch.optim.Optimizer):
-    """What bitsandbytes keeps for Adam in 8 bits: its kernels update in place, so a step takes no more. It computes nothing."""
+class MomentsInBytes(torch.optim.Optimizer):
+    """Keeps what bitsandbytes keeps for Adam in 8 bits. Its kernels update in place, so a step takes no more."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {})
@@ -36,7 +36,7 @@ class Adam8bit(torch.optim.Optimizer):
 def _optimizer(rule: str, parameters: Any) -> torch.optim.Optimizer:
     if rule == "adafactor":
         return Adafactor(parameters, lr=1e-4, scale_parameter=False, relative_step=False)
-    return Adam8bit(parameters) if rule == "adam8bit" else torch.optim.AdamW(parameters, foreach=False)
+    return MomentsInBytes(parameters) if rule == "adam8bit" else torch.optim.AdamW(parameters, foreach=False)
 
 
 def _bert(recomputed: bool = False) -> Any:

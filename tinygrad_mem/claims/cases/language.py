@@ -77,7 +77,7 @@ def lomo_llama() -> Counted:
     return Counted(found, (Extra("float16 scores that the library of 2023 kept, up to three in each layer", 0, 3 * scores),))
 
 
-class WithLoss(nn.Module):
+class LossAsForward(nn.Module):
     """A language model whose forward is its loss: from all logits in float32, or in tiles of 1,024 tokens."""
 
     def __init__(self, model: Any, tiled: bool) -> None:
@@ -100,7 +100,7 @@ def rank_of_8(tiled: bool, batch: int = 8, tokens: int = 4096) -> Track:
         model: Any = checkpoint_blocks(Step("bfloat16", "cpu").make(llama_of("llama-3-8b")), "every-block")
         for block in model.model.layers:
             fully_shard(block)
-        whole = WithLoss(model, tiled)
+        whole = LossAsForward(model, tiled)
         fully_shard(whole)
         optimizer = tm.optim.AdamW(whole.parameters())
         memory.mark("divided")
