@@ -564,8 +564,35 @@ def test_a_tensor_may_be_used_on_a_stream():
     assert track.peak == 512
     (note,) = track.notes
     assert "several streams were predicted as one: " in note
+    ((why, most),) = track.unknown.items()
+    assert "which blocks another stream keeps from being used again" in why
+    assert most == 2 * 2**20, "a segment of its own"
     assert pytorch.predict(lambda: torch.ones(1, device=GPU).record_stream(torch.cuda.current_stream())).notes == []
     assert vars(torch.Tensor).get("record_stream") is own
+
+
+@pytest.mark.parametrize("enters", ["stream", "StreamContext", "itself", "set_stream", "accelerator"])
+def test_each_way_into_another_stream_is_bounded(enters: str):
+    def run() -> None:
+        stream = torch.cuda.Stream()
+        within = {"stream": torch.cuda.stream, "StreamContext": torch.cuda.StreamContext, "itself": lambda s: s}.get(enters)
+        if within is not None:
+            with within(stream):
+                torch.ones(3 * 2**20, dtype=torch.uint8, device=GPU)
+        else:
+            (torch.accelerator if enters == "accelerator" else torch.cuda).set_stream(stream)
+            torch.ones(3 * 2**20, dtype=torch.uint8, device=GPU)
+            torch.cuda.set_stream(torch.cuda.default_stream())
+        torch.ones(64 * 2**20, dtype=torch.uint8, device=GPU)  # on the default stream again
+
+    assert list(pytorch.predict(run).unknown.values()) == [20 * 2**20]
+
+
+def test_a_block_that_waits_for_another_stream_is_bounded():
+    def run() -> None:
+        torch.ones(1000, dtype=torch.uint8, device=GPU).record_stream(torch.cuda.Stream())
+
+    assert list(pytorch.predict(run).unknown.values()) == [1024]
 
 
 def test_a_refused_resize_is_pytorchs_error_too():

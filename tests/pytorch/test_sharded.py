@@ -54,6 +54,32 @@ def test_on_the_cpu_it_is_what_a_process_of_gloo_takes(name: str):
         assert predict(run, "cpu", device="cpu", world_size=size, rank=rank).peak == real[rank]
 
 
+def test_all_ranks_are_those_that_are_predicted_one_by_one():
+    size, run = PROGRAMS["uneven"]
+    found = predict(run, "cpu", device="cpu", world_size=size, ranks="all")
+    assert [(each.ranks, each.peak) for each in found] == [((0,), 214312), ((1,), 211600)]
+
+
+def test_ranks_that_ask_for_the_same_bytes_are_one_group():
+    def run() -> None:
+        dist.init_process_group("nccl")
+        mesh = device_mesh.init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+        torch.zeros(1024 * (1 + mesh.get_local_rank("dp")), dtype=torch.uint8, device="cuda")
+
+    found = predict(run, world_size=4, ranks="all")
+    assert [(each.ranks, found.label(each), each.peak) for each in found] == [
+        ((0, 1), "ranks 0-1 (dp 0)", 1024),
+        ((2, 3), "ranks 2-3 (dp 1)", 2048),
+    ]
+
+
+def test_all_ranks_need_their_number():
+    with pytest.raises(ValueError, match="give ranks='all' with a world_size"):
+        predict(lambda: None, ranks="all")  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="ranks='each', world_size=2: give ranks='all'"):
+        predict(lambda: None, world_size=2, ranks="each")  # type: ignore[call-overload]
+
+
 # --- on a GPU -------------------------------------------------------------------------------------------------------------
 
 ROWS = 512  # bytes by which PyTorch's allocator rounds

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from typing import Any, Literal, overload
 
 from ..errors import ArgumentError, NotOfferedError
 from ..interrupts import reentrant
 from ..memory.log import Log
+from ..memory.ranks import Alike, AllRanks, Grid
 from ..memory.track import Track
 from .cards import USUAL, GraphicsCard, card_of
 
@@ -26,6 +28,7 @@ class Prediction(Track):
         notes: the assumptions of the prediction, in sentences.
         looks: the program asked for the card's memory, or emptied the cache: what it does may depend on both.
         unknown: a reason why bytes cannot be known without a GPU -> the most bytes that one call may add for it.
+        grid: the first mesh of all processes with names for its dimensions; ``None``: the program made none.
     """
 
     settings: str
@@ -34,6 +37,7 @@ class Prediction(Track):
     notes: list[str]
     unknown: dict[str, int]
     looks: bool
+    grid: Grid | None
 
     @classmethod
     def of_run(
@@ -45,12 +49,13 @@ class Prediction(Track):
         notes: list[str],
         unknown: dict[str, int],
         looks: bool,
+        grid: Grid | None = None,
     ) -> Prediction:
         """The prediction with this log."""
         self = object.__new__(cls)
         self.log, self.device, self.settings, self.peak_reserved = log, log.device, settings, peak_reserved
         self.out_of_memory, self.notes, self.unknown = out_of_memory, notes, unknown
-        self.looks = looks
+        self.looks, self.grid = looks, grid
         return self
 
     @property
@@ -59,6 +64,20 @@ class Prediction(Track):
         return not self.out_of_memory
 
 
+@overload
+def predict(
+    run: Callable[..., Any],
+    *args: Any,
+    device: str = "cuda",
+    gpu: str = "",
+    settings: str = "",
+    capacity: int | None = None,
+    world_size: int,
+    ranks: Literal["all"],
+    version: str = "",
+    **kwargs: Any,
+) -> AllRanks: ...
+@overload
 def predict(
     run: Callable[..., Any],
     *args: Any,
@@ -70,7 +89,20 @@ def predict(
     rank: int = 0,
     version: str = "",
     **kwargs: Any,
-) -> Prediction:
+) -> Prediction: ...
+def predict(
+    run: Callable[..., Any],
+    *args: Any,
+    device: str = "cuda",
+    gpu: str = "",
+    settings: str = "",
+    capacity: int | None = None,
+    world_size: int | None = None,
+    rank: int = 0,
+    ranks: Literal["all"] | None = None,
+    version: str = "",
+    **kwargs: Any,
+) -> Any:
     """Run ``run(*args, **kwargs)``, a PyTorch training function, without computing, and return the track of its memory.
 
     ``run`` makes its model, optimizer and data, and trains for a few steps, on any devices. No GPU is needed: nothing is
@@ -88,12 +120,14 @@ def predict(
             so many. The others do not run, and nothing is sent. PyTorch's own ``DistributedDataParallel``, ``fully_shard``,
             ``DTensor``, ``parallelize_module`` and ``ZeroRedundancyOptimizer`` run. ``LOCAL_RANK`` is 0, as for a process that
             sees one GPU. What NCCL takes lies outside of PyTorch's allocator; on the CPU, what gloo takes is counted.
+        ranks: ``"all"``: predict each rank, one after the other.
         version: of the PyTorch on the GPU's machine, such as ``"2.6"``, if it is not the one here. Workspaces, the choice of
             attention and what autocast keeps follow it; autograd and its formulas are those of the PyTorch here.
 
     Returns:
         A track: ``peak`` is what ``torch.cuda.max_memory_allocated()`` would say, ``peak_reserved`` what
-        ``torch.cuda.max_memory_reserved()`` would.
+        ``torch.cuda.max_memory_reserved()`` would. For ``ranks="all"`` a list of the ranks that ask for the same bytes in the
+        same order, each with its ``.track``. ``print`` shows their peaks, ``.plot(file)`` draws them.
 
     Raises:
         DataDependenceError: the program branches on values; the message names the line.
@@ -110,7 +144,30 @@ def predict(
     place = None if world_size is None else (rank, world_size)
     if version and not re.fullmatch(r"2\.\d+(\..*)?", version):
         raise ArgumentError(f'predict: expected version="2.6" or the like, found {version!r}')
-    return predicted(lambda: run(*args, **kwargs), device, settings, card, room, place, version)
+    if ranks is None:
+        return predicted(lambda: run(*args, **kwargs), device, settings, card, room, place, version)
+    if ranks != "all" or world_size is None:
+        raise ArgumentError(f"predict: ranks={ranks!r}, world_size={world_size}: give ranks='all' with a world_size")
+    size = world_size
+    every = (predicted(lambda: run(*args, **kwargs), device, settings, card, room, (n, size), version) for n in range(size))
+    return _in_groups(every)
+
+
+def _in_groups(every: Iterable[Prediction]) -> AllRanks:
+    """The ranks in groups of those that ask for the same bytes, for the same purpose, in the same order.
+
+    What a rank is told by PyTorch's meshes, tensors and networks is not observed, so each was predicted.
+    """
+    found: dict[bytes, Alike] = {}
+    grid = None
+    for rank, track in enumerate(every):
+        grid = grid or track.grid
+        columns = (track.log.column(name) for name in ("kind", "address", "requested", "role", "note"))
+        key = repr(track.log.texts).encode() + b"".join(column.tobytes() for column in columns)
+        digest = sha256(key).digest()
+        alike = found.get(digest, Alike((), track))
+        found[digest] = alike._replace(ranks=(*alike.ranks, rank))
+    return AllRanks(found.values(), grid)
 
 
 def predicted(

@@ -19,6 +19,10 @@ _STREAMS = (
     "several streams were predicted as one: PyTorch's allocator caches memory for each, and a block that another stream uses "
     "waits for it, so more may be reserved; the bytes in use are the same"
 )
+OTHER_STREAM = (
+    "which blocks another stream keeps from being used again: a request there may need a segment of its own, and a block with "
+    "record_stream waits for that stream (more bytes reserved, not allocated)"
+)
 _OF_ACCELERATORS = (
     "memory_stats", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
     "reset_peak_memory_stats", "empty_cache",
@@ -40,7 +44,22 @@ class Card:
 
     def __init__(self, ledger: Ledger, card: GraphicsCard, capacity: int | None, note: Callable[[str], None]) -> None:
         self._ledger, self._card, self._capacity = ledger, card, capacity or card.bytes
-        self.stream = type("Stream", (_Stream,), {"used": lambda stream: note(_STREAMS)})
+        self._note = note
+        self.stream = type(
+            "Stream", (_Stream,), {"used": lambda stream: self._enter(1), "__exit__": lambda *exc: self._enter(-1)}
+        )
+
+    def uses_another(self) -> None:
+        """Say that streams were taken for one."""
+        self._note(_STREAMS)
+
+    def _enter(self, change: int) -> None:
+        self.uses_another()
+        self._ledger.other_streams += change
+
+    def _set(self, stream: Any) -> None:
+        self._ledger.other_streams = 0
+        stream.used()
 
     def answers(self) -> dict[str, Callable[..., Any]]:
         """The functions of ``torch.cuda`` by name."""
@@ -73,9 +92,10 @@ class Card:
             "get_rng_state_all": lambda: [torch.empty(16, dtype=torch.uint8)],
             "Stream": self.stream,
             "Event": _Event,
-            "stream": lambda stream: contextlib.nullcontext() if stream is None else stream,
+            "stream": _within,
+            "StreamContext": _within,
             "device": _Device,
-            "set_stream": lambda stream: stream.used(),
+            "set_stream": self._set,
             **dict.fromkeys(_WITHOUT_EFFECT, _nothing),
         }
 
@@ -112,6 +132,10 @@ class Card:
             self._ledger.allocator.empty_cache()
 
 
+def _within(stream: Any) -> Any:
+    return contextlib.nullcontext() if stream is None else stream
+
+
 class _Stream:
     """A stream: all work of a prediction is in one."""
 
@@ -126,7 +150,7 @@ class _Stream:
         return _nothing
 
     def used(self) -> None:
-        """Something is done on it."""
+        """The program enters it: the default stream changes nothing."""
 
     def __enter__(self) -> _Stream:
         self.used()
@@ -217,8 +241,14 @@ _INHERITED = object()
 
 
 @context
-def gpu(card: Card) -> Iterator[None]:
-    """``torch.cuda`` is that of ``card``."""
+def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    """``torch.cuda`` is that of ``card``; ``waits`` hears of tensors whose block another stream uses."""
+
+    def recorded(tensor: torch.Tensor, stream: Any) -> None:
+        if isinstance(stream, card.stream):
+            card.uses_another()
+            waits(tensor)
+
     answers = card.answers()
     accelerator = {
         "is_available": answers["is_available"],
@@ -226,6 +256,7 @@ def gpu(card: Card) -> Iterator[None]:
         "current_accelerator": lambda check_available=False: torch.device("cuda"),
         "current_device_index": answers["current_device"],
         "current_stream": lambda device=None: _Stream(),
+        "set_stream": answers["set_stream"],
         "device_index": lambda device: contextlib.nullcontext(),
         "synchronize": _nothing,
         **{name: answers[name] for name in _OF_ACCELERATORS},
@@ -238,8 +269,6 @@ def gpu(card: Card) -> Iterator[None]:
         patched(torch.cuda.nvtx, dict.fromkeys(("range_push", "range_pop", "mark"), _nothing)),
         patched(torch, {"Generator": _generator, "Stream": card.stream, "Event": _Event}),
         patched(_functions, {"_get_stream": lambda device: card.stream().__enter__()}),  # DataParallel's own, for copies
-        patched(
-            torch.Tensor, {"record_stream": lambda tensor, stream: stream.used()}
-        ),  # PyTorch looks at the stream before the mode sees the call
+        patched(torch.Tensor, {"record_stream": recorded}),  # PyTorch looks at the stream before the mode sees the call
     ):
         yield

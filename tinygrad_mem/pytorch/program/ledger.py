@@ -56,6 +56,7 @@ class Ledger:
     Attributes:
         allocator: the model of PyTorch's CUDA allocator; ``None`` on the CPU, where each request goes to the machine.
         live: the blocks in use, by address.
+        other_streams: in how many other streams than the default one the program is.
         looks: the program has looked at the memory of the card, or changed what the allocator has.
     """
 
@@ -65,7 +66,7 @@ class Ledger:
         if device != "cpu":
             self.allocator = CachingAllocator(settings, capacity, _Driver(capacity, self._segment))
         self.live: dict[int, HeldBlock] = {}
-        self.looks = False
+        self.looks, self.other_streams = False, 0
         self._events: list[list] = []
         self._names: dict[int, str] = {}  # by the id of a block's first event: whose gradient or state it has been since
         self._began, self._next = perf_counter_ns(), 1 << 12

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -123,6 +124,8 @@ def _mesh(watch: Watch) -> Callable[..., None]:
         if mesh._root_mesh is None:  # else it has the numbers of that one
             with torch._C.DisableTorchFunction():
                 watch.own(mesh._rank_map, mesh._rank_map)
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                watch.processes.met(mesh.mesh_dim_names, np.array(mesh.mesh.tolist()))
 
     return make
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Reducer  # type: ignore[attr-defined]
@@ -21,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import NotOfferedError
 from ...interrupts import context
+from ...memory.ranks import Grid
 from .collectives import Collectives
 from .cuda import patched
 from .mesh import PYTHON, meshes
@@ -43,13 +45,20 @@ class Processes:
     """The process ``rank`` of ``world_size``, while its program runs.
 
     Attributes:
+        grid: the first mesh of all processes that has names.
         rebuilding: True while the reducer reads numbers that it has written into small tensors of the host: these are real.
     """
 
     def __init__(self, watch: Watch, rank: int, world_size: int) -> None:
         self._watch, self._rank, self._size = watch, rank, world_size
         self.rebuilding = self._met = False
+        self.grid: Grid | None = None
         self._collectives = Collectives(watch)
+
+    def met(self, names: tuple[str, ...] | None, ranks: np.ndarray) -> None:
+        """A mesh that the program made."""
+        if self.grid is None and names and ranks.size == self._size:
+            self.grid = Grid(names, ranks)
 
     def op(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of an op of ``torch.distributed``, or of one that must be real; else ``NotImplemented``.

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 from ...errors import DataDependenceError, DeviceError, NotOfferedError
 from ...interrupts import context
 from ...memory.log import Log
+from ...memory.ranks import Grid
 from ..cards import GraphicsCard
 from .around import around
 from .autocast import CudaAutocast
@@ -41,9 +42,9 @@ def run_program(
     capacity: int | None,
     place: tuple[int, int] | None,
     version: str,
-) -> tuple[Log, str, int, str, list[str], dict[str, int], bool]:
-    """The log of a program, the settings, the peak of reserved bytes, what was refused, notes, what is not known, and if it
-    looked at the memory."""
+) -> tuple[Log, str, int, str, list[str], dict[str, int], bool, Grid | None]:
+    """The log of a program, the settings, the peak of reserved bytes, what was refused, notes, what is not known, if it looked
+    at the memory, and its mesh."""
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", 0)
     if place is not None:
@@ -75,14 +76,15 @@ def run_program(
         roles.finish()
         result = None  # noqa: F841 (what it returns ends here)
         watch.end()
-    return ledger.log(), settings, ledger.peak_reserved, refused, watch.notes, watch.unknown, ledger.looks
+    grid = None if watch.processes is None else watch.processes.grid
+    return ledger.log(), settings, ledger.peak_reserved, refused, watch.notes, watch.unknown, ledger.looks, grid
 
 
 def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     """The contexts in which the program runs, in this order."""
     yield roles.places.listening(roles)
     if watch.device.type == "cuda":
-        yield gpu(card)
+        yield gpu(card, watch.waits)
         yield kernels("AutogradCUDA", watch.kernels)
         yield CudaAutocast(watch.as_role, watch.gpu.version).running()
     yield watch.fake

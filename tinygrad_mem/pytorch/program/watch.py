@@ -20,6 +20,7 @@ from . import recurrent
 from .alone import Alone, as_made
 from .attention import attention
 from .composite import KERNELS
+from .cuda import OTHER_STREAM
 from .described import described
 from .dispatcher import operator, written_in_python
 from .fake import DEVICE, GpuTensorMode, seen_by_cpp
@@ -275,7 +276,14 @@ class Watch(TorchDispatchMode):
         """Remember that up to ``size`` bytes more may be asked for, and why."""
         self.unknown[why] = max(size, self.unknown.get(why, 0))
 
+    def waits(self, tensor: torch.Tensor) -> None:
+        """Another stream uses the tensor's block."""
+        held = self.find(tensor)
+        self.bound(held.birth[4] if held is not None else 0, OTHER_STREAM)
+
     def _malloc(self, size: int, place: Place, role: str) -> HeldBlock:
+        if self.ledger.other_streams and self.ledger.allocator is not None:
+            self.bound(self.ledger.allocator.settings.segment_size(size), OTHER_STREAM)
         try:
             return self.ledger.malloc(size, place, role)
         except OutOfMemoryError as error:
