@@ -102,6 +102,15 @@ def test_a_formula_cannot_choose_by_the_numbers_of_an_array():
         computed(lambda x, y, out: np.where(x > 0, x, y))(np.ones(3), np.ones(3), np.empty(3))
 
 
+def test_a_formula_cannot_choose_twice_by_one_comparison():
+    def twice(x, out):
+        above = x > 0
+        return np.where(above, np.where(above, x, 0) * 2, 0)
+
+    with pytest.raises(TypeError, match="compares anew for each choice"):
+        computed(twice)(np.ones(3), np.empty(3))
+
+
 def test_what_is_written_for_1_serves_integers_and_floats_in_any_order():
     """1 and 1.0 are equal, and so one key: what was written for 1.0 once refused an array of integers."""
     kernel = computed(lambda x, value, out: np.where(x <= 2, value, x))

@@ -204,6 +204,9 @@ class _Writer:
     def _where(self, step: Symbol, arrays: list[Symbol], texts: list[str]) -> None:
         flag, x, y = step.operands
         chosen = [isinstance(a, Symbol) and a.kind == ARRAY for a in (x, y)]
+        masked = all(chosen) or (any(chosen) and any(type(a) in (int, float) and a == 0 for a in (x, y)))
+        if masked and (flag.uses or not flag.flag):
+            raise TypeError("a formula that chooses by a mask compares anew for each choice: the flags become the mask")
         if all(chosen):
             if step.buffer == "out" and (y.name == "out" or (y.function is None and not self.apart)):
                 x, y = self._turned(flag, x, y)
@@ -212,7 +215,7 @@ class _Writer:
             target = self._target(step, avoid=(y.name, flag.name))
             line = f"tiles.select({x.name}, {y.name}, {self._text(flag)}, work, {target})"
             self._with_work(line, (target, x.name, y.name, flag.name))
-        elif any(chosen) and any(type(a) in (int, float) and a == 0 for a in (x, y)):
+        elif masked:
             target = self._target(step, avoid=(flag.name,))
             how, array = ("keep", x) if chosen[0] else ("drop", y)
             line = f"tiles.{how}({array.name}, {self._text(flag)}, work, {target})"
