@@ -12,7 +12,7 @@ TILE = 1 << 16  # elements at once: a quarter of the scratch in float64
 _WHOLE = 1 << 18  # elements at once without scratch: long calls keep all cores busy
 _SHORT = 32  # length of a line up to which starting a sum along it costs more than the sum
 _GRAIN = 1 << 18  # elements that are worth a core: there are several passes over them
-_REPEAT = 256  # length of a line up to which its coefficients are repeated along it
+_REPEAT = 512  # length of a line up to which its coefficients are repeated along it
 
 
 def _tiles(shape, most, start, stop):
