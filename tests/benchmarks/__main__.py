@@ -18,7 +18,7 @@ import timeit
 from functools import partial
 from typing import Any
 
-from tests.benchmarks.turns import chosen, duration, interleaved
+from tests.benchmarks.turns import chosen, duration, interleaved, warn_if_busy
 from tinygrad_mem.cli.doctor import can_run
 
 SETTINGS = {"BLAS as found": {}, "OPENBLAS_CORETYPE=SKYLAKEX": {"OPENBLAS_CORETYPE": "SKYLAKEX"}}
@@ -146,7 +146,9 @@ def main() -> None:
         return
     if options.memory:
         memory(options.only)
-    elif options.profile is not None:
+        return
+    warn_if_busy()
+    if options.profile is not None:
         from tests.benchmarks import profile
 
         profile.main(options.profile, options.seconds)

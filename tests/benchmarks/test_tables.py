@@ -153,6 +153,14 @@ def test_a_name_that_no_network_has_is_refused():
         turns.chosen("alexnet")
 
 
+def test_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    monkeypatch.setattr(turns.os, "cpu_count", lambda: 2)
+    for load in (0.9, 3.5):
+        monkeypatch.setattr(turns.os, "getloadavg", lambda load=load: (load, 0.0, 0.0), raising=False)
+        turns.warn_if_busy()
+    assert capsys.readouterr().err == "Other work is running (load 3.5): these ratios mean little.\n"
+
+
 def test_networks_grow(monkeypatch: pytest.MonkeyPatch):
     """Each that has an argument for it gets wider and deeper, and every step runs in both engines' shapes."""
     parameters = lambda workload: sum(p.numel() for p in workload.build(tm, "meta").model.parameters())  # noqa: E731

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable
 from statistics import median
@@ -9,6 +11,7 @@ from typing import Any
 
 from tests.networks import SEVEN, Workload
 
+BUSY = 0.5  # programs that run or wait, for each core
 TURN = 0.06  # seconds of steps, at least, that do not count, and again that do
 
 
@@ -22,6 +25,12 @@ def chosen(only: str) -> list[Workload]:
     if not found:
         raise SystemExit(f"no network's name contains {only!r}; there are: {', '.join(each.name for each in SEVEN)}")
     return found
+
+
+def warn_if_busy() -> None:
+    """Say so if the machine has other work: two engines whose threads wait for each other differ by any factor then."""
+    if hasattr(os, "getloadavg") and os.getloadavg()[0] > BUSY * (os.cpu_count() or 1):
+        print(f"Other work is running (load {os.getloadavg()[0]:.1f}): these ratios mean little.", file=sys.stderr, flush=True)
 
 
 def turn(run: Callable[[], Any], counts: Callable[[Any], Any]) -> None:

@@ -59,7 +59,7 @@ def test_doctor_prints_each_choice_its_reason_and_another(monkeypatch: pytest.Mo
     monkeypatch.setattr(checks, "run", lambda device: iter(()))
     shown = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "80"}).stdout.splitlines()
     found = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)["choices"]
-    assert len(found) == 5
+    assert len(found) == 6
     for each in found:
         assert any(all(each[part] in line for part in ("what", "chosen", "why")) for line in shown), each
         assert not each["another"] or f"another for {each['what']}: {each['another']}" in shown

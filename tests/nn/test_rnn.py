@@ -190,6 +190,28 @@ def test_numbers_do_not_depend_on_who_runs_them(large: int, monkeypatch: pytest.
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_transposed_products_give_the_same_numbers(kind: str, monkeypatch: pytest.MonkeyPatch):
+    """As with OpenBLAS's kernels for AVX-512, of sequences that end one after another; one row alone is never transposed."""
+    tm.manual_seed(0)
+    monkeypatch.setattr(recurrent, "_HEAVY", 1)
+    layer, x = getattr(nn, kind)(24, 40), tm.randn(9, 5, 24)
+    packed = nn.utils.rnn.pack_padded_sequence(x, [9, 7, 7, 3, 1])
+    asked, is_turned, found = [], recurrent._is_turned, []
+    monkeypatch.setattr(recurrent, "_is_turned", lambda a, b: asked.append((len(a), is_turned(a, b))) or asked[-1][1])
+    for turned in (False, True):
+        monkeypatch.setattr(recurrent.blas, "for_avx512", turned)
+        asked.clear()
+        layer.zero_grad()
+        y = layer(packed)[0].data
+        y.sum().backward()
+        found.append([values(y), *[values(p.grad) for p in layer.parameters()]])
+        assert {rows for rows, yes in asked if yes} == ({2, 3, 4, 5} & {rows for rows, _ in asked} if turned else set())
+        assert {rows for rows, _ in asked} >= {1, 3, 5}
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
 def test_last_states_that_nobody_uses_cost_their_own_bytes():
     """Of two layers: what is held after forward, what backward computes and takes; gone, they are not missed."""
     shape, own = (16, 8, 16), -(-2 * 8 * 16 * 4 // 512) * 512  # of two layers' states

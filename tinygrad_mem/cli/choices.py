@@ -35,7 +35,7 @@ class MachineChoice:
 
 def choices() -> list[MachineChoice]:
     """All of them, as this process has made them."""
-    return [_threads(), _vectors(), _products(), _idle(), _convolutions()]
+    return [_threads(), _vectors(), _products(), _few_rows(), _idle(), _convolutions()]
 
 
 def _threads() -> MachineChoice:
@@ -56,7 +56,15 @@ def _products() -> MachineChoice:
     found, why = blas.kernels(), ASKED if "OPENBLAS_CORETYPE" in os.environ else "OpenBLAS knows the processor"
     if found is None:
         return MachineChoice("BLAS's kernels", "unknown")
-    return MachineChoice("BLAS's kernels", found, why, "OPENBLAS_CORETYPE=HASWELL")
+    return MachineChoice("BLAS's kernels", found, why, "OPENBLAS_CORETYPE=HASWELL" if vector_bits() > 128 else "")
+
+
+def _few_rows() -> MachineChoice:
+    """For the steps of recurrent layers, by how OpenBLAS's kernels copy their matrices."""
+    turned, asked = blas.for_avx512, "OPENBLAS_CORETYPE" in os.environ
+    why = ASKED if asked else f"{'' if turned else 'no '}AVX-512 kernels of BLAS"
+    another = "OPENBLAS_CORETYPE=HASWELL" if turned else ""
+    return MachineChoice("few rows x weight", "transposed" if turned else "as they are", why, another)
 
 
 def _idle() -> MachineChoice:

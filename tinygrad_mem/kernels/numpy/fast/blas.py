@@ -89,6 +89,9 @@ def kernels() -> str | None:
     return None if name is None else name().decode()
 
 
+for_avx512 = kernels() in ("SkylakeX", "Cooperlake", "SapphireRapids")  # as OPENBLAS_CORETYPE says, or the processor
+
+
 def patience() -> int | None:
     """OpenBLAS's idle threads sleep after two to the power of this many cycles; ``None`` if it does not tell."""
     if _library is None or not hasattr(_library[0], "openblas_thread_timeout"):
