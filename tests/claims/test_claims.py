@@ -140,6 +140,8 @@ BY_HAND: dict[str, float | Fraction | tuple[float, float]] = {
     "cut-cross-entropy-baseline-backward": (28_000 * MIB, 28_000 * MIB + 4096),
     # logits and their gradient, less a tile of both
     "alst-tiled-loss": (2 * 4 * 15_360 * 128_256, 2 * 4 * 16_384 * 128_256),
+    # keys and values of 2,048 tokens, and less than as much for a block's arrays
+    "eleuther-inference": (2 * 32 * 4096 * 2048 * 2 / (2 * LLAMA_7B), 0.16),
     "vllm-token": 2 * 40 * 5120 * 2,
     "vllm-request": 2 * 40 * 5120 * 2 * 2048,
     "cublas-workspace": (2 * 4096 + 8 * 16) * 1024,
@@ -175,6 +177,20 @@ def judged(name: str) -> Judged:
 def test_there_are_many_and_each_has_its_number():
     assert set(BY_HAND) == set(CLAIMS)
     assert len(CLAIMS) >= 100
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("Chen et al., Training deep nets", "In-place activated BatchNorm", "ZeRO, 2020", "ActNN", "GACT", "Adafactor"),
+        *("8-bit optimizers", "FlashAttention", "QLoRA", "GaLore", "APOLLO", "Adam-mini", "Cut cross-entropy", "Liger"),
+        *("Arctic long sequence", "Reducing activation recomputation", "Mixed precision training", "on a single GPU"),
+        *("LLaMA-Factory", "DeepSpeed, Memory", "EleutherAI", "Ultra-Scale Playbook", "LitGPT", "alpaca-lora#121"),
+        *("trl#3678", "peft#2196", "accelerate#4175"),
+    ],
+)
+def test_what_people_cite_is_in_the_court(words: str):
+    assert any(words in f"{claim.source.title} {claim.says}" for claim in CLAIMS.values())
 
 
 @pytest.fixture(params=some(list(CLAIMS), USUAL))

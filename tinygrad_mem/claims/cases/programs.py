@@ -105,7 +105,8 @@ CLAIMS = [
     ),
     Claim(
         "cut-cross-entropy-baseline-backward", CUT_CROSS_ENTROPY,
-        "The same in forward and backward. MB are 2**20 bytes.", Figure("28,000.0 MiB"),
+        "What the usual loss of Gemma 2 takes in forward and backward: 8,192 tokens, 256,000 words. MB are 2**20 bytes.",
+        Figure("28,000.0 MiB"),
         _CUT, lambda: _runs().whole_loss(True), needs=("torch",), seconds=1,
     ),
 ]  # fmt: skip
