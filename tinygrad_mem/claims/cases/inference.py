@@ -34,7 +34,7 @@ def keys_and_values(tokens: int) -> Counted:
 
 
 def beside_weights(tokens: int = 2048) -> Counted:
-    """What reading a prompt takes beside the weights of Llama with 7 billion parameters in float16, over these."""
+    """The peak of reading a prompt, over the weights of Llama with 7 billion parameters in float16, less these."""
 
     def run() -> None:
         model: Any = Step("float16", "cpu").make(LLAMA_7B)
