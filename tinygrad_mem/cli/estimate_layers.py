@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -12,9 +11,9 @@ from rich.text import Text
 
 from ..memory.accounting import Layer
 from ..memory.ranks import in_runs
+from ..memory.unroll import NUMBER
 from ..text import visible
 
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a path
 _ROOMY = 120  # a narrower terminal has no room for outputs and the formulas of parameters
 _MOST = 5  # rows that are shown without ``--layers``
 
@@ -107,7 +106,7 @@ def _alike(layers: list[Layer]) -> list[list[Layer]]:
     """Layers that differ in nothing but one number of their names, such as that of a block."""
     rows: dict[tuple, list[Layer]] = {}
     for layer in layers:
-        name = _NUMBER.sub("*", layer.name)
+        name = NUMBER.sub("*", layer.name)
         rows.setdefault((name, layer.kind, layer.output, layer.formula, layer.kept, layer.transient), []).append(layer)
     split = [[layers] if _varying(layers) is not None else [[each] for each in layers] for layers in rows.values()]
     return [row for part in split for row in part]

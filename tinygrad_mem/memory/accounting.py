@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..nn import Module
 from ..techniques.quantized import QuantizedLinear
-from .attribution import Category
+from .attribution import CATEGORIES, NOWHERE, Category
 from .moments import When
 
 if TYPE_CHECKING:
-    from .blocks import Block
     from .track import Track
 
 _PASSING = (Category.TEMPORARY, Category.WORKSPACE)
@@ -83,30 +83,24 @@ def account(track: Track, layers: list[Layer], forward: When) -> list[Layer]:
     for block in track.live(forward):
         if block.category is Category.ACTIVATION and block.home in by_path:
             by_path[block.home].kept += block.rounded
-    passing: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-    events = len(track.log)
-    for block in track.blocks():
-        if block.module in by_path and block.category in _PASSING:
-            passing[block.module].extend(_passing(block, events))
-    for path, changes in passing.items():
-        by_path[path].transient = _most(changes)
+    for path, most in _transient(track).items():
+        if path in by_path:
+            by_path[path].transient = most
     return layers
 
 
-def _passing(block: Block, events: int) -> list[tuple[int, int]]:
-    """(event, change in bytes) for each time at which the block became a temporary or workspace, or stopped being one."""
-    ends = [*(at for at, _ in block.categories[1:]), block.died if block.died is not None else events]
-    changes = []
-    for (start, category), end in zip(block.categories, ends, strict=True):
-        if category in _PASSING:
-            changes += [(start, block.rounded), (end, -block.rounded)]
-    return changes
-
-
-def _most(changes: list[tuple[int, int]]) -> int:
-    """The highest running sum of the changes, in the order of their events. At one event, frees come before mallocs."""
-    total = most = 0
-    for _, change in sorted(changes):
-        total += change
-        most = max(most, total)
-    return most
+def _transient(track: Track) -> dict[str, int]:
+    """For each module, the most bytes of temporaries and workspace that it asked for, at one time."""
+    born, before, after, size = track.timeline().attribution
+    passing = np.array([category in _PASSING for category in CATEGORIES] + [False] * (NOWHERE + 1 - len(CATEGORIES)))
+    last, held = np.full(len(born) + 1, NOWHERE), after != NOWHERE
+    last[born[held]] = after[held]  # the last category of each block, which it had when it was freed
+    change = (passing[after].astype(np.int64) - passing[before]) * size
+    events = np.flatnonzero((change != 0) & (born >= 0) & passing[last[born]])
+    module = track.log.column("module")[born[events]]
+    order = np.argsort(module, kind="stable")
+    starts = np.flatnonzero(np.diff(module[order], prepend=-1))
+    total = np.cumsum(change[events][order])
+    most = np.maximum.reduceat(total, starts) if len(starts) else total
+    before_it = np.append(0, total)[starts]  # of the modules before it in the order
+    return {track.log.texts[code]: int(n) for code, n in zip(module[order][starts], most - before_it, strict=True)}

@@ -126,7 +126,8 @@ class Recorder(scope.Listener):
             self._named.pop(address, None)
 
     def segment(self, device: str, address: int, size: int) -> None:
-        self.fact(Kind.RESERVE if size > 0 else Kind.RELEASE, address, rounded=abs(size))
+        where = local.module, local.op, local.line or source_line()
+        self.fact(Kind.RESERVE if size > 0 else Kind.RELEASE, address, rounded=abs(size), at=where)
 
     def running(self, node: Any, arrays: tuple, params: dict[str, Any]) -> None:
         node.line = local.line = source_line()

@@ -130,6 +130,11 @@ class Configuration:
         rope = self.ropes[0]
         return int(self.max_position_embeddings * (rope.numbers["factor"] if rope.kind == "dynamic" else 1))
 
+    def period(self) -> int:
+        """After how many layers their kinds repeat."""
+        kinds = list(zip(self.windows, self.ropes, self.experts, strict=True))
+        return next(i for i in range(1, len(kinds) + 1) if kinds[i:] == kinds[:-i])
+
     def shrunk(self, layers: int) -> Configuration:
         """The same model with fewer layers: the last of a kind that the whole model has are left out.
 

@@ -26,6 +26,9 @@ class Named:
         tokens: the number of different tokens, for samples of token numbers; 0 for samples of floats.
         dense: whether each place of an image has its own class.
         tiles: whether it can compute some tokens at a time, its own loss too; see :meth:`with_own_loss`.
+        few: makes the network with so many of its layers; ``None`` if it has no layers that repeat, or if what is done to them
+            depends on their number.
+        depth: the number of its layers, and after how many of them their kinds repeat.
     """
 
     make: Callable[[], nn.Module]
@@ -34,16 +37,21 @@ class Named:
     tokens: int = 0
     dense: bool = False
     tiles: bool = False
+    few: Callable[[int], Any] | None = None
+    depth: tuple[int, int] = (0, 0)
 
     def with_own_loss(self, tile: int | None = None) -> Named:
         """The same language model as a network that returns its loss; with ``tile``, of so many tokens at a time."""
-        make: Any = self.make
-        return replace(self, make=lambda: WithLoss(make(), tile), classes=0)
+        return replace(self._changed(lambda model: WithLoss(model, tile)), classes=0)
 
     def recomputed(self, how: str) -> Named:
         """The same network with its chains of blocks recomputed in segments: "sqrt", "every-block" or their number."""
-        make: Any = self.make
-        return replace(self, make=lambda: checkpoint_blocks(make(), int(how) if how.isdecimal() else how))
+        found = self._changed(lambda model: checkpoint_blocks(model, int(how) if how.isdecimal() else how))
+        return found if how == "every-block" else replace(found, few=None)
+
+    def _changed(self, change: Callable[[Any], nn.Module]) -> Named:
+        make, few = self.make, self.few
+        return replace(self, make=lambda: change(make()), few=few and (lambda layers: change(few(layers))))
 
     def batch(self, size: int, dtype: Any = None) -> Tensor:
         """Random samples, (size, *sample)."""
@@ -132,7 +140,9 @@ def _described(output: Any) -> str:
 def of_configuration(config: Configuration, tokens: int | None = None) -> Named:
     """The language model of a configuration, on sequences of ``tokens``; by default as long as 4,096 or as it can."""
     length = min(4096, config.max_position_embeddings) if tokens is None else tokens
-    return Named(lambda: llama.llama(config), (length,), config.vocab_size, tokens=config.vocab_size, tiles=True)
+    few, depth = (lambda layers: llama.llama(config.shrunk(layers))), (config.num_hidden_layers, config.period())
+    words = config.vocab_size
+    return Named(lambda: llama.llama(config), (length,), words, tokens=words, tiles=True, few=few, depth=depth)
 
 
 _LARGE, _SMALL = (3, 224, 224), (3, 32, 32)
