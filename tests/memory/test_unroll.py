@@ -15,7 +15,7 @@ from tests.predicted import facts
 from tinygrad_mem import memory, nn
 from tinygrad_mem.cli import estimate_run
 from tinygrad_mem.cli.estimate_options import EstimateOptions
-from tinygrad_mem.cli.estimate_run import Run
+from tinygrad_mem.cli.estimate_run import EstimateRun
 from tinygrad_mem.cli.networks import OPTIMIZERS
 from tinygrad_mem.memory.unroll import repeated, unrolled
 from tinygrad_mem.models.configuration import configuration
@@ -27,12 +27,12 @@ TINY |= {"num_key_value_heads": 4, "max_position_embeddings": 64}
 HOW = {"recompute": None, "lora": None, "quantize": None, "optimizer": "adamw", "precision": "float32", "accumulate": 1}
 
 
-def run(named: Any, **changes: Any) -> Run:
+def run(named: Any, **changes: Any) -> EstimateRun:
     how: Any = HOW | changes
     if how["recompute"] is not None:
         named = named.recomputed(how["recompute"])
     unused = dict.fromkeys(field.name for field in dataclasses.fields(EstimateOptions))
-    return Run(EstimateOptions(**(unused | how | {"batch_size": 2})), named)  # type: ignore[arg-type]
+    return EstimateRun(EstimateOptions(**(unused | how | {"batch_size": 2})), named)  # type: ignore[arg-type]
 
 
 def tiny(layers: int, **fields: Any) -> Any:
@@ -50,7 +50,7 @@ def compare(named: Any, monkeypatch: pytest.MonkeyPatch, **how: Any) -> None:
     account = estimate_run.account
     monkeypatch.setattr(estimate_run, "account", noted)
     quick = dataclasses.asdict(run(named, **how).estimate(None))
-    monkeypatch.setattr(Run, "_from_few", lambda self: None)
+    monkeypatch.setattr(EstimateRun, "_from_few", lambda self: None)
     slow = dataclasses.asdict(run(named, **how).estimate(None))
     times = tracks[0].log.column("time")
     assert (times == np.arange(len(times))).all(), "it was not made from few"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from scipy.stats import norm
 
 import tinygrad_mem as tm
-from tests.models.test_llama import CASES, fields
+from tests.models.test_llama import CASES, fields, theirs, transformers
 from tests.ops.cases.quantize import NF4
 from tests.predicted import difference, difference_on_gpu
 from tests.profiles import some
@@ -318,6 +319,21 @@ def test_of_each_family_a_step_is_predicted(case: str):
 def test_of_each_family_a_step_on_a_gpu_is_predicted(case: str):
     for quant_type in some(["nf4", "int8"], ["nf4"]):
         assert difference_on_gpu(lambda: language_model(case, quant_type)) == ""  # noqa: B023
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_layers_are_quantized_as_by_transformers(case: str, monkeypatch: pytest.MonkeyPatch):
+    """Not the experts' matrices, which are no layers. The layers of bitsandbytes, which needs a GPU, are played here."""
+    bitsandbytes = pytest.importorskip("transformers.integrations.bitsandbytes")
+    played = type("Linear4bit", (torch.nn.Module,), {"__init__": lambda self, *sizes, **how: torch.nn.Module.__init__(self)})
+    monkeypatch.setattr(bitsandbytes, "bnb", SimpleNamespace(nn=SimpleNamespace(Linear4bit=played)), raising=False)
+    config = transformers.BitsAndBytesConfig(load_in_4bit=True)
+    other = bitsandbytes.replace_with_bnb_linear(theirs(fields(case)), ["lm_head"], config)
+    mine = quantize_frozen(llama(fields(case)))
+    wanted = {name for name, module in other.named_modules() if type(module) is played}
+    assert {name for name, module in mine.named_modules() if type(module) is QuantizedLinear} == wanted
+    assert len(wanted) >= 3 * mine.config.num_hidden_layers
+    assert any("experts" in name for name, _ in mine.named_parameters()) == ("moe" in case or case == "mixtral")
 
 
 def test_of_the_big_networks():

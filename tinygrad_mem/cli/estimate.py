@@ -13,7 +13,7 @@ from ..models.names import Named
 from . import estimate_mesh, estimate_ranks, estimate_torch
 from .estimate_layers import show
 from .estimate_options import EstimateOptions
-from .estimate_run import Run
+from .estimate_run import EstimateRun
 from .networks import network_of
 from .torch_programs import Asked
 from .users import is_torch
@@ -39,7 +39,7 @@ def run(**options: Any) -> int:
     named = _network(asked)
     if asked.ranks is not None:
         return estimate_ranks.run(asked, named, asked.ranks, room)
-    found = Run(asked, named).estimate(room)
+    found = EstimateRun(asked, named).estimate(room)
     if asked.as_json:
         print(json.dumps(asdict(found), indent=2))
     else:

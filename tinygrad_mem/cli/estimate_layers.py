@@ -24,6 +24,7 @@ class Estimate:
 
     Attributes:
         trained: how many of the parameters are trained.
+        stacked: weights of experts that are not quantized, because they are no layer of class Linear.
         loss: the loss, in a few words.
         host: bytes of optimizer state in host memory.
         offloaded: most bytes of checkpoints' inputs in host memory.
@@ -36,6 +37,7 @@ class Estimate:
     layers: list[Layer]
     parameters: int
     trained: int
+    stacked: int
     by_category: dict[str, int]
     peak_used: int
     peak_reserved: int
@@ -59,6 +61,11 @@ def show(found: Estimate, console: Console, every_layer: bool) -> None:
     console.print(f"The loss is {found.loss}.")
     if found.trained != found.parameters:
         console.print(f"{found.trained:,} parameters are trained, {found.trained / found.parameters:.2%} of them.")
+    if found.stacked:
+        console.print(
+            f"{found.stacked:,} weights of experts are not quantized: a parameter holds those of all experts of a layer, and only "
+            "layers of class Linear are quantized, as by bitsandbytes under transformers 5."
+        )
     console.print(f"The optimizer keeps {kept / found.trained:.3f} bytes per trained parameter.")
     if found.offloaded:
         console.print(f"The host holds {found.offloaded:,} bytes of inputs of recomputed parts until their backward.")

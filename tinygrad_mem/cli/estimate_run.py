@@ -21,11 +21,11 @@ from .estimate_options import EstimateOptions
 
 
 @dataclass
-class Run:
+class EstimateRun:
     """Two steps of a network.
 
     Attributes:
-        layers, parameters, trained, loss, host, offloaded: of the last run; see :class:`~.estimate_layers.Estimate`.
+        layers, parameters, trained, stacked, loss, host, offloaded: of the last run; see :class:`~.estimate_layers.Estimate`.
         packed: how many more weights there are than codes.
     """
 
@@ -35,6 +35,7 @@ class Run:
     parameters: int = 0
     packed: int = 0
     trained: int = 0
+    stacked: int = 0
     loss: str = ""
     host: int = 0
     offloaded: int = 0
@@ -51,6 +52,7 @@ class Run:
             layers=self.layers,
             parameters=self.parameters,
             trained=self.trained,
+            stacked=self.stacked,
             by_category={category.value: size for category, size in moment.by_category.items()},
             peak_used=moment.used,
             peak_reserved=track.pool("end").reserved,
@@ -92,6 +94,7 @@ class Run:
             before = _count(model.parameters())
             quantize_frozen(model, self.asked.quantize)
         self.packed = before - _count(model.parameters())
+        self.stacked = _count(p for p in model.parameters() if p.ndim == 3)
         return model
 
     def _begin(self, model: nn.Module) -> list[Any]:

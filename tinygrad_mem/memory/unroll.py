@@ -87,7 +87,7 @@ class _Read(NamedTuple):
     Attributes:
         records: its events, without times and addresses; their texts are those of :class:`_Texts`.
         numbers: for each event, the number of the event that allocated its block, or -1; then two numbers for each text.
-        complete: whether the blocks of all events are known.
+        complete: True if the blocks of all events are known.
     """
 
     records: np.ndarray
@@ -113,7 +113,7 @@ class _Read(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """How a log grows.
+    """The growth of a log with each step.
 
     Attributes:
         pieces: (start, length) in the log of one step, of what the step added.
@@ -157,7 +157,7 @@ class _Rule(NamedTuple):
         return self.first.records[source], self.first.numbers[source] + grown
 
     def gives(self, wanted: _Read) -> bool:
-        """Whether the log of three steps is ``wanted``."""
+        """True if the log of three steps is ``wanted``."""
         records, numbers = self.events(3)
         return np.array_equal(records, wanted.records) and np.array_equal(numbers, wanted.numbers)
 
@@ -194,7 +194,7 @@ def _pieces(short: np.ndarray, long: np.ndarray) -> list[tuple[int, int]] | None
 
 
 def _middle(long: np.ndarray, at: int, length: int) -> int:
-    """Where the middle one of the repetitions begins that end with the piece at ``at``. Numbers differ near both ends."""
+    """The start of the middle one of the repetitions that end with the piece at ``at``. Numbers differ near both ends."""
     piece, count = long[at : at + length], 0
     while np.array_equal(long[max(at - (count + 1) * length, 0) : at - count * length], piece):
         count += 1
@@ -235,7 +235,7 @@ def _served(records: np.ndarray, block: np.ndarray) -> np.ndarray:
 
 
 def _same(one: Log, other: Log) -> bool:
-    """Whether two logs have the same events, but for their times."""
+    """True if two logs have the same events, but for their times."""
     mine, theirs = (np.concatenate([np.empty(0, RECORD), *log.chunks()]) for log in (one, other))
     if len(mine) != len(theirs):
         return False

@@ -1,6 +1,8 @@
 """GPT-2, with nanoGPT's names.
 
-A state dict of nanoGPT's loads as it is. Memory is linear in the tokens: no (T, T) scores are kept.
+A state dict of nanoGPT's loads as it is. Memory is linear in the tokens: no (T, T) scores are kept. All names here are
+PyTorch's, and this file runs under PyTorch with its imports changed. So its MLP does not use ``techniques.tiled``, which
+PyTorch has not: for tiles of tokens see ``llama.py``. Its loss computes some tokens at a time, with what both have.
 
 Source: Radford et al., *Language models are unsupervised multitask learners*, 2019.
 """

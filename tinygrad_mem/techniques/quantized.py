@@ -104,7 +104,8 @@ def quantize_frozen(
         double_quantization: of NF4: keep the blocks' scales, less their mean, in 8 bits, in blocks of 256. By default it is on
             for NF4. int8 has one scale a row and does not have it.
         target_modules: the last parts of the paths of the layers; ``"all-linear"``: all layers of class Linear but the last,
-            which is the model's output. Embeddings, norms, biases and the stacked matrices of experts stay as they are.
+            which is the model's output. Embeddings, norms, biases and the stacked matrices of experts stay as they are, as they
+            do with bitsandbytes under transformers 5: of Mixtral 8x7B 45.1 of 46.7 billion weights.
 
     Memory:
         NF4: ``n / 2 + 4 * ceil(n / 64)`` bytes for n weights, 0.5625 each. With double quantization ``n / 2 + ceil(n / 64) +
