@@ -63,8 +63,8 @@ def show(found: Estimate, console: Console, every_layer: bool) -> None:
         console.print(f"{found.trained:,} parameters are trained, {found.trained / found.parameters:.2%} of them.")
     if found.stacked:
         console.print(
-            f"{found.stacked:,} weights of experts are not quantized: a parameter holds those of all experts of a layer, and only "
-            "layers of class Linear are quantized, as by bitsandbytes under transformers 5."
+            f"{found.stacked:,} weights of experts are not quantized: a parameter holds those of all experts of a layer, and "
+            "only layers of class Linear are quantized, as by bitsandbytes under transformers 5."
         )
     console.print(f"The optimizer keeps {kept / found.trained:.3f} bytes per trained parameter.")
     if found.offloaded:
