@@ -304,6 +304,7 @@ def test_long_contexts(tmp_path):
     shown = " ".join(inside.run(*command, "--tile", "64", "--offload", "--recompute", "sqrt", cwd=tmp_path).stdout.split())
     assert "bytes of inputs of recomputed parts until their backward." in shown
     for arguments, message in (
+        (["gpt2", "--input", "3x32x32"], "--input 3x32x32: gpt2 has 50,257 tokens, and --tokens sets the length of a sample"),
         (["lenet", "--tile", "64"], "--tile is for models such as llama-3.1-8b, or of a config.json, and lenet is none"),
         (["lenet", "--offload"], "--offload keeps the inputs of recomputed parts on the host: give --recompute or --tile too"),
         (["lenet", "--tile", "64", "--ranks", "2"], "--tile is for one rank: leave --ranks out"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from itertools import pairwise
 from typing import Any
 
@@ -316,45 +315,6 @@ def test_published_files_load(case: str, tmp_path):
     safetensors.save_file({"other": torch.ones(1)}, tmp_path / "other.safetensors")
     with pytest.raises(RuntimeError, match="LanguageModel has no parameter for 'other'"):
         load_weights(model, tmp_path / "other.safetensors")
-
-
-WRONG = [
-    ({"model_type": "gpt_neox"}, "the model_type 'gpt_neox' is not offered. There are llama"),
-    ({"hidden_size": None}, "hidden_size is missing"),
-    ({"num_hidden_layers": 0}, "expected a number of at least 1 for num_hidden_layers, found 0"),
-    ({"num_hidden_layers": "3"}, "expected a number of at least 1 for num_hidden_layers, found '3'"),
-    ({"vocab_size": 97.5}, "expected a whole number for vocab_size, found 97.5"),
-    ({"num_key_value_heads": 3}, "num_attention_heads=8 is not a multiple of num_key_value_heads=3"),
-    ({"head_dim": 7}, "head_dim=7 is odd"),
-    ({"hidden_act": "relu"}, "the activation 'relu' is not offered"),
-    ({"tie_word_embeddings": "yes"}, "expected true or false for tie_word_embeddings, found 'yes'"),
-    ({"rope_scaling": {"type": "ntk"}}, "the rope_type 'ntk' is not offered"),
-    ({"rope_scaling": {"type": "linear"}}, "rope_scaling: factor is missing"),
-    ({"rope_scaling": STRETCHED | {"low_freq_factor": None}}, "low_freq_factor is missing"),
-    ({"rope_scaling": "linear"}, "expected an object for rope_scaling, found 'linear'"),
-    ({"model_type": "phi3", "rope_scaling": {"type": "longrope"}}, "short_factor and long_factor are missing"),
-    ({"layer_types": ["full_attention"]}, "in layer_types for each of 3 layers, found 1"),
-    ({"layer_types": ["sliding_attention"] * 3}, "sliding_window is missing"),
-    ({"model_type": "mixtral", "num_experts_per_tok": 9}, "num_experts_per_tok=9 of 8 experts"),
-]
-
-
-@pytest.mark.parametrize(("change", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_a_wrong_configuration_is_refused_in_words(change: dict, said: str):
-    with pytest.raises(ValueError, match=said.replace("[", r"\[")):
-        configuration({"model_type": "llama", **TINY, **change})
-
-
-def test_files_that_are_no_configuration(tmp_path):
-    file = tmp_path / "config.json"
-    with pytest.raises(FileNotFoundError):
-        configuration(file)
-    for content, said in (("{", "found no JSON"), ("[]", "expected an object with fields, found list")):
-        file.write_text(content)
-        with pytest.raises(ValueError, match=said):
-            configuration(file)
-    file.write_text(json.dumps({"model_type": "gemma3", "text_config": fields("gemma3_text")}))
-    assert configuration(str(file)).model_type == "gemma3_text"
 
 
 def test_a_sequence_beyond_the_model_s():

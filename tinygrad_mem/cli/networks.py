@@ -98,6 +98,8 @@ def network_of(network: str, sample: str | None, tokens: str | None = None) -> N
 
 def _with_samples(known: Named, network: str, sample: str | None, tokens: str | None) -> Named:
     """A known network, with the shape of its samples if one is given."""
+    if sample is not None and known.tokens:
+        raise ArgumentError(f"--input {sample}: {network} {_samples(known)}")
     if tokens is None:
         return known if sample is None else replace(known, sample=shape_of("--input", sample))
     length = shape_of("--tokens", tokens)

@@ -8,6 +8,7 @@ Source: the configuration classes of Hugging Face's transformers 5, which also r
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,7 +58,15 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What a file of the family need not say."""
 
-_SCALINGS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
+_ORIGINAL = "original_max_position_embeddings"
+_STRETCHING: dict[str, tuple[str, ...]] = {
+    "default": (), "linear": (), "dynamic": (), "yarn": (_ORIGINAL,), "longrope": (_ORIGINAL,),
+    "llama3": (_ORIGINAL, "low_freq_factor", "high_freq_factor"),
+}  # fmt: skip
+"""How the wavelengths of a position embedding may be stretched, and the numbers that it needs."""
+_SMALL = 1e-9
+_LARGEST = 1 << 31
+_MOST_LAYERS = 10_000
 _NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 
 
@@ -159,9 +168,14 @@ def configuration(source: str | Path | Mapping[str, Any]) -> Configuration:
     if isinstance(fields.get("text_config"), Mapping):  # of a model that also reads images
         fields = fields["text_config"]
     kind = fields.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         known = ", ".join(f"{each} ({models})" for each, models in FAMILIES.items())
         raise ArgumentError(f"{name}: the model_type {kind!r} is not offered. There are {known}")
+    if fields.get("quantization_config") is not None:
+        raise ArgumentError(
+            f"{name}: quantization_config says that the weights are quantized already, which is not offered. Leave it out for "
+            "the model in full; --quantize nf4 and techniques.quantize_frozen quantize it"
+        )
     return _checked(_Fields(name, _DEFAULTS[kind] | dict(fields), kind).read())  # null in a file is not the default
 
 
@@ -181,22 +195,38 @@ class _Fields:
     def __init__(self, name: str, fields: Mapping[str, Any], kind: str) -> None:
         self.name, self.fields, self.kind = name, fields, kind
 
-    def number(self, field: str, least: float = 1, default: Any = None) -> Any:
-        """A number that is at least ``least``."""
+    def number(self, field: str, least: float = 1, default: Any = None, most: float = math.inf) -> Any:
+        """A number from ``least`` to ``most``."""
         found = self.fields.get(field)
         found = default if found is None else found
         if found is None:
             raise ArgumentError(f"{self.name}: {field} is missing")
-        if isinstance(found, bool) or not isinstance(found, (int, float)) or not found >= least:
-            raise ArgumentError(f"{self.name}: expected a number of at least {least} for {field}, found {found!r}")
+        if isinstance(found, bool) or not isinstance(found, (int, float)) or not least <= found <= most or found == math.inf:
+            high = isinstance(found, int | float) and found > most
+            limit = f"at most {most}" if high else f"at least {least}"
+            raise ArgumentError(f"{self.name}: expected a number of {limit} for {field}, found {found!r}")
         return found
 
     def count(self, field: str, least: int = 1, default: Any = None) -> int:
-        """A whole number."""
-        found = self.number(field, least, default)
+        """A whole number that an array may have as its size."""
+        found = self.number(field, least, default, _LARGEST)
         if found != int(found):
             raise ArgumentError(f"{self.name}: expected a whole number for {field}, found {found!r}")
         return int(found)
+
+    def cap(self, field: str) -> float | None:
+        """A limit of scores, or none."""
+        return None if self.fields.get(field) is None else self.number(field, _SMALL)
+
+    def items(self, field: str, kind: type) -> list[Any] | None:
+        """A list of things of one kind; ``None`` if it is missing."""
+        found = self.fields.get(field)
+        if found is None:
+            return None
+        if not isinstance(found, list | tuple) or not all(type(each) is kind for each in found):
+            names = {int: "whole numbers", float: "numbers", str: "names"}
+            raise ArgumentError(f"{self.name}: expected a list of {names[kind]} for {field}, found {found!r}")
+        return list(found)
 
     def flag(self, field: str) -> bool:
         found = self.fields.get(field) or False
@@ -208,8 +238,17 @@ class _Fields:
         """All of them."""
         for field in _NEEDED:
             self.count(field)
-        kind, layers, heads = self.kind, self.count("num_hidden_layers"), self.count("num_attention_heads")
-        head = self.count("head_dim", default=self.count("hidden_size") // heads)
+        kind, layers, heads = (
+            self.kind,
+            int(self.number("num_hidden_layers", 1, None, _MOST_LAYERS)),
+            self.count("num_attention_heads"),
+        )
+        width = self.count("hidden_size")
+        if self.fields.get("head_dim") is None and width % heads:
+            raise ArgumentError(
+                f"{self.name}: hidden_size={width} is not a multiple of num_attention_heads={heads}, and head_dim is missing"
+            )
+        head = self.count("head_dim", default=width // heads)
         windows, gemma = self.windows(layers), kind.startswith("gemma")
         experts = self.experts(layers)
         return Configuration(
@@ -221,7 +260,7 @@ class _Fields:
             max_position_embeddings=self.count("max_position_embeddings"),
             tie_word_embeddings=self.flag("tie_word_embeddings"),
             activation=self.activation(),
-            scale=self.number("query_pre_attn_scalar", 1e-9, head) ** -0.5,
+            scale=self.number("query_pre_attn_scalar", _SMALL, head) ** -0.5,
             windows=windows,
             ropes=self.ropes(windows),
             experts=experts,
@@ -231,12 +270,12 @@ class _Fields:
             attention_bias=kind == "qwen2" or self.flag("attention_bias"),
             output_bias=kind != "qwen2" and self.flag("attention_bias"),
             mlp_bias=kind == "llama" and self.flag("mlp_bias"),
-            attention_dropout=self.number("attention_dropout", 0, 0.0),
+            attention_dropout=self.number("attention_dropout", 0, 0.0, 1),
             qk_norm=kind in ("qwen3", "qwen3_moe", "gemma3_text"),
             gemma=gemma,
             fused=kind == "phi3",
-            attn_logit_softcapping=self.fields.get("attn_logit_softcapping") if gemma else None,
-            final_logit_softcapping=self.fields.get("final_logit_softcapping") if gemma else None,
+            attn_logit_softcapping=self.cap("attn_logit_softcapping") if gemma else None,
+            final_logit_softcapping=self.cap("final_logit_softcapping") if gemma else None,
         )
 
     def activation(self) -> str:
@@ -255,9 +294,9 @@ class _Fields:
             window = None
         if window is not None:
             window = self.count("sliding_window")
-        kinds = self.fields.get("layer_types")
+        kinds = self.items("layer_types", str)
         if kinds is None:
-            pattern = self.fields.get("sliding_window_pattern")
+            pattern = None if self.fields.get("sliding_window_pattern") is None else self.count("sliding_window_pattern")
             first = self.count("max_window_layers", 0) if self.kind in ("qwen2", "qwen3") else 0
             return tuple(window if i >= first and (pattern is None or (i + 1) % pattern) else None for i in range(layers))
         if len(kinds) != layers or not set(kinds) <= {"sliding_attention", "full_attention"}:
@@ -277,7 +316,9 @@ class _Fields:
             return (0,) * layers
         number = self.count("num_local_experts", 0, self.count("num_experts", 0))  # newer files use Mixtral's name
         step = self.count("decoder_sparse_step")
-        dense = set(self.fields.get("mlp_only_layers") or ())
+        dense = self.items("mlp_only_layers", int) or []
+        if dense and not 0 <= min(dense) <= max(dense) < layers:
+            raise ArgumentError(f"{self.name}: mlp_only_layers names layers of {layers}, from 0 on, found {dense}")
         return tuple(number if i not in dense and (i + 1) % step == 0 else 0 for i in range(layers))
 
     def ropes(self, windows: tuple[int | None, ...]) -> tuple[Rope, ...]:
@@ -296,22 +337,33 @@ class _Fields:
         kind = numbers.get("rope_type", numbers.get("type", "default"))
         if self.kind == "phi3" and kind in ("su", "yarn"):
             kind = "longrope"
-        if kind not in _SCALINGS:
-            raise ArgumentError(f"{self.name}: the rope_type {kind!r} is not offered: {', '.join(_SCALINGS)} are")
-        inner = _Fields(f"{self.name}, rope_scaling", numbers, self.kind)
-        if kind not in ("default", "longrope"):
-            inner.number("factor", 0)
+        if not isinstance(kind, str) or kind not in _STRETCHING:
+            raise ArgumentError(f"{self.name}: the rope_type {kind!r} is not offered: {', '.join(_STRETCHING)} are")
+        base = self.number(theta, _SMALL, default)
+        share = self.number("partial_rotary_factor", _SMALL, 1.0, 1)
         numbers = dict(numbers)
         if kind in ("yarn", "longrope", "llama3"):
             given = self.fields.get("original_max_position_embeddings") or self.fields.get("max_position_embeddings")
             numbers.setdefault("original_max_position_embeddings", given)
-        for field in {"llama3": ("low_freq_factor", "high_freq_factor")}.get(kind, ()):
-            inner.number(field, 0)
-        if kind == "longrope" and not {"short_factor", "long_factor"} <= set(numbers):
-            raise ArgumentError(f"{self.name}, rope_scaling: short_factor and long_factor are missing")
-        base = numbers.get("rope_theta") or self.fields.get(theta) or default
-        share = numbers.get("partial_rotary_factor") or self.fields.get("partial_rotary_factor") or 1.0
+        inner = _Fields(f"{self.name}, rope_scaling", numbers, self.kind)
+        inner.check_rope(kind)
+        base, share = inner.number("rope_theta", _SMALL, base), inner.number("partial_rotary_factor", _SMALL, share, 1)
         return Rope(float(base), kind, float(share), numbers)
+
+    def check_rope(self, kind: str) -> None:
+        """Check the numbers of one way to stretch wavelengths."""
+        if kind not in ("default", "longrope"):
+            self.number("factor")
+        for field in _STRETCHING[kind]:
+            self.number(field, _SMALL)
+        for field in ("factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"):
+            if self.fields.get(field) is not None:
+                self.number(field, 0)
+        if kind == "llama3" and not self.fields["low_freq_factor"] < self.fields["high_freq_factor"]:
+            low, high = self.fields["low_freq_factor"], self.fields["high_freq_factor"]
+            raise ArgumentError(f"{self.name}: expected low_freq_factor < high_freq_factor, found {low} and {high}")
+        if kind == "longrope" and not {"short_factor", "long_factor"} <= set(self.fields):
+            raise ArgumentError(f"{self.name}: short_factor and long_factor are missing")
 
 
 def _checked(found: Configuration) -> Configuration:
@@ -321,8 +373,27 @@ def _checked(found: Configuration) -> Configuration:
         raise ArgumentError(
             f"num_attention_heads={heads} is not a multiple of num_key_value_heads={keys}: each key head is shared by as many"
         )
-    if found.head_dim * found.ropes[0].share % 2:
-        raise ArgumentError(f"a rotated head has pairs of numbers: head_dim={found.head_dim} is odd")
+    for rope in {id(rope): rope for rope in found.ropes}.values():
+        _check_rotated(found, rope)
     if any(found.experts) and not found.experts_per_token <= max(found.experts):
         raise ArgumentError(f"num_experts_per_tok={found.experts_per_token} of {max(found.experts)} experts")
     return found
+
+
+def _check_rotated(config: Configuration, rope: Rope) -> None:
+    """Check the part of a head that is rotated."""
+    rotated = int(config.head_dim * rope.share)
+    if rotated % 2 or not rotated:
+        raise ArgumentError(
+            f"pairs of numbers are rotated, and {rotated} numbers are no pairs: that is partial_rotary_factor={rope.share:g} of "
+            f"head_dim={config.head_dim}"
+        )
+    for field in ("short_factor", "long_factor") if rope.kind == "longrope" else ():
+        factors = rope.numbers[field]
+        if not isinstance(factors, list | tuple) or len(factors) != rotated // 2 or not all(map(_positive, factors)):
+            expected = f"{rotated // 2} positive numbers, one for each pair of a head's"
+            raise ArgumentError(f"rope_scaling: expected {expected}, for {field}, found {factors!r}")
+
+
+def _positive(number: Any) -> bool:
+    return isinstance(number, int | float) and 0 < number < math.inf
