@@ -18,7 +18,7 @@ from tinygrad_mem.distributed.group import ProcessGroup, Work
 from tinygrad_mem.memory import Category
 
 
-@pytest.mark.parametrize(("program", "ranks"), pairs(["fsdp", "fsdp_options", "fsdp_offload", "norms"], [4, 2]))
+@pytest.mark.parametrize(("program", "ranks"), pairs(["fsdp", "fsdp_options", "fsdp_offload", "norms", "quantized"], [4, 2]))
 def test_on_real_ranks(program: str, ranks: int):
     said = passes(ranks, program, timeout=240)
     assert said.count(": done") == ranks

@@ -13,17 +13,21 @@ import torch
 from scipy.stats import norm
 
 import tinygrad_mem as tm
+import tinygrad_mem.distributed as dist
 from tests.models.test_llama import CASES, fields, theirs, transformers
 from tests.ops.cases.quantize import NF4
 from tests.predicted import difference, difference_on_gpu
 from tests.profiles import some
 from tinygrad_mem import memory, nn
 from tinygrad_mem.devices import device, round_up
+from tinygrad_mem.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from tinygrad_mem.errors import ArgumentError, NotOfferedError
 from tinygrad_mem.functional.quantize import quantize_blocks
 from tinygrad_mem.kernels.code_tables import BORDERS, TABLES
 from tinygrad_mem.models.llama import llama
 from tinygrad_mem.models.precision import Step
 from tinygrad_mem.models.published import published
+from tinygrad_mem.nn.parallel import DistributedDataParallel
 from tinygrad_mem.techniques import LoraLinear, QuantizedLinear, compressed, lora, quantize_frozen, save_on_cpu
 
 KINDS = [("nf4", True), ("nf4", False), ("int8", False)]
@@ -560,3 +564,29 @@ def test_the_base_is_neither_trained_nor_cast_nor_written():
         y.backward()
     with pytest.raises(RuntimeError, match=r"linear: mat1 and mat2 shapes cannot be multiplied: x is 2x5, weight is 40x96"):
         layer(tm.randn(2, 5))
+
+
+# --- over ranks (its numbers and bytes there: tests/distributed/programs/quantized.py)
+
+
+def over_ranks(first: str) -> None:
+    dist.init_process_group()
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 3))
+    if first == "param_dtype":
+        fully_shard(lora(quantize_frozen(model), 4), mp_policy=MixedPrecisionPolicy(param_dtype=tm.bfloat16))
+    model = DistributedDataParallel(model) if first == "DDP" else fully_shard(model)
+    quantize_frozen(model) if first != "LoRA" else lora(model, 4)
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("fully_shard", "quantize_frozen: 0.weight is divided among ranks: call quantize_frozen first, and fully_shard then"),
+        ("LoRA", "lora: 0.weight is divided among ranks: call lora first, and fully_shard then"),
+        ("DDP", "quantize_frozen: module.0.weight has a hook on its gradient, as DistributedDataParallel"),
+        ("param_dtype", "param_dtype casts all parameters, and 0.base_layer.codes is no floating one: leave param_dtype out"),
+    ],
+)
+def test_over_ranks_it_comes_first(first: str, said: str):
+    with pytest.raises((ArgumentError, NotOfferedError), match=said):
+        memory.predict(over_ranks, first, world_size=2)

@@ -385,8 +385,8 @@ def _check_rotated(config: Configuration, rope: Rope) -> None:
     rotated = int(config.head_dim * rope.share)
     if rotated % 2 or not rotated:
         raise ArgumentError(
-            f"pairs of numbers are rotated, and {rotated} numbers are no pairs: that is partial_rotary_factor={rope.share:g} of "
-            f"head_dim={config.head_dim}"
+            f"pairs of numbers are rotated, and {rotated} numbers are no pairs: that is partial_rotary_factor={rope.share:g} "
+            f"of head_dim={config.head_dim}"
         )
     for field in ("short_factor", "long_factor") if rope.kind == "longrope" else ():
         factors = rope.numbers[field]

@@ -15,7 +15,7 @@ from ..nn.dropout import Dropout
 from ..nn.linear import Linear
 from ..nn.module import Module
 from ..nn.parameter import Parameter
-from .quantized import QuantizedLinear, linear_layers
+from .quantized import QuantizedLinear, linear_layers, refuse_parallel
 
 
 class LoraLinear(Module):
@@ -172,12 +172,14 @@ def lora(
         The activations take the memory, as with long sequences: use recompute as well.
 
     Raises:
-        ArgumentError: no layer has such a name; a rank below 1 or above a layer's sizes; a dropout that is no probability.
+        ArgumentError: no layer has such a name; a rank below 1 or above a layer's sizes; a dropout that is no probability; the
+            model is over several ranks already (see ``quantize_frozen``): add LoRA first.
         NotOfferedError: a target is not a linear layer.
 
     Source: Hu et al., *LoRA*, 2021; Kalajdzievski, *A rank stabilization scaling factor*, 2023; Liu et al., *DoRA*, 2024; Zhang
     et al., *LoRA-FA*, 2023.
     """
+    refuse_parallel("lora", model)
     found = dict(linear_layers("lora", model, target_modules))
     for name, layer in found.items():
         if isinstance(r, bool) or not isinstance(r, int) or not 0 < r <= min(layer.in_features, layer.out_features):

@@ -119,7 +119,8 @@ def quantize_frozen(
 
     Raises:
         ArgumentError: an unknown ``quant_type``; no layer has such a name; a weight that two modules share; a layer with hooks;
-            the model has LoRA already; a row too long for int8.
+            the model has LoRA already; a row too long for int8; the model is divided among ranks already, or has hooks on
+            gradients, as DistributedDataParallel sets them: quantize first.
         NotOfferedError: a target is not a layer of class Linear; double quantization of int8.
 
     Source: Dettmers, Pagnoni, Holtzman and Zettlemoyer, *QLoRA*, 2023; Dettmers, Lewis, Belkada and Zettlemoyer, *LLM.int8()*,
@@ -129,6 +130,7 @@ def quantize_frozen(
         raise ArgumentError(f"quantize_frozen: quant_type is 'nf4' or 'int8', found {quant_type!r}")
     if quant_type == "int8" and double_quantization:
         raise NotOfferedError("quantize_frozen: int8 has one scale a row: double_quantization is for nf4")
+    refuse_parallel("quantize_frozen", model)
     found = dict(linear_layers("quantize_frozen", model, target_modules, exactly=True))
     uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
     for name, layer in found.items():
@@ -152,6 +154,22 @@ def quantize_frozen(
         setattr(model.get_submodule(above), last, made)
         del layer
     return model
+
+
+def refuse_parallel(who: str, model: Module) -> None:
+    """Refuse a model over several ranks, which would not know of what is put into it.
+
+    Raises:
+        ArgumentError: a parameter is divided among ranks, or has a hook on its gradient.
+    """
+    for name, p in model.named_parameters():
+        if p._shard is not None:
+            raise ArgumentError(f"{who}: {name} is divided among ranks: call {who} first, and fully_shard then")
+        if p._post_accumulate:
+            raise ArgumentError(
+                f"{who}: {name} has a hook on its gradient, as DistributedDataParallel and optimizer_in_backward set it, and "
+                f"what {who} puts into the model would have none: call {who} first"
+            )
 
 
 def linear_layers(who: str, model: Module, names: Iterable[str] | str, exactly: bool = False) -> Iterator[tuple[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial, wraps
 from typing import Any
 
+from ...dtypes import is_floating
 from ...errors import ArgumentError, ArgumentTypeError, NotOfferedError
 from ...nn.containers import ModuleDict, ModuleList
 from ...nn.module import Module
@@ -70,7 +71,7 @@ def fully_shard(
         ArgumentError: a parameter has no rows to divide, or is sharded already; the module has no forward.
         GraphError: a parameter has a gradient, or an optimizer its state. In forward: it was written in place. In backward: it
             was written since.
-        NotOfferedError: an argument asks for something that is not offered.
+        NotOfferedError: an argument asks for something that is not offered; a ``param_dtype`` with quantized layers.
         DeviceError (in forward): with ``CPUOffloadPolicy``, a parameter was moved away from the host.
         RankError (in forward and backward): the ranks do not use the same parameters in the same order.
 
@@ -87,6 +88,12 @@ def fully_shard(
     if group is None:
         raise ArgumentError("fully_shard: this rank is not a member of the mesh")
     shards = _shards(module, {id(p) for p in ignored_params or ()}, group, offload_policy)
+    codes = [shard.path for shard in shards if not is_floating(shard.parameter.dtype)]
+    if codes and mp_policy.param_dtype is not None:
+        raise NotOfferedError(
+            f"fully_shard: param_dtype casts all parameters, and {codes[0]} is no floating one: leave param_dtype out, a "
+            "quantized layer computes in its input's dtype"
+        )
     unit = Unit(shards, group, None if reshard_after_forward is None else not reshard_after_forward, mp_policy)
     unit.listen()
     kind = type(module)
