@@ -235,18 +235,27 @@ def lesson_21(found: dict[str, float], dev: str) -> None:
 def lesson_22(found: dict[str, float], dev: str) -> None:
     count, tokens, card, wide, words = 8_030_261_248, 131_072, 24_693_293_712, 4096, 128_256
     input, logits, inside = 2 * tokens * wide, 2 * tokens * words, 2 * 14_336
-    assert found["weights, gradients, moments"] == 16 * count
-    assert found["bfloat16: moments"] == 4 * count
-    assert 2 * count < found["moments in 8 bits: moments"] < 2.005 * count
-    assert found["LoRA: gradients"] == 2 * 41_943_040  # peft's count of this model at rank 16
+    thin = 41_943_040  # peft's count of this model at rank 16
+    states = {name: found[f"{name}: weights, gradients, moments"] for name in ("float32, AdamW", "bfloat16")}
+    assert list(states.values()) == [16 * count, 8 * count]
+    assert 6 * count < found["moments in 8 bits: weights, gradients, moments"] < 6.005 * count
+    assert 2 * count + 6 * thin < found["LoRA: weights, gradients, moments"] < 2 * count + 6.05 * thin
+    each = 6 * wide + 2 * 1024 + 4 * 14_336  # numbers that a block keeps of a token; and 34 in float32
+    for name, size, length in (("float32, AdamW", 4, 512), ("bfloat16", 2, 512), ("bfloat16", 2, tokens)):
+        assert found[f"{name}: kept by a block of {length:,} tokens"] == length * (size * each + 4 * 34) + 1024
+    assert found["LoRA: gradients"] == 2 * thin
+    assert found["LoRA: trained, of all parameters"] == round(thin / count, 4)
     assert 32 * input + logits < found["every block recomputed: kept"] < 34 * input + logits
     assert 0.51 / 2 < (found["frozen weights in NF4: weights"] - 4 * words * wide) / (2 * (count - 2 * words * wide)) < 0.27
     assert found["MLP and loss in tiles: kept less"] == logits - input
     assert found["inputs of blocks on the host: on the host"] == 32 * input + 2 * tokens * 128
     peaks = [size for name, size in found.items() if name.endswith(": peak") and not name.startswith(("small", "8,192"))]
-    assert len(peaks) == 8
-    assert peaks == sorted(peaks, reverse=True)
-    assert peaks[0] > 32 * tokens * 4 * (6 * wide + 2 * 1024 + 2 * inside) + 12 * count
+    assert len(peaks) == 9
+    assert peaks[:4] == sorted(peaks[:4], reverse=True)
+    assert peaks[4:] == sorted(peaks[4:], reverse=True)
+    assert 16 * count < peaks[0] < 16 * count + 1e8  # at the end of backward there are gradients, and no activations
+    assert peaks[3] < card < peaks[2]
+    assert peaks[4] > 32 * tokens * 2 * (6 * wide + 2 * 1024 + 2 * inside) + 2 * count
     kept = found["left at the peak: parameters"]
     tile = 32_768 * inside
     assert 3 * tile + 4 * input < peaks[-1] - kept < 6 * tile + 12 * input
@@ -254,5 +263,8 @@ def lesson_22(found: dict[str, float], dev: str) -> None:
     assert found["every block recomputed: of a step without"] == 1.5
     mlp = 3 * wide * 14_336 / (3 * wide * 14_336 + 2 * wide * wide + 2 * wide * 1024)
     assert abs(found["MLP and loss in tiles: of a step without"] - (1.5 + 0.5 * 0.75 * mlp)) < 0.02
+    losses = [size for name, size in found.items() if name.endswith("loss on unseen text")]
+    assert len(losses) == 4
+    assert max(losses) - min(losses) < 0.1
     assert 0.085 < found["NF4: what rounding changes, of a weight"] < 0.1
     assert max(found["8,192 tokens, recomputed: peak"], found["8,192 tokens, and in tiles: peak"]) < card
