@@ -135,13 +135,21 @@ def test_a_step_and_generation_are_predicted(case: str):
             model.loss(ids, ids).backward()
             update.step()
 
+    def inference() -> None:
+        model = llama(config)
+        with tm.no_grad():
+            model(tm.tensor(tokens(2, 8)))
+            model(tm.tensor(tokens(2, 8)), last=1)
+
     def generation() -> None:
+        """With a static cache, which slides where the model has windows of 4 to 6 tokens, and with a quantized one."""
         model = llama(config)
         for bits in (None, 8, 4):
             generated(model, Cache(config, 2, 8, bits=bits), 4)
+            model.prefill(tm.tensor(tokens(2, 8)), Cache(config, 2, 8, bits=bits), 3)
 
-    assert difference(step) == ""
-    assert difference(generation) == ""
+    for run in (step, inference, generation):
+        assert difference(run) == "", run.__name__
 
 
 def generated(model: LanguageModel, cache: Cache, steps: int) -> tm.Tensor:
