@@ -185,8 +185,9 @@ for name, size in by_hand.items():
     near = size // 200 if name in (eight, thin) else 0  # scales of moments in 8 bits
     RESULT.agree(f"{name}: weights, gradients, moments", by_hand=size, predicted=states, within=near)
 for name, size, tokens in ((plain, 4, SHORT), (half, 2, SHORT), (half, 2, TOKENS)):
-    fewer, how = (MODEL.shrunk(n) for n in (1, 2)), ladder()[name] | {"tokens": tokens}
-    one, two = (memory.predict(train, each, **how).by_category("forward ends")[Category.ACTIVATION] for each in fewer)
+    fewer, less = (MODEL.shrunk(n) for n in (1, 2)), ladder()[name]
+    less["tokens"] = tokens
+    one, two = (memory.predict(train, each, **less).by_category("forward ends")[Category.ACTIVATION] for each in fewer)
     by_one = kept_by_a_block(size, tokens)
     RESULT.agree(f"{name}: kept by a block of {tokens:,} tokens", by_hand=by_one, predicted=two - one)
 RESULT.agree(f"{thin}: gradients", by_hand=2 * THIN, predicted=at(thin, "backward ends", Category.GRADIENT))
@@ -362,9 +363,9 @@ RESULT.say("left on the card", CARD - tracks[last].peak)
 
 # %%
 MANY = 8192
-shorter = {"recompute": True, "thin": RANK, "dtype": tm.bfloat16, "rule": tm.optim.AdamW8bit}
-for name, how in (("recomputed", shorter), ("and in tiles", shorter | {"tile": 4096})):
-    track = memory.predict(train, MODEL, MANY, room=CARD, **how)
+shorter: dict[str, Any] = {"recompute": True, "thin": RANK, "dtype": tm.bfloat16, "rule": tm.optim.AdamW8bit}
+for name, tile in (("recomputed", None), ("and in tiles", 4096)):
+    track = memory.predict(train, MODEL, MANY, room=CARD, tile=tile, **shorter)
     RESULT.say(f"{MANY:,} tokens, {name}: peak", track.peak)
 RESULT.ends(
     f"A step on {SHORT} tokens takes {tracks[plain].peak / 1e9:.0f} GB in float32, and {tracks[thin].peak / 1e9:.1f} with "
