@@ -1,4 +1,4 @@
-"""Activations of language models: all that their forward keeps for backward."""
+"""Language models: mostly what their forward keeps for backward, as papers, threads and a chart have it."""
 
 from __future__ import annotations
 
