@@ -284,8 +284,8 @@ def test_other_rules_refuse_and_change_nothing(rule: str):
 @pytest.mark.parametrize(
     ("build", "match"),
     [
-        (lambda p: optim.SGD(p, 0.1, momentum=0.9), "SGD: momentum reach all rows, a sparse gradient a few"),
-        (lambda p: optim.SGD(p, 0.1, weight_decay=0.9), "SGD: weight_decay reach all rows"),
+        (lambda p: optim.SGD(p, 0.1, momentum=0.9), "SGD: momentum=0.9 would move all rows, and a sparse gradient has a few"),
+        (lambda p: optim.SGD(p, 0.1, weight_decay=0.9), "SGD: weight_decay=0.9 would move all rows"),
         (lambda p: optim.Adagrad(p, 0.1, weight_decay=0.9), "weight_decay option is not compatible with sparse gradients"),
         (lambda p: optim.AdamW(p, 0.1), "AdamW does not support sparse gradients, please consider SparseAdam instead"),
     ],

@@ -42,6 +42,10 @@ def adamw_update(
 class Adam(Optimizer):
     """Steps scaled by running means of the gradient and of its square.
 
+    The rule at step t, with ``d = g + weight_decay * p``: ``m = beta1 * m + (1 - beta1) * d``;
+    ``v = beta2 * v + (1 - beta2) * d**2``; ``p = p - lr * m / (1 - beta1**t) / (sqrt(v / (1 - beta2**t)) + eps)``. With
+    ``amsgrad`` the largest v so far takes the place of v.
+
     Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_avg_sq``), 12 with ``amsgrad`` (``max_exp_avg_sq``); half of that
     for half-precision parameters, and with ``state_dtype=float16``. With ``master_weights`` a half-precision parameter takes
     what a float32 one does, and 4 more for its copy.
@@ -55,7 +59,11 @@ class Adam(Optimizer):
             0.999`` a step takes away less than half of the last bit, so ``exp_avg_sq`` never falls, and stays at a quarter of
             the square of a constant gradient. So ``float16`` is the better choice.
 
-    Source: Kingma and Ba, *Adam: a method for stochastic optimization*, 2015.
+    Raises:
+        ValueError: a rate outside of its range.
+
+    Source: Kingma and Ba, *Adam: a method for stochastic optimization*, 2015; ``amsgrad``: Reddi et al., *On the convergence
+    of Adam and beyond*, 2018.
     """
 
     def __init__(
@@ -97,7 +105,14 @@ class Adam(Optimizer):
 class SparseAdam(RowWise, Optimizer):
     """Adam for sparse gradients: rows without a gradient keep their values and their running means.
 
-    Memory: as :class:`Adam`, and in a step a workspace of the gradient's size. A dense gradient is refused in a step.
+    The rule is :class:`Adam`'s for the rows that are there; t counts the parameter's steps.
+
+    Memory: as :class:`Adam`, and in a step a workspace of the gradient's size.
+
+    Raises:
+        ValueError: a rate outside of its range; in a step: a dense gradient.
+
+    Source: as :class:`Adam`.
     """
 
     def __init__(
@@ -131,7 +146,14 @@ class SparseAdam(RowWise, Optimizer):
 
 
 class AdamW(Adam):
-    """Adam whose weight decay shrinks the parameter directly, past the running means. Memory: as :class:`Adam`.
+    """Adam whose weight decay shrinks the parameter directly, past the running means.
+
+    The rule: ``p = (1 - lr * weight_decay) * p``, then :class:`Adam`'s with ``d = g``.
+
+    Memory: as :class:`Adam`.
+
+    Raises:
+        ValueError: a rate outside of its range.
 
     Source: Loshchilov and Hutter, *Decoupled weight decay regularization*, 2019.
     """
@@ -159,7 +181,15 @@ class AdamW(Adam):
 class Adamax(Optimizer):
     """Adam with the largest recent gradient in place of the mean square.
 
+    The rule at step t, with ``d = g + weight_decay * p``: ``m = beta1 * m + (1 - beta1) * d``;
+    ``u = max(beta2 * u, abs(d) + eps)``; ``p = p - lr / (1 - beta1**t) * m / u``.
+
     Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_inf``).
+
+    Raises:
+        ValueError: a rate outside of its range.
+
+    Source: Kingma and Ba, *Adam: a method for stochastic optimization*, 2015, section 7.1.
     """
 
     def __init__(
@@ -190,7 +220,20 @@ class Adamax(Optimizer):
 
 
 class NAdam(Optimizer):
-    """Adam with Nesterov's momentum. Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_avg_sq``)."""
+    """Adam with Nesterov's momentum.
+
+    The rule at step t, with ``d = g + weight_decay * p`` (or decay as in :class:`AdamW`), m and v as in :class:`Adam`, and
+    ``mu(t) = beta1 * (1 - 0.5 * 0.96**(t * momentum_decay))``, whose product so far is M:
+    ``u = mu(t + 1) * m / (1 - M * mu(t + 1)) + (1 - mu(t)) * d / (1 - M)``;
+    ``p = p - lr * u / (sqrt(v / (1 - beta2**t)) + eps)``.
+
+    Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_avg_sq``).
+
+    Raises:
+        ValueError: a rate outside of its range.
+
+    Source: Dozat, *Incorporating Nesterov momentum into Adam*, 2016.
+    """
 
     def __init__(
         self,
@@ -228,7 +271,14 @@ class NAdam(Optimizer):
 class RAdam(Optimizer):
     """Adam whose adaptive scale waits until its variance is bounded.
 
+    The rule at step t, with m and v as in :class:`Adam`, ``N = 2 / (1 - beta2) - 1`` and
+    ``n = N - 2 * t * beta2**t / (1 - beta2**t)``: while ``n <= 5``, ``p = p - lr * m / (1 - beta1**t)``; then Adam's step times
+    ``sqrt((n - 4) * (n - 2) * N / ((N - 4) * (N - 2) * n))``.
+
     Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_avg_sq``).
+
+    Raises:
+        ValueError: a rate outside of its range.
 
     Source: Liu et al., *On the variance of the adaptive learning rate and beyond*, 2020.
     """

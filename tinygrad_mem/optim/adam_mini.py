@@ -73,6 +73,8 @@ class AdamMini(Optimizer):
 
     def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         t, lr = tick(state), float(group["lr"])
+        if not p.size:
+            return
         beta1, beta2 = group["betas"]
         shape = _in_blocks(p.shape, group["blocks"])
         p, g, m = (a.reshape(shape) for a in (p, g, state["exp_avg"].array))  # views

@@ -15,7 +15,18 @@ __all__ = ("Adadelta", "Adagrad", "RMSprop")
 class RMSprop(Optimizer):
     """Divides the gradient by the root of the running mean of its square.
 
-    Memory: 4 bytes a float32 parameter (``square_avg``), 4 more with momentum, 4 more when centered.
+    The rule, with ``d = g + weight_decay * p``: ``v = alpha * v + (1 - alpha) * d**2``; centered: ``a`` likewise of d, and
+    ``v - a**2`` in place of v; ``u = d / (sqrt(v) + eps)``; ``p = p - lr * u``, or with momentum ``b = momentum * b + u`` and
+    ``p = p - lr * b``.
+
+    Memory: 4 bytes a float32 parameter (``square_avg``), 4 more with momentum (``momentum_buffer``), 4 more when centered
+    (``grad_avg``).
+
+    Raises:
+        ValueError: a rate outside of its range.
+
+    Source: Tieleman and Hinton, *Lecture 6.5: rmsprop*, 2012; centered: Graves, *Generating sequences with recurrent neural
+    networks*, 2013.
     """
 
     def __init__(
@@ -57,7 +68,13 @@ class RMSprop(Optimizer):
 class Adagrad(RowWise, Optimizer):
     """Divides the gradient by the root of the sum of all its squares so far.
 
+    The rule at step t, with ``d = g + weight_decay * p``: ``s = s + d**2``;
+    ``p = p - lr / (1 + (t - 1) * lr_decay) * d / (sqrt(s) + eps)``. A sparse gradient moves its rows alone.
+
     Memory: 4 bytes a float32 parameter (``sum``), made at the first step.
+
+    Raises:
+        ValueError: a rate outside of its range; in a step: a sparse gradient and weight decay.
 
     Source: Duchi et al., *Adaptive subgradient methods*, 2011.
     """
@@ -103,7 +120,13 @@ class Adagrad(RowWise, Optimizer):
 class Adadelta(Optimizer):
     """Scales each gradient by the running root mean square of past steps over that of past gradients.
 
+    The rule, with ``d = g + weight_decay * p``: ``v = rho * v + (1 - rho) * d**2``; ``u = sqrt(a + eps) / sqrt(v + eps) * d``;
+    ``a = rho * a + (1 - rho) * u**2``; ``p = p - lr * u``.
+
     Memory: 8 bytes a float32 parameter (``square_avg``, ``acc_delta``).
+
+    Raises:
+        ValueError: a rate outside of its range.
 
     Source: Zeiler, *ADADELTA: an adaptive learning rate method*, 2012.
     """

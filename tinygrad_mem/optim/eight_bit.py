@@ -172,10 +172,17 @@ class SGD8bit(InBytes, SGD):
 
     Raises:
         ValueError: an option outside of its range, or no momentum.
+
+    Source: as :class:`Adam8bit`.
     """
 
     half_state = False
     moments = ("momentum_buffer",)
+
+    def refuse_rows(self, group: dict[str, Any]) -> str:
+        return (
+            "SGD8bit does not support sparse gradients: its momentum reaches all rows. Use SparseAdam, or SGD without momentum"
+        )
 
     def __init__(
         self,

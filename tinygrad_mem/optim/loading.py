@@ -64,6 +64,11 @@ def _other(what: str, kind: str, found: Any) -> ArgumentTypeError:
     return ArgumentTypeError(f"{what}: expected {kind}, found {found!r:.60} of type {type(found).__name__}")
 
 
+def is_ours(rule: object) -> bool:
+    """False for optimizers of others, which may have options and state of any kind."""
+    return type(rule).__module__.startswith(f"{__package__}.")
+
+
 def of_optimizer(rule: str, state_dict: Any, groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
     """Check the state dict of an optimizer against its groups, and against the types of its options in ``defaults``.
 
@@ -89,8 +94,14 @@ def of_optimizer(rule: str, state_dict: Any, groups: list[dict[str, Any]], defau
                 "loaded state dict contains a parameter group that doesn't match the size of optimizer's group: "
                 f"{where} has {len(group['params'])} parameters here, {len(numbers)} in the dict"
             )
-        for key in new.keys() & defaults.keys():
-            like(f"{where}[{key!r}]", new[key], defaults[key])
+        for key in defaults:
+            if key in new:
+                like(f"{where}[{key!r}]", new[key], defaults[key])
+            elif isinstance(defaults[key], (float, int, tuple)) and not isinstance(defaults[key], bool):
+                raise ArgumentError(
+                    f"{rule}: {where} of the dict has no {key!r}, so it is of another optimizer; load what a state_dict() of "
+                    f"{rule} returned"
+                )
     mapping("state", state_dict["state"])
     for number, values in state_dict["state"].items():
         mapping(f"state[{number!r}]", values)

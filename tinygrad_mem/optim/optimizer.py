@@ -372,8 +372,8 @@ class Optimizer:
             ValueError: the groups or the shapes of the state do not match, or a key is missing; nothing was changed.
             TypeError: something has another type than in a dict of :meth:`state_dict`; nothing was changed.
         """
-        known = type(self).__module__.startswith(f"{__package__}.")  # classes of others may have options of any kind
-        loading.of_optimizer(type(self).__name__, state_dict, self.param_groups, self.defaults if known else {})
+        defaults = self.defaults if loading.is_ours(self) else {}
+        loading.of_optimizer(type(self).__name__, state_dict, self.param_groups, defaults)
         saved = [dict(group) for group in state_dict["param_groups"]]
         numbers = chain.from_iterable(group["params"] for group in saved)
         mine = dict(zip(numbers, chain.from_iterable(group["params"] for group in self.param_groups), strict=True))
@@ -403,7 +403,7 @@ class Optimizer:
 
     def _loaded(self, values: dict[str, Any], p: Tensor, group: dict[str, Any], roots: bool) -> dict[str, Any]:
         """The state of ``p`` from a state dict: see :func:`states.loaded`."""
-        return states.all_loaded(values, p, self._kept(group, p), roots)
+        return states.all_loaded(values, p, self._kept(group, p), roots, loading.is_ours(self))
 
     def __getstate__(self) -> dict[str, Any]:
         hooks = ("_before", "_after", "_in_backward")  # not pickled, as in PyTorch

@@ -15,6 +15,9 @@ __all__ = ("SGD",)
 class SGD(RowWise, Optimizer):
     """Gradient descent, with momentum and Nesterov's variant.
 
+    The rule, with ``d = g + weight_decay * p``: ``p = p - lr * d``; with momentum ``b = momentum * b + (1 - dampening) * d``,
+    at first ``b = d``, and ``p = p - lr * b``; Nesterov: ``p = p - lr * (d + momentum * b)``. A sparse gradient moves its rows.
+
     Memory: nothing without momentum, else 4 bytes a float32 parameter (``momentum_buffer``), 2 a half-precision one without
     ``master_weights``.
 
@@ -23,7 +26,8 @@ class SGD(RowWise, Optimizer):
             halves it. It is computed in float32, rounded to nearest.
 
     Raises:
-        ValueError: a negative rate, or Nesterov without momentum or with dampening.
+        ValueError: a negative rate, or Nesterov without momentum or with dampening; in a step: a sparse gradient, and momentum
+            or weight decay.
 
     Source: Sutskever et al., *On the importance of initialization and momentum in deep learning*, 2013.
     """
@@ -53,9 +57,9 @@ class SGD(RowWise, Optimizer):
         return ("momentum_buffer",) if group["momentum"] else ()
 
     def refuse_rows(self, group: dict[str, Any]) -> str:
-        wrong = [name for name in ("momentum", "weight_decay") if group[name]]
+        wrong = " and ".join(f"{name}={group[name]}" for name in ("momentum", "weight_decay") if group[name])
         return (
-            f"SGD: {' and '.join(wrong)} reach all rows, a sparse gradient a few: set to 0, or use SparseAdam" if wrong else ""
+            f"SGD: {wrong} would move all rows, and a sparse gradient has a few: set to 0, or use SparseAdam" if wrong else ""
         )
 
     def update_rows(self, device: Device, group: dict[str, Any], p: Any, first: Any, g: Any, state: dict[str, Any]) -> None:

@@ -16,6 +16,8 @@ from ..errors import ArgumentError, ArgumentTypeError, DTypeError, NotOfferedErr
 from ..functional.refusal import hint_for
 from .loading import like
 
+_NUMBERS = ("step", "mu_product", "seed")  # of a parameter's state, beside arrays
+
 MASTER = "master_weight"
 """The key of a parameter's float32 copy in its state."""
 
@@ -98,8 +100,22 @@ def saved(values: dict[str, Any], squares: tuple[str, ...]) -> dict[str, Any]:
     return values | {name: values[name].float().square_() for name in roots}
 
 
-def all_loaded(values: dict[str, Any], p: Tensor, kept: dict[str, StateArray], roots: bool) -> dict[str, Any]:
-    """The state of ``p`` from a state dict: see :func:`loaded`."""
+def all_loaded(values: dict[str, Any], p: Tensor, kept: dict[str, StateArray], roots: bool, known: bool) -> dict[str, Any]:
+    """The state of ``p`` from a state dict: see :func:`loaded`.
+
+    Args:
+        known: whether ``kept`` has all that the rule keeps, so that arrays of other names are another rule's.
+
+    Raises:
+        ArgumentError: its arrays are not those of ``kept``: the missing ones would be new, among old ones.
+    """
+    found = [name for name, value in values.items() if hasattr(value, "shape") and name not in _NUMBERS]
+    needed = [name for name in kept if name != MASTER]
+    if known and found and not set(needed) <= set(found) <= set(kept) | {MASTER}:
+        raise ArgumentError(
+            f"loaded state dict: a parameter of shape {list(p.shape)} has {', '.join(found)}, and here it needs "
+            f"{', '.join(needed) or 'nothing'}: the dict is of another optimizer, or of other options"
+        )
     return {name: loaded(name, value, p, kept.get(name), roots) for name, value in values.items()}
 
 
@@ -113,7 +129,7 @@ def loaded(name: str, value: Any, p: Tensor, kept: StateArray | None, roots: boo
         ArgumentError: the array has another shape than the state array.
         ArgumentTypeError: it should be an array, or a number, and is not.
     """
-    if name in ("step", "mu_product", "seed"):
+    if name in _NUMBERS:
         like(f"state[...][{name!r}]", value, 0.0)
         return float(value) if hasattr(value, "shape") else value
     if not hasattr(value, "shape"):
