@@ -42,6 +42,15 @@ def kept_in_four_bits() -> int:
     return sum(2 * round_up(n * m // 2) for n, m in MATRICES) + sum(scales) + _MOMENTS
 
 
+def kept_by_muon(matrices: list[tuple[int, int]]) -> int:
+    """Bytes in a step: matrices, gradients, momentum; Adam's moments of biases; the first matrix's workspace; a batch."""
+    weights = sum(round_up(FLOAT * n * m) for n, m in matrices)
+    biases = sum(round_up(FLOAT * n) for n, _ in matrices)
+    n, m = matrices[0]
+    work = FLOAT * (n * m + n * max(n, min(m, 1024)) + n * n + 1)
+    return 3 * weights + 4 * biases + round_up(work) + 64 * 784 * FLOAT + 2 * 512  # of the batch also targets; the loss
+
+
 def maps(batch: int = 16, side: int = 64, divide: int = 4) -> list[int]:
     """Bytes of the result of each convolution of the slim VGG16."""
     return [batch * width // divide * (side >> i) ** 2 * FLOAT for i, stage in enumerate(CONVOLUTIONS[16]) for width in stage]
@@ -63,6 +72,7 @@ _MOMENTS = 2 * sum(round_up(FLOAT * size) for size in VECTORS)  # Adam's, of the
 GALORE = sum(FLOAT * 16 * (n + 2 * m) for n, m in MATRICES[:2]) + 2 * FLOAT * 10 * 512 + _MOMENTS
 GALORE += 2 * FLOAT * 16 * 784 + FLOAT * (512 * 512 + 512 + 512 * 784)  # the workspace of the first layer's step, with its SVD
 APOLLO = sum(2 * round_up(FLOAT * m) + 512 for _, m in MATRICES) + _MOMENTS
+GELUS = 1024 * 512 * FLOAT  # the inside of an MLP: of each token before and after GELU
 THIN = 8 * (784 + 512 + 512 + 512) * FLOAT  # LoRA's matrices beside the first two layers
 SCALES = 784 * 512 // 64  # of the first layer in 4 bits; at the peak it exists in both forms, and its scales in three
 BOTH_FORMS = sum(map(round_up, (784 * 512 // 2, SCALES, 4 * SCALES, 4 * SCALES, 4 * -(-SCALES // 256), 4)))
@@ -88,6 +98,10 @@ def change(name: str, low: float, high: float) -> Side:
 
 def exactly(name: str, size: int) -> Side:
     return change(name, size, size)
+
+
+def exactly_after(name: str, size: int) -> Side:
+    return after(name, size, size)
 
 
 def ratio(name: str, low: float, high: float) -> Side:
@@ -174,6 +188,11 @@ FORMULAS: dict[tuple[str, str], list[Side]] = {
     ("lion", ""): [exactly("peak", -sum(P)), exactly("saved", 0)],
     ("adam_mini", ""): [exactly("peak", -sum(P) + ROWS), exactly("saved", 0)],
     ("galore", ""): [change("peak", GALORE - 2 * sum(P) - 2 * 64 * 512 * FLOAT, GALORE - 2 * sum(P)), exactly("saved", 0)],
+    ("muon", "two matrices are most of the network"): [exactly_after("peak", kept_by_muon(MATRICES)), exactly("saved", 0)],
+    ("muon", "of many matrices"): [
+        exactly_after("peak", kept_by_muon([(256, 784), *[(256, 256)] * 12])),
+        exactly("saved", 0),
+    ],
     ("apollo_mini", ""): [exactly("peak", APOLLO - 2 * sum(P)), exactly("saved", 0)],
     ("adalomo", ""): [change("peak", -3 * sum(P) + max(P), -3 * sum(P) + max(P) + 32768), exactly("saved", 0)],
     ("lora", ""): [change("peak", -3 * sum(P) + 4 * THIN, -2.7 * sum(P)), exactly("saved", 2 * 64 * 8 * FLOAT)],
@@ -196,6 +215,7 @@ FORMULAS: dict[tuple[str, str], list[Side]] = {
         change("saved", -0.8 * LOGITS, -0.79 * LOGITS),
         change("peak", -1.6 * LOGITS, -1.59 * LOGITS),
     ],
+    ("tiled", ""): [exactly("saved", -4 * GELUS), change("peak", -4 * GELUS, -4 * GELUS + 1024 * 64 * FLOAT)],
     ("chunking", ""): [
         change("transient", -2 * LOGITS, -1.75 * LOGITS),
         change("saved", -LOGITS, -0.98 * LOGITS),

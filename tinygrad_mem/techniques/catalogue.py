@@ -116,7 +116,7 @@ _ROWS = (
         "close",
         "rounding of sums",
         ("15_long_sequences", "22_one_card"),
-        ("chunking",),
+        ("chunking", "tiled"),
         pytorch="nn.functional.linear_cross_entropy",
     ),
     Technique(
@@ -237,7 +237,7 @@ _ROWS = (
         "approximate",
         "other update rules, see the docstrings",
         (),
-        ("four_bit", "lion", "adam_mini", "galore", "apollo_mini", "adalomo"),
+        ("four_bit", "lion", "adam_mini", "muon", "galore", "apollo_mini", "adalomo"),
         pytorch="optim.Muon",
         tests="optim/test_light.py",
     ),

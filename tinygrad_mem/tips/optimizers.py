@@ -19,6 +19,7 @@ def _mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
 
 
+MUON = partial(tm.optim.Muon, lr=2e-3, adjust_lr_fn="match_rms_adamw", adamw=True)
 MLP = Scene(Named(_mlp, (784,), 10), 64)
 
 
@@ -64,6 +65,22 @@ def galore(scene: Scene) -> Training:
 
 def apollo_mini(scene: Scene) -> Training:
     return classify(scene, optimizer=partial(tm.optim.APOLLOMini, lr=1e-3))
+
+
+def muon(scene: Scene) -> Training:
+    return classify(scene, optimizer=MUON)
+
+
+def _deep() -> nn.Module:
+    return nn.Sequential(nn.Linear(784, 256), *[m for _ in range(12) for m in (nn.ReLU(), nn.Linear(256, 256))])
+
+
+def adam_of_many_matrices(scene: Scene) -> Training:
+    return classify(scene, _deep(), optimizer=partial(tm.optim.Adam, lr=1e-3))
+
+
+def muon_of_many_matrices(scene: Scene) -> Training:
+    return classify(scene, _deep(), optimizer=MUON)
 
 
 def adapters(scene: Scene) -> Training:
@@ -152,6 +169,15 @@ TIPS = (
     ),
     _instead_of_adam("apollo_mini", "Use APOLLO-mini instead of Adam.", apollo_mini, partial(tm.optim.APOLLOMini, lr=2e-3)),
     _instead_of_adam("adalomo", "Use AdaLomo, which steps in backward.", adalomo, partial(tm.optim.AdaLomo, lr=0.02)),
+    Tip(
+        "muon",
+        "Use Muon instead of Adam: one moment of each matrix.",
+        (
+            Case(adam, muon, "two matrices are most of the network", learners=(learner(ADAM), learner(MUON))),
+            Case(adam_of_many_matrices, muon_of_many_matrices, "of many matrices", learners=(learner(ADAM), learner(MUON))),
+        ),
+        MLP,
+    ),
     Tip("lora", "Train LoRA's thin matrices instead of the weights.", (Case(adam, adapters),), MLP, free=True),
     Tip("quantized", "With LoRA, keep the frozen weights in 4 bits.", (Case(adapters, quantized_adapters),), MLP, free=True),
     Tip("paged", "Keep the optimizer's state in host memory.", (Case(adam, paged_adam),), MLP, free=True),

@@ -14,7 +14,7 @@ from ..data import PadCollate
 from ..models.lstm import LSTMLanguageModel
 from ..models.names import Named
 from ..nn import functional as F
-from ..techniques import select_labelled
+from ..techniques import select_labelled, tiled
 from .tip import Case, Scene, Tip, Training, classify, momentum
 
 CHARACTERS = Scene(Named(lambda: LSTMLanguageModel(), (64,), 128, tokens=128), 16)
@@ -194,6 +194,32 @@ def scores_in_tiles(scene: Scene) -> Training:
     return _attending(scene, in_tiles=True)
 
 
+# --- the MLP of each token
+
+
+class Residual(nn.Module):
+    """An MLP of each token, added to its input: for all tokens at once, or for some at a time."""
+
+    def __init__(self, tokens: int | None) -> None:
+        super().__init__()
+        self.mlp, self.tokens = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 64)), tokens
+
+    def forward(self, x: Any) -> Any:
+        return x + tiled(self.mlp, x, self.tokens)
+
+
+def _tiled(scene: Scene, tokens: int | None) -> Training:
+    return classify(scene, nn.Sequential(nn.Embedding(128, 64), Residual(tokens), Residual(tokens), nn.Linear(64, 128)))
+
+
+def mlp_at_once(scene: Scene) -> Training:
+    return _tiled(scene, None)
+
+
+def mlp_in_tiles(scene: Scene) -> Training:
+    return _tiled(scene, 128)
+
+
 TIPS = (
     Tip(
         "dynamic_padding",
@@ -210,5 +236,11 @@ TIPS = (
         "Memory-efficient attention: never keep the scores.",
         (Case(scores_kept, scores_in_tiles),),
         Scene(Named(lambda: nn.Identity(), (256,), 128, tokens=128), 4),
+    ),
+    Tip(
+        "tiled",
+        "Compute an MLP for some tokens at a time.",
+        (Case(mlp_at_once, mlp_in_tiles),),
+        Scene(Named(lambda: nn.Identity(), (1024,), 128, tokens=128), 1),
     ),
 )  # fmt: skip
