@@ -486,6 +486,19 @@ def test_with_max_norm_a_plain_backward_is_refused():
         plain.backward(model(tm.ones(1, 3)).sum())
 
 
+def test_a_gradient_that_two_passes_would_double_is_refused():
+    model, optimizer = made()
+    before, x = weights(model), tm.ones(1, 3, requires_grad=True)
+    with optimizer_in_backward(optimizer, max_norm=1.0) as handle:
+        with pytest.raises(
+            GraphError, match=r"a tensor of shape \[1, 3\] under this loss wants a gradient, and this optimizer"
+        ):
+            handle.backward(model(x).sum())
+        assert weights(model) == before
+        assert x.grad is None
+        handle.backward(model(x.detach()).sum())
+
+
 def test_norms_that_cannot_be_asked_for():
     model, optimizer = made()
     values: Any = (0, -1.0, float("nan"), "1")

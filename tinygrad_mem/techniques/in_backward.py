@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import scope
 from ..autograd.gradients import SparseTensor, copy, parts
+from ..autograd.graph import leaves
 from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic
 from ..errors import ArgumentError, GraphError, NotOfferedError
@@ -101,7 +102,8 @@ class optimizer_in_backward:
             the step was skipped.
 
         Raises:
-            GraphError: neither was given, so that ``loss.backward()`` does it; or this was removed.
+            GraphError: neither was given, so that ``loss.backward()`` does it; or this was removed; or the loss depends on a
+                tensor that wants a gradient and is not the optimizer's.
             RuntimeError: the scaler's ``update()`` was not called since the last step.
         """
         steps, optimizer, scaler, window, scale = self._steps, self._optimizer, self._scaler, None, 1.0
@@ -109,6 +111,13 @@ class optimizer_in_backward:
             raise GraphError(
                 "optimizer_in_backward.backward: it is for max_norm and scaler, until remove(); call loss.backward() instead"
             )
+        for leaf in leaves(loss):
+            if leaf._stepped_in_backward is not steps:
+                raise GraphError(
+                    f"optimizer_in_backward.backward: a tensor of shape {list(leaf.shape)} under this loss wants a gradient, "
+                    "and this optimizer does not update it: going back twice would add to its gradient twice. Call "
+                    "requires_grad_(False) or detach() on it, or give it to the optimizer"
+                )
         if scaler is not None and scaler.is_enabled():
             window, loss, scale = scaler._fresh_window(optimizer), scaler._scaled(loss), scaler.get_scale()
         total = steps.measured(loss)

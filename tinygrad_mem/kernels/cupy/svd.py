@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.linalg import _umath_linalg as _lapack
+from numpy.linalg import _umath_linalg as _lapack  # as in kernels/numpy/svd.py, which says why
 
 
 def left_vectors_workspace(shape, dtype):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.linalg import _umath_linalg as _lapack  # np.linalg.svd takes memory, and float64 of float32
+from numpy.linalg import _umath_linalg as _lapack
 
 from ..formula import formula
+
+# It is private. The public np.linalg.svd has no ``out``: it allocates its results beside the pool, where they are not counted,
+# and computes float32 in float64, which takes twice as much of LAPACK's memory.
 
 
 def left_vectors_workspace(shape, dtype):
