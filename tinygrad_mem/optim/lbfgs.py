@@ -108,7 +108,10 @@ class LBFGS(Optimizer):
                 "LBFGS.step: expected a closure that computes the loss and its gradients and returns the loss, found "
                 f"{closure!r:.60}"
             )
-        refuse_shards("LBFGS", self.param_groups[0]["params"])
+        params = self.param_groups[0]["params"]
+        if not sum(p.numel() for p in params):
+            raise ArgumentError(f"LBFGS.step: its {len(params)} parameters have no elements: give it some to move")
+        refuse_shards("LBFGS", params)
         self._opt_called = True
         step = _Step(self, closure)
         if step.assumes:

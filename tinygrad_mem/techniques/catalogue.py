@@ -59,7 +59,7 @@ _ROWS = (
         "optimizer in backward",
         ("techniques.optimizer_in_backward",),
         "one gradient at a time instead of all",
-        "a call of the optimizer for each parameter",
+        "a call of the optimizer for each parameter; to clip by the norm of all gradients, a second backward",
         "identical",
         "bit for bit",
         ("11_optimizers",),
