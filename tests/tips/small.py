@@ -52,6 +52,7 @@ SIZES = {  # of a sample, where the tip brings its network along
     "downsample": (3, 8, 8),
     "no_long_skips": (3, 16, 16),
     "attention": (40,),
+    "tiled": (300,),
 }
 
 

@@ -71,16 +71,18 @@ def muon(scene: Scene) -> Training:
     return classify(scene, optimizer=MUON)
 
 
-def _deep() -> nn.Module:
-    return nn.Sequential(nn.Linear(784, 256), *[m for _ in range(12) for m in (nn.ReLU(), nn.Linear(256, 256))])
+def _deep(scene: Scene) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(scene.network.sample[0], 256), *[m for _ in range(12) for m in (nn.ReLU(), nn.Linear(256, 256))]
+    )
 
 
 def adam_of_many_matrices(scene: Scene) -> Training:
-    return classify(scene, _deep(), optimizer=partial(tm.optim.Adam, lr=1e-3))
+    return classify(scene, _deep(scene), optimizer=partial(tm.optim.Adam, lr=1e-3))
 
 
 def muon_of_many_matrices(scene: Scene) -> Training:
-    return classify(scene, _deep(), optimizer=MUON)
+    return classify(scene, _deep(scene), optimizer=MUON)
 
 
 def adapters(scene: Scene) -> Training:
