@@ -197,7 +197,7 @@ def scores_in_tiles(scene: Scene) -> Training:
 # --- the MLP of each token
 
 
-class Residual(nn.Module):
+class TokenMLP(nn.Module):
     """An MLP of each token, added to its input: for all tokens at once, or for some at a time."""
 
     def __init__(self, tokens: int | None) -> None:
@@ -209,7 +209,7 @@ class Residual(nn.Module):
 
 
 def _tiled(scene: Scene, tokens: int | None) -> Training:
-    return classify(scene, nn.Sequential(nn.Embedding(128, 64), Residual(tokens), Residual(tokens), nn.Linear(64, 128)))
+    return classify(scene, nn.Sequential(nn.Embedding(128, 64), TokenMLP(tokens), TokenMLP(tokens), nn.Linear(64, 128)))
 
 
 def mlp_at_once(scene: Scene) -> Training:
