@@ -97,6 +97,8 @@ def where_not(row: list[float | None], base: list[float | None], threads: list[i
 def main(only: str, seconds: float) -> None:
     """Print the table."""
     threads = [count for count in (1, 2, 4, 8) if count <= (os.cpu_count() or 1)]
+    steps = len(threads) * sum(len(list(grown(workload))) for workload in chosen(only))
+    print(f"{steps} steps to measure: up to {steps * (seconds + 1) / 60:.0f} minutes", file=sys.stderr, flush=True)
     results = [child(only, seconds, count) for count in threads]
     table = Table(title="ours / PyTorch's time of a training step, as networks grow")
     table.add_column("network")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tests.benchmarks.turns import duration, interleaved
+from tests.benchmarks.turns import chosen, duration, interleaved
 
 SIDES = {"cpu": 1024, "cuda": 8192}  # of the matrices
 
@@ -51,13 +51,11 @@ def rows(device: str, half: str, seconds: float, only: str) -> list[tuple[str, s
     import torch
 
     import tinygrad_mem as tm
-    from tests.networks import MORE, WORKLOADS
 
     waits = (tm.device(device).synchronize, torch.cuda.synchronize if device == "cuda" else lambda: None)
     both = tuple(zip((tm, torch), waits, strict=True))
     found = []
-    chosen = [each for each in [*WORKLOADS, *(each for each in MORE if each.network == "GPT")] if only in each.name.lower()]
-    for workload in chosen:
+    for workload in chosen(only):
         single = interleaved(*(step_of(engine, workload, device, None, wait) for engine, wait in both), seconds / 2)
         mixed = interleaved(*(step_of(engine, workload, device, half, wait) for engine, wait in both), seconds / 2)
         found.append((workload.name, *map(duration, (single[0], mixed[0], single[1], mixed[1])), *_ratios(single, mixed)))
@@ -100,7 +98,7 @@ def main() -> None:
     )
     for title in titles:
         table.add_column(title, justify="right")
-    for row in rows(options.device, half, options.seconds, options.only.lower()):
+    for row in rows(options.device, half, options.seconds, options.only):
         table.add_row(*row)
     Console().print(table)
 

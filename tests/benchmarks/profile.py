@@ -12,7 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,13 +28,14 @@ import tinygrad_mem as tm
 from tests.benchmarks.costs import NOTHING, Cost, Limits, cost_of
 from tests.benchmarks.kinds import BOTH_GRADIENTS, INPUTS, OUTSIDE, WEIGHTS, kind_of, kind_of_theirs
 from tests.benchmarks.turns import chosen, turn
-from tests.networks import Workload
+from tests.networks import SEVEN, Workload
 from tinygrad_mem.cli import choices
 from tinygrad_mem.kernels.numpy.fast import threads
 
 SIDE = 1024  # of the matrices of the product that is the limit
 COPIED = 1 << 24  # numbers of the copy that is the limit: 64 MiB
 STEP = "the step"
+WITH_DROPOUT = replace(SEVEN[-1], name="transformer with dropout", arguments=SEVEN[-1].arguments | {"dropout": 0.1})
 
 
 @dataclass
@@ -261,12 +262,12 @@ def show(profile: Profile, console: Console) -> None:
     )
 
 
-NOTES = """
-Of the limit: the time that the machine needs at least for the bytes or the multiplications, whichever is more. What is still
-in a cache may go beyond it, and so may convolutions with fewer multiplications than the plain sum has.
-Beside: in another thread, while this one works; what it waits for in the end is a row.
-PyTorch's op for both gradients of a convolution is divided as they take alone. Its LSTM is one op, with its products.
-"""
+NOTES = (
+    "Of the limit: the time that the machine needs at least for the bytes or the multiplications, whichever is more. Arrays "
+    "that are still in a cache may go beyond it, and so may convolutions with fewer multiplications than the plain sum has.",
+    "Beside: in another thread, while this one works; the wait for it in the end is a row.",
+    "PyTorch's op for both gradients of a convolution is divided as they take alone; its LSTM is one op, with its products.",
+)
 KINDS_SHOWN = ("kind of work", "ours", "PyTorch", "lost", "of the limit")
 KERNELS_SHOWN = ("kernel", "calls", "ms", "beside", "MB", "of a\ncopy", "of a\nproduct")
 
@@ -312,11 +313,11 @@ def _ms(seconds: float) -> str:
 
 
 def main(only: str, seconds: float) -> None:
-    """Print the profiles of the networks whose names contain ``only``."""
+    """Print the profiles of the networks whose names contain ``only``, and of a transformer with dropout."""
     torch.set_num_threads(os.cpu_count() or 1)
     console = Console()
-    for workload in chosen(only):
+    for workload in chosen(only, [WITH_DROPOUT]):
         with Console(stderr=True).status(f"{workload.name}: steps of both engines in turns"):
             found = profile_of(workload, seconds)
         show(found, console)
-    console.print(machine(), NOTES, highlight=False)
+    console.print(machine(), *NOTES, sep="\n", highlight=False)

@@ -25,11 +25,11 @@ CHECKS = {"check_rows", "check_target"}  # of values, in the passage; no kind of
 
 def small(name: str) -> Any:
     """A network with a batch of 2."""
-    found = next(each for each in SEVEN if each.name == name)
+    found = next(each for each in turns.chosen("", [profile.WITH_DROPOUT]) if each.name == name)
     return replace(found, shape=(2, *found.shape[1:]))
 
 
-@pytest.mark.parametrize("name", some(NAMES, ["LeNet", "LSTM of characters, 64 steps"]))
+@pytest.mark.parametrize("name", some([*NAMES, profile.WITH_DROPOUT.name], ["LeNet", "LSTM of characters, 64 steps"]))
 def test_rows_of_a_profile_add_up_to_the_steps(name: str):
     found = profile.profile_of(small(name), 0.0)
     rows = found.rows()
@@ -54,7 +54,7 @@ def test_the_steps_of_pytorch_add_up():
         assert found[kinds.BOTH_GRADIENTS] > 0
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, profile.WITH_DROPOUT.name])
 def test_each_kernel_of_the_networks_has_a_kind(name: str):
     used: set[str] = set()
     device, workload = tm.device("meta"), small(name)
@@ -62,6 +62,7 @@ def test_each_kernel_of_the_networks_has_a_kind(name: str):
     with profile.watching(device, lambda name, kernel, args, kwargs: used.add(name)):
         step()
     assert len(used) > 8
+    assert ("dropout" in used) == (name in ("VGG16 224x224", profile.WITH_DROPOUT.name))
     assert {kernel for kernel in used if kinds.kind_of(kernel) == kinds.OTHER} <= CHECKS
     assert type(device.kernels).__name__ == "NullKernels", "they are watched no longer"
 

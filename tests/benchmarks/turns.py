@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -15,15 +15,16 @@ BUSY = 0.5  # programs that run or wait, for each core
 TURN = 0.06  # seconds of steps, at least, that do not count, and again that do
 
 
-def chosen(only: str) -> list[Workload]:
-    """Those of the seven networks whose names hold ``only``; at least one.
+def chosen(only: str, more: Sequence[Workload] = ()) -> list[Workload]:
+    """Those of the seven networks, and of ``more``, whose names hold ``only``; at least one.
 
     Raises:
         SystemExit: none does.
     """
-    found = [each for each in SEVEN if only.lower() in each.name.lower()]
+    known = [*SEVEN, *more]
+    found = [each for each in known if only.lower() in each.name.lower()]
     if not found:
-        raise SystemExit(f"no network's name contains {only!r}; there are: {', '.join(each.name for each in SEVEN)}")
+        raise SystemExit(f"no network's name contains {only!r}; there are: {', '.join(each.name for each in known)}")
     return found
 
 
