@@ -141,7 +141,7 @@ KINDS = ("forward", "input", "weight")
 
 WINOGRAD = [
     (2, 16, 16, 12, 12, 1), (1, 8, 24, 7, 5, 0), (3, 8, 8, 4, 4, 1), (2, 33, 17, 13, 30, 2), (40, 16, 8, 9, 9, 1),
-    (1, 128, 96, 16, 16, 1), (9, 160, 130, 6, 7, 1),
+    (1, 128, 96, 16, 16, 1), (64, 32, 32, 16, 16, 1), (9, 160, 130, 6, 7, 1),
 ]  # fmt: skip
 
 
@@ -166,6 +166,14 @@ def test_winograd(n: int, c: int, o: int, h: int, w: int, p: int, lanes: int, mo
         assert np.abs(found - wanted.numpy()).max() <= 1e-5 * np.abs(wanted.numpy()).max()
     conv_winograd.backward_weight(geo, gy, x, work["weight"], again)
     np.testing.assert_array_equal(gw, again)
+
+
+@pytest.mark.parametrize(("n", "channels", "chosen"), [(32, 32, True), (31, 32, False), (64, 31, False), (31, 48, True)])
+def test_winograd_takes_fewer_channels_of_large_maps(n: int, channels: int, chosen: bool):
+    """From 8,192 pixels in all images on."""
+    x, w, ones = (n, channels, 16, 16), (channels, channels, 3, 3), (1, 1)
+    ways = {kernels._way(kind, x, w, x, ones, ones, ones, 1, np.dtype(np.float32))[0] for kind in KINDS}
+    assert (ways == {conv_winograd}) if chosen else (conv_winograd not in ways)
 
 
 @pytest.mark.parametrize("lanes", [1, 3, 8])
