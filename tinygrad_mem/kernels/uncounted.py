@@ -10,7 +10,7 @@ from __future__ import annotations
 KNOWN: dict[str, str] = {
     "kernels.numpy scratch": "2 MiB a thread, once: tiles for elementwise kernels (fast/threads.py)",
     "kernels.numpy casts": "160 KiB a thread, once: a block of float16 on its way to float32 or back (fast/halves.py)",
-    "kernels.numpy generators": "1 KiB a thread, once: the state of Philox (fast/philox.py)",
+    "kernels.numpy generators": "2 KiB a thread, once: the state of Philox (fast/philox.py)",
     "NumPy ufunc buffers": "256 elements an operand while a ufunc casts, broadcasts short lines or reads unaligned data "
     "(scope.BUFFER)",
     "tables of interpolate": "12 bytes (16 in float64) for each tap of each axis, forward and back, of the last 64 sizes: "
