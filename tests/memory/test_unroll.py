@@ -102,7 +102,8 @@ def test_where_kinds_of_layers_take_turns(fields: dict, depth: tuple[int, int], 
 
 def made(layers: int, network: Callable[[int], nn.Module]) -> memory.Track:
     def step() -> None:
-        network(layers)(tm.zeros(4, 8)).sum().backward()
+        model = network(layers)  # it outlives the graph: Python lets go of long chains of objects in an order of its own
+        model(tm.zeros(4, 8)).sum().backward()
 
     return memory.predict(step)
 
