@@ -16,6 +16,10 @@ for more: workspaces, temporaries, staging buffers. This is the table of them, o
 the other rows are derived from sources only. What only a GPU or a closed library knows is told as a bound, with its reason.
 Nothing here ran on a GPU.
 
+Ops that are not here are views, elementwise, or among those that write their results alone (`kernels/unread.py`); PyTorch's C++
+makes some of others, which are seen one by one (`OF_OTHERS` in `program/composite.py`). Any other op is named in
+`Prediction.unknown`, with a copy of each argument and of each result as its bound.
+
 The sources are those of PyTorch 2.6.0, the headers that come with PyTorch 2.13 and CUB 3.0.1; a row says where versions differ.
 `python -m tests.pytorch.kernels_page` writes this page.
 

@@ -39,6 +39,13 @@ _ONE_SEQUENCE = (
 )
 
 
+def _overridden(tensors: Any) -> bool:
+    """True if a tensor is of a type with functions of its own. PyTorch asks so before it takes one op for a whole layer: the
+    modes of a prediction are no reason against it."""
+    plain = torch._C._disabled_torch_function_impl, torch.Tensor.__torch_function__  # type: ignore[attr-defined]
+    return any(getattr(type(tensor), "__torch_function__", plain[0]) not in plain for tensor in tensors)
+
+
 @context
 def around(watch: Watch) -> Iterator[None]:
     """Loaders read real data, in this process; what is compiled runs as it is written."""
@@ -63,6 +70,7 @@ def around(watch: Watch) -> Iterator[None]:
             (transformer, {"_detect_is_causal_mask": _causal(watch, transformer._detect_is_causal_mask)}),
             (comm, {"scatter": _scattered, **dict.fromkeys(_BETWEEN_GPUS, _several)}),
             (torch.nested, dict.fromkeys(_NESTED, _nested)),
+            (torch.overrides, {"has_torch_function": _overridden}),
             (nn.Module, {"_apply": _moved(watch, nn.Module._apply)}),
             (threading.Thread, {"start": _started(watch, threading.Thread.start)}),
             (nn.parallel.DistributedDataParallel, {"__init__": _alone}),

@@ -339,15 +339,17 @@ def _overflow() -> bool:
     return path.endswith("torch/amp/grad_scaler.py") and "_maybe_opt_step" in function
 
 
-def _in_order() -> bool | None:
+def _in_order(watch: Watch) -> bool | None:
     """The answer where PyTorch itself checks that numbers are in order: in a prediction they are."""
     path, _ = _asking()
+    if path.endswith("torch/nn/init.py"):
+        return watch.redrawn.left(watch.note)
     return True if "/torch/distributions/" in path else False if path.endswith("torch/nn/utils/clip_grad.py") else None
 
 
 def _decides(what: str) -> Callable[..., Any]:
     def handler(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        known, answer = _known(watch, tensor), _in_order() if what == "the truth" else None
+        known, answer = _known(watch, tensor), _in_order(watch) if what == "the truth" else None
         if known is None and answer is not None:
             return answer
         if known is None:

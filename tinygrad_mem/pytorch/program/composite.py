@@ -13,6 +13,27 @@ import torch
 
 aten = torch.ops.aten
 KERNELS: dict[str, Callable[..., Any]] = {}
+_C: Any = torch._C
+_WITHOUT_GRAD, _MAKES_VIEWS = _C.DispatchKey.CompositeExplicitAutograd, _C.DispatchKey.CompositeExplicitAutogradNonFunctional
+OF_OTHERS = {
+    **dict.fromkeys(
+        [
+            aten.binary_cross_entropy_with_logits.default,
+            aten.addr.default,
+            aten._euclidean_dist.default,
+            aten._safe_softmax.default,
+            aten.dist.default,
+            aten.isinf.default,
+            aten.ldexp.Tensor,
+            aten.ldexp_.default,
+            aten.ldexp.out,
+            aten.mvlgamma.default,
+        ],
+        _WITHOUT_GRAD,
+    ),
+    aten._trilinear.default: _MAKES_VIEWS,
+}
+"""Ops that PyTorch's C++ makes of others, with temporaries: by the key of that kernel. They have no other on a GPU."""
 _MOST_ROWS_TRAINING, _MOST_ROWS = 880_801, 65_535  # of a batch that cuDNN's batch norm takes
 
 

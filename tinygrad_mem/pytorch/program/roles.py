@@ -113,7 +113,7 @@ class Roles:
             except RuntimeError:  # freed, or not this kind of node
                 continue
             for tensor in _tensors([value]):
-                if tensor.dtype is torch.float64 and type(tensor) is torch.Tensor and not tensor.dim():
+                if tensor.dtype in (torch.float64, torch.int64) and type(tensor) is torch.Tensor and not tensor.dim():
                     self._own(tensor)  # the program's number, such as 0.5 of ``x * 0.5``: a tensor on the host
                 held = self._find(tensor)
                 if held is not None:

@@ -259,6 +259,20 @@ def _grouped_mm(
     return a.new_empty_strided([*groups, rows, columns], strides, dtype=dtype)
 
 
+def _encoder_layer(source: torch.Tensor, *_: Any) -> torch.Tensor:
+    return source.new_empty(source.shape)
+
+
+def _attention_layer(
+    query: torch.Tensor, key: Any, value: Any, width: int, heads: int, *given: Any
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Source: ``aten/src/ATen/native/transformers/attention.cpp``, ``native_multi_head_attention_cpu``."""
+    need_weights, average = (*given[5:7], *(True, True)[len(given[5:7]) :])
+    places = query.shape[1], query.shape[1]
+    weights = query.new_empty((query.shape[0], *(() if average else (heads,)), *places)) if need_weights else None
+    return query.new_empty(query.shape), weights
+
+
 def _uncached(func: Any) -> Callable[..., Any]:
     """The mode of fake tensors remembers calls with their storages, and so would hold those for ever."""
 
@@ -274,4 +288,9 @@ def _uncached(func: Any) -> Callable[..., Any]:
 
 
 SETS = {aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
-_SHAPES: dict[Any, Callable[..., Any]] = {aten._grouped_mm.default: _grouped_mm, **{op: _uncached(op) for op in SETS}}
+_SHAPES: dict[Any, Callable[..., Any]] = {
+    aten._grouped_mm.default: _grouped_mm,
+    aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+    aten._native_multi_head_attention.default: _attention_layer,
+    **{op: _uncached(op) for op in SETS},
+}

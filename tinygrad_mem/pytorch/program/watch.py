@@ -19,7 +19,7 @@ from ...memory.sizes import bytes_text
 from . import recurrent
 from .alone import Alone, as_made
 from .attention import attention
-from .composite import KERNELS
+from .composite import KERNELS, OF_OTHERS
 from .cuda import OTHER_STREAM
 from .described import described
 from .dispatcher import operator, written_in_python
@@ -29,7 +29,9 @@ from .kernels import NOTHING, Gpu, Kernels
 from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
 from .places import Places
+from .redrawn import Redrawn
 from .shapes import SETS, Results
+from .whole_layers import whole_layers
 
 aten = torch.ops.aten
 _FILLS = {  # in place, without memory of their own; fake tensors would decompose them into ops that have
@@ -43,10 +45,10 @@ _RESIZE = aten.resize_.default
 _RESIZES = {_RESIZE, aten.resize_as_.default, *SETS}
 _LIFT = aten.lift_fresh.default  # ``torch.tensor`` made a real one, unseen
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_WITHOUT_GRAD = torch._C.DispatchKey.CompositeExplicitAutograd
-_OF_OTHERS = {aten.binary_cross_entropy_with_logits.default, aten.addr.default}  # on a GPU, with temporaries
+_OWN_KERNEL = torch._C.DispatchKey.CPU  # where the CPU has one, such as of silu's backward, CUDA has one
 _PYTHON = "torch_nn"  # PyTorch's own ops that are written in Python
 _BY_NUMBERS, _NUMBERS_BYTES = {aten.mul.Tensor, aten.div.Tensor}, 8
+_WHOLE = {aten._native_multi_head_attention.default, aten._transformer_encoder_layer_fwd.default}
 _COUNTED = ("aten", "prim", "prims")
 _LOG_SIGMOID = aten.log_sigmoid_forward.default
 
@@ -68,8 +70,8 @@ _FACTS: dict[int, _Facts] = {}  # by the id of the op: PyTorch hashes ops slowly
 
 def _facts(op: Any) -> _Facts:
     python, foreign = op.namespace == _PYTHON, op.namespace not in _COUNTED
-    composite = op.has_kernel_for_dispatch_key(_COMPOSITE)
-    found = _Facts(op, op in _FILLS, composite, python, op in _OF_OTHERS, foreign, op in _RESIZES)
+    composite = op.has_kernel_for_dispatch_key(_COMPOSITE) and not op.has_kernel_for_dispatch_key(_OWN_KERNEL)
+    found = _Facts(op, op in _FILLS, composite or op in _WHOLE, python, op in OF_OTHERS, foreign, op in _RESIZES)
     return _FACTS.setdefault(id(op), found)
 
 
@@ -91,6 +93,7 @@ class Watch(TorchDispatchMode):
         self.kernels = {
             **KERNELS,
             **recurrent.layers(self.bound),
+            **whole_layers(gpu, self.bound),
             "scaled_dot_product_attention": partial(attention, gpu),
         }
         self.processes: Any = None  # of a program that is one of several
@@ -98,7 +101,7 @@ class Watch(TorchDispatchMode):
         self._table = Kernels(gpu)
         self._composites = {operator(name): kernel for name, kernel in self.kernels.items()}
         self.numbers = KnownNumbers()
-        self.alone = Alone()
+        self.alone, self.redrawn = Alone(), Redrawn()
         self._results = Results(fake)
         self.in_place = AutogradWrites(self._born)
         self._collections = gc.get_stats()
@@ -149,7 +152,7 @@ class Watch(TorchDispatchMode):
                 return written_in_python(func)(*args, **kwargs)
         if facts.of_others and self.device.type == "cuda" and _on_gpu(args[0]):
             with self:
-                return func._op_dk(_WITHOUT_GRAD, *args, **kwargs)
+                return func._op_dk(OF_OTHERS[func], *args, **kwargs)
         if facts.foreign and any(map(_on_gpu, _flat(args))):
             self.note(f"{func}: an op that PyTorch's tables do not have. What it takes beside its results is not counted")
         func, args = self.in_place.op(func, args)
@@ -391,7 +394,7 @@ class Watch(TorchDispatchMode):
 
 def _kept_number(func: Any, args: tuple) -> bool:
     """True if a number among the arguments is a tensor that the forward kept, and not one that the op makes of it."""
-    if func not in _BY_NUMBERS or not any(type(each) is float for each in args):
+    if func not in _BY_NUMBERS or not any(type(each) in (int, float) for each in args):
         return False
     running: Any = torch._C._current_autograd_node()
     return running is not None and running.name() in ("MulBackward0", "DivBackward0")

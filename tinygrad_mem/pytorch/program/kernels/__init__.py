@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from . import attention, blas, convolution, indexing, norms, packing, recurrent, reductions, sorting
+from . import attention, blas, convolution, copies, indexing, norms, packing, recurrent, reductions, sorting
 from .call import NOTHING, ROWS, Bound, Gpu, KernelCall, KernelRow, Request, Requests
+from .unread import unread
 
 __all__ = [
     "NOTHING",
@@ -22,6 +23,7 @@ __all__ = [
     "attention",
     "blas",
     "convolution",
+    "copies",
     "indexing",
     "norms",
     "packing",
@@ -52,10 +54,9 @@ class Kernels:
             outputs: its result, or a tuple or list of them.
             thread: ``"main"``, or ``"autograd"`` in backward, whose thread has library handles of its own.
         """
-        found = _row(func)
+        found, outs = _row(func), list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
         if found is None:
-            return NOTHING
-        outs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+            return unread(func, args, kwargs, outs)
         call = KernelCall(func, args, kwargs, outs, self.gpu, thread, self._kept)
         found.rule(call)
         return Requests(tuple(call.steps), call.results, tuple(call.bounds), (found.name,))
@@ -69,7 +70,7 @@ class Kernels:
 def _row(func: Any) -> KernelRow | None:
     name = func._schema.name.removeprefix("aten::")
     overload = func._overloadname
-    return ROWS.get(f"{name}.{overload}") or ROWS.get(name)
+    return ROWS.get(f"{name}.{overload}") or ROWS.get(name) or ROWS.get(name.removesuffix("_"))
 
 
 def rows() -> list[KernelRow]:

@@ -1,0 +1,58 @@
+"""Ops of CUDA without a row: those that write their results alone, and those whose kernels nobody has read for the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+
+from .call import NOTHING, Bound, Requests, nbytes
+
+_ELEMENTWISE = """
+    abs binary_cross_entropy_backward
+    complex copysign elu_backward eq floor_divide gcd ge gelu gelu_backward glu glu_backward gt
+    hardsigmoid_backward hardswish hardswish_backward hardtanh_backward heaviside huber_loss_backward lcm le leaky_relu_backward
+    log_sigmoid_backward log_sigmoid_forward lt masked_fill mish mse_loss_backward ne polar rsub smooth_l1_loss_backward
+    softplus_backward threshold threshold_backward xlogy _prelu_kernel _prelu_kernel_backward
+"""
+_FILLING = """
+    bernoulli cauchy empty_like exponential fill full_like geometric linspace log_normal logspace new_empty new_empty_strided
+    new_full new_ones new_zeros normal ones_like poisson rand_like randint_like randn_like random uniform zero zeros_like
+"""
+_MOVING = """
+    _unsafe_index _unsafe_view as_strided_scatter block_diag cat constant_pad_nd diag_embed diagonal_backward
+    diagonal_scatter embedding flip index_copy index_fill lift repeat resize resize_as scatter select_backward select_scatter
+    set slice_backward slice_scatter stack take tril triu unfold_backward unsafe_split unsafe_split_with_sizes
+"""
+RESULTS_ONLY = frozenset(f"{_ELEMENTWISE} {_FILLING} {_MOVING}".split())
+"""Ops whose kernels write into their results, and ask for nothing: one of PyTorch's iterators, a fill, or copies into a view.
+Source: ``aten/src/ATen/native/cuda``, ``TensorIterator.cpp``, ``TensorFactories.cpp``, ``TensorShape.cpp``."""
+
+
+def unread(func: Any, args: tuple, kwargs: Mapping[str, Any], outputs: list[Any]) -> Requests:
+    """The requests of an op without a row: none if it is known to need none, else a bound."""
+    if _writes_only_results(func):
+        return NOTHING
+    given = [*args, *kwargs.values(), *outputs]
+    tensors = [each for value in given for each in (value if isinstance(value, (list, tuple)) else [value])]
+    size = sum(nbytes(each) for each in tensors if isinstance(each, torch.Tensor))
+    name = func._schema.name.removeprefix("aten::")
+    why = f"{name} is not in the table of kernels: taken as a copy of each argument and of each result"
+    return Requests(bounds=(Bound(size, why),)) if size else NOTHING
+
+
+@cache
+def _writes_only_results(func: Any) -> bool:
+    name, returns = func._schema.name.partition("::")[2], func._schema.returns
+    return (
+        func.namespace not in ("aten", "prims")
+        or torch.Tag.pointwise in func.tags
+        or torch.Tag.view_copy in func.tags
+        or name.removesuffix("_") in RESULTS_ONLY
+        or not any("Tensor" in str(each.type) for each in (*func._schema.arguments, *returns))
+        or not any("Tensor" in str(each.type) for each in func._schema.arguments)
+        or (bool(returns) and all(each.alias_info is not None and not each.alias_info.is_write for each in returns))
+        or not returns
+    )
