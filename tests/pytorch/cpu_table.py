@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,14 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tests.networks import MORE, WORKLOADS
 from tests.pytorch.cpu_steps import WAYS
+from tests.pytorch.hugging_face import PROGRAMS, program
 from tests.pytorch_memory import pytorch_peak
 from tinygrad_mem import pytorch
 
 PAGE = Path(__file__).parents[2] / "docs" / "pytorch_cpu.md"
 FACTS = Path(__file__).with_suffix(".json")
 NETWORKS = {workload.name: workload for workload in [*WORKLOADS, *MORE]}
-ROWS = [(name, way) for name in NETWORKS for way in WAYS]
+ROWS = [*((name, way) for name in NETWORKS for way in WAYS), *((f"transformers: {name}", way) for name, way in PROGRAMS)]
 LIMIT = 900  # seconds for one number
 REASONS: dict[tuple[str, str], str] = {}
 """Why a prediction differs from the real peak."""
@@ -49,11 +51,14 @@ kernels take inside. Each number comes from a process of its own.
 - *checkpoint*: as SGD; the whole network is one `torch.utils.checkpoint.checkpoint`.
 - *autocast*: as SGD, with forward and loss in bfloat16.
 
+The rows of *transformers* are small models that Hugging Face's library makes from a configuration: one forward of 2 x 32
+tokens under `no_grad`, or two training steps. In the last three Llama is frozen, with LoRA's adapters.
+
 MemTracker takes more than ten minutes for a step of ResNet-1001: it was stopped, and not run for its other ways.
 
-`tests/pytorch/cpu_steps.py` has the programs, `tests/networks.py` the batches. What oneDNN and MKL take inside an op
-depends on the processor and on the number of threads. A prediction learns it on the machine where it runs: compare both
-on one machine.
+`tests/pytorch/cpu_steps.py` and `hugging_face.py` have the programs, `tests/networks.py` the batches. What oneDNN and MKL
+take inside an op depends on the processor and on the number of threads. A prediction learns it on the machine where it
+runs: compare both on one machine.
 `python -m tests.pytorch.cpu_table --write` measures, and writes this page.
 """
 
@@ -106,9 +111,13 @@ def measured(what: str, name: str, way: str) -> int | str:
 
 def _one(to: Connection, what: str, name: str, way: str) -> None:
     try:
-        to.send(MEASURES[what](lambda: WAYS[way](NETWORKS[name])))
+        to.send(MEASURES[what](partial(_run, name, way)))
     except Exception as error:
         to.send(f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def _run(name: str, way: str) -> Any:
+    return WAYS[way](NETWORKS[name]) if name in NETWORKS else program(name.removeprefix("transformers: "), way)
 
 
 def measure(rows: list[tuple[str, str]]) -> None:
