@@ -221,10 +221,10 @@ gc.enable()
 # %%
 picture(leaks[add], "03_leak", "total = total + loss, without backward: five steps")
 drawn, axes = figure(height=3)
-axes.barh(list(peaks), [peak / GRAPH for peak in peaks.values()], color="#009E73")
+axes.barh(list(peaks), [peak / GRAPH for peak in peaks.values()])
 axes.invert_yaxis()
 axes.set(xlabel="peak of the loop, in graphs of one step")
-picture(drawn, "03_peaks")
+picture(drawn, "03_peaks", "What a loop holds, by its way to the total")
 
 # %% [markdown]
 # ## Mechanism

@@ -192,26 +192,30 @@ RESULT["steps"], RESULT["skipped"], RESULT["skipped first"] = len(made), made.co
 
 # %%
 drawn, (gradients, learning, dynamic) = figure(3, height=3.8)
-for (scale, found), color in zip(exponents.items(), ("#D55E00", "#0072B2"), strict=True):
+for scale, found in exponents.items():
     label = f"loss times {scale:,.0f}: {(found < -25).mean():.1%} are 0"
-    gradients.hist(found, bins=np.arange(-48, 17), color=color, alpha=0.6, label=label)
+    gradients.hist(found, bins=np.arange(-48, 17), alpha=0.6, label=label)
 for limit in (-24, 16):
     gradients.axvline(limit, color="black", linestyle="--", linewidth=1)
 top = 1.4 * gradients.get_ylim()[1]
 gradients.text(-25, 0.6 * top, "0 in float16", ha="right", fontsize=8)
 gradients.text(15.5, 0.6 * top, "inf", ha="right", fontsize=8)
-gradients.set(title="Gradients of a CNN", xlabel="log2 of their size", ylabel="how many", ylim=(0, top))
-gradients.legend(loc="upper left", fontsize=7, framealpha=1, edgecolor="none")
+gradients.set_title("Gradients of a CNN", loc="left")
+gradients.set(xlabel="log2 of their size", ylabel="how many", ylim=(0, top))
+gradients.yaxis.set_major_formatter("{x:,.0f}")
+gradients.legend(loc="upper left", fontsize=8, framealpha=1, edgecolor="none")
 for (name, losses), style in zip(faint.items(), ("-", "-", ":"), strict=True):
     learning.plot(losses, style, label=name)
-learning.set(title="Faint gradients", xlabel="step", ylabel="loss, times 2**26", ylim=(0, 1.3))
-learning.legend(loc="lower left", fontsize=7, frameon=False)
+learning.set_title("Faint gradients", loc="left")
+learning.set(xlabel="step", ylabel="loss, times 2**26", ylim=(0, 1.3))
+learning.legend(loc="lower left", fontsize=8, frameon=False)
 skipped = [i for i, m in enumerate(made) if not m]
 dynamic.step(range(len(scales)), scales, where="post", label="scale")
-dynamic.plot(skipped, [scales[i] for i in skipped], "x", color="#D55E00", label="step skipped: inf")
+dynamic.plot(skipped, [scales[i] for i in skipped], "x", label="step skipped: inf")
 dynamic.set_yscale("log", base=2)
-dynamic.set(title="GradScaler", xlabel="step", ylabel="scale")
-dynamic.legend(fontsize=7, frameon=False)
+dynamic.set_title("GradScaler", loc="left")
+dynamic.set(xlabel="step", ylabel="scale")
+dynamic.legend(fontsize=8, frameon=False)
 picture(drawn, "05_loss_scaling")
 
 # %% [markdown]

@@ -133,7 +133,7 @@ for mode, style in zip(MODES, ("o-", "s--", "^-.", "x:"), strict=True):
     axes.plot(sorted(batches), [batches[batch][mode].peak / 2**20 for batch in sorted(batches)], style, label=mode)
 axes.set(xlabel="batch", ylabel="peak, MiB", xlim=(0, None), ylim=(0, None))
 axes.legend(frameon=False)
-picture(drawn, "07_batches")
+picture(drawn, "07_batches", "The peak of a step, by the batch")
 for batch in (64, 4096):
     peaks = {mode: track.peak for mode, track in batches[batch].items()}
     RESULT.update({f"{mode}, batch {batch}: peak": peak for mode, peak in peaks.items()})

@@ -17,7 +17,6 @@ from lesson import Result, figure, picture
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn, recompute
 from tinygrad_mem.memory import Category
-from tinygrad_mem.memory.render.palette import COLOURS
 from tinygrad_mem.utils.checkpoint import checkpoint_sequential
 
 RESULT = Result()
@@ -95,9 +94,9 @@ picture(plain, "08_plain", "A chain of sigmoids: every result is kept")
 picture(track, "08_segments", "The same chain in sqrt(n) segments")
 TICKS = [1, 2, 4, 6, 12, 24, 36, 72, 144]
 chart, axes = figure(height=3.4)
-axes.plot(CUTS, [size / 2**20 for size in predicted.values()], "o-", color=COLOURS[Category.ACTIVATION], label="peak")
-axes.plot(CUTS, [k * ONE / 2**20 for k in CUTS], "--", color=COLOURS[Category.PARAMETER], label="k results")
-axes.plot(CUTS, [LAYERS / k * ONE / 2**20 for k in CUTS], ":", color=COLOURS[Category.GRADIENT], label="n / k results")
+axes.plot(CUTS, [size / 2**20 for size in predicted.values()], "o-", label="peak")
+axes.plot(CUTS, [k * ONE / 2**20 for k in CUTS], "--", label="k results")
+axes.plot(CUTS, [LAYERS / k * ONE / 2**20 for k in CUTS], ":", label="n / k results")
 axes.set(
     xscale="log",
     yscale="log",
@@ -110,7 +109,7 @@ axes.set(
 )
 axes.minorticks_off()
 axes.legend(frameon=False)
-picture(chart, "08_curve")
+picture(chart, "08_curve", "The peak by the number of segments, and its two parts")
 
 # %% [markdown]
 # ## Mechanism

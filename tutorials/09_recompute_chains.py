@@ -18,7 +18,7 @@ from lesson import DEVICE, Result, figure, picture, samples
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn, recompute
 from tinygrad_mem.memory import Category
-from tinygrad_mem.memory.render.palette import COLOURS
+from tinygrad_mem.memory.render.palette import LINES
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.recompute import Stage
 from tinygrad_mem.utils.checkpoint import checkpoint_sequential
@@ -199,9 +199,9 @@ assert best.peak <= cut.peak
 # %%
 chart, axes = figure(height=3.8)
 points = sorted([plain, *planned.values()])
-axes.plot(*zip(*[(s, b / 2**20) for s, b in points], strict=True), "o-", color=COLOURS[Category.PARAMETER], label="planned")
+axes.plot(*zip(*[(s, b / 2**20) for s, b in points], strict=True), "o-", label="planned")
 for segments, (share, size) in equal.items():
-    axes.plot(share, size / 2**20, "s", color=COLOURS[Category.GRADIENT], label="equal segments" if segments == 2 else None)
+    axes.plot(share, size / 2**20, "s", color=LINES[1], label="equal segments" if segments == 2 else None)
     axes.annotate(str(segments), (share, size / 2**20), xytext=(5, 3), textcoords="offset points", fontsize=8)
 axes.axhline(plain[1] / 2**20, color="#555555", linestyle="--", linewidth=1)
 axes.annotate("plain", (0.3, plain[1] / 2**20), xytext=(0, 3), textcoords="offset points", fontsize=8)

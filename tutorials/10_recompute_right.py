@@ -19,7 +19,7 @@ import tinygrad_mem as tm
 from tinygrad_mem import memory, nn, recompute
 from tinygrad_mem.data.digits import load_digits
 from tinygrad_mem.memory import Category
-from tinygrad_mem.memory.render.palette import COLOURS
+from tinygrad_mem.memory.render.palette import LINES
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
@@ -146,10 +146,10 @@ RESULT.agree(
 chart, axes = figure(height=3.2)
 for way, (_, ops, track) in runs.items():
     again = ops.recomputed.total() / ops.forward.total()
-    axes.plot(again, track.peak / 2**20, "o", color=COLOURS[Category.PARAMETER])
+    axes.plot(again, track.peak / 2**20, "o", color=LINES[0])
     axes.annotate(way, (again, track.peak / 2**20), xytext=(6, 4), textcoords="offset points")
 axes.set(xlabel="ops that run again, of the forward's", ylabel="peak, MiB", ylim=(0, 23), xlim=(-0.03, 0.65))
-picture(chart, "10_policies")
+picture(chart, "10_policies", "What is kept, by what runs again")
 picture(runs["plain"][2], "10_plain", "Two steps, everything kept")
 picture(runs["checkpoint"][2], "10_checkpoint", "The same, each block checkpointed")
 

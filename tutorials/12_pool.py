@@ -15,8 +15,7 @@ from lesson import DEVICE, Result, block, figure, picture
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
-from tinygrad_mem.memory import Category
-from tinygrad_mem.memory.render.palette import COLOURS
+from tinygrad_mem.memory.render.palette import LINES
 
 RESULT = Result()
 MIB = 1 << 20
@@ -149,9 +148,9 @@ for row, moment in enumerate(("full", "every second")):
     alive = [(b.address, b.rounded) for b in pieces.live(moment)]
     axes.broken_barh([(0, 8)], (row - 0.35, 0.7), facecolor="#eeeeee", edgecolor="#888888")
     spans = [((address - start) / MIB, size / MIB) for address, size in alive]
-    axes.broken_barh(spans, (row - 0.35, 0.7), facecolor=COLOURS[Category.PARAMETER], edgecolor="white")
+    axes.broken_barh(spans, (row - 0.35, 0.7), facecolor=LINES[4], edgecolor="white")
 axes.set(yticks=[0, 1], yticklabels=["full", "every second"], xlabel="MiB from where the segment begins", ylim=(1.6, -0.6))
-picture(chart, "12_pieces")
+picture(chart, "12_pieces", "Arrays in a segment: all, and every second one")
 
 # %% [markdown]
 # ## Mechanism
@@ -190,12 +189,12 @@ for name, sizes in (("growing", growing), ("largest first", growing[::-1])):
     curves[name] = [real.pool(mark).reserved / MIB for mark in real.marks]
 assert RESULT["growing: peak in use"] == RESULT["largest first: peak in use"]
 chart, axes = figure(height=3.2)
-for colour, (name, reserved) in zip((Category.GRADIENT, Category.PARAMETER), curves.items(), strict=True):
-    axes.plot(range(1, len(reserved) + 1), reserved, "o-", color=COLOURS[colour], label=f"reserved, {name}")
+for name, reserved in curves.items():
+    axes.plot(range(1, len(reserved) + 1), reserved, "o-", label=f"reserved, {name}")
 axes.axhline(RESULT["growing: peak in use"] / MIB, color="#555555", linestyle="--", linewidth=1, label="most in use")
 axes.set(xlabel="batch", ylabel="MiB", ylim=(0, None))
 axes.legend(frameon=False)
-picture(chart, "12_order")
+picture(chart, "12_order", "Reserved bytes, by the order of the batches")
 print(memory.memory_summary())
 
 # %% [markdown]

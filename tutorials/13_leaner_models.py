@@ -14,7 +14,6 @@ from lesson import Result, block, figure, picture, samples, stacked
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn, recompute
 from tinygrad_mem.memory import Category
-from tinygrad_mem.memory.render.palette import COLOURS
 from tinygrad_mem.models.vgg import CONVOLUTIONS
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.techniques import InPlaceABN, ReversibleBlock, ReversibleSequential
@@ -120,12 +119,12 @@ assert again == {kind: 2 * DEEP if kind == "reversible" else 0 for kind in BY_HA
 # %%
 chart, axes = figure(height=3.4)
 depths = (SHALLOW, DEEP)
-for colour, kind in zip((*COLOURS.values(),)[::2], BY_HAND, strict=False):
+for kind in BY_HAND:
     peaks = [run[kind].peak / 2**20 for run in (shallow, deep)]
-    axes.plot(depths, peaks, "o-", color=colour)
+    axes.plot(depths, peaks, "o-")
     axes.annotate(kind, (depths[-1], peaks[-1]), xytext=(6, -3), textcoords="offset points", fontsize=9)
 axes.set(xlabel="layers", ylabel="peak, MiB", ylim=(0, None), xticks=depths, xlim=(3.5, 9.5))
-picture(chart, "13_depth")
+picture(chart, "13_depth", "The peak of a step, by the depth of the network")
 picture(tracks["plain"], "13_plain", "Plain: every layer keeps two results")
 picture(tracks["reversible"], "13_reversible", "Reversible: inputs are made again")
 

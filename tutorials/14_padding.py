@@ -17,7 +17,6 @@ import tinygrad_mem as tm
 from tinygrad_mem import memory
 from tinygrad_mem.data.sequences import BucketBatchSampler, PadCollate, TokenBatchSampler
 from tinygrad_mem.memory import Category
-from tinygrad_mem.memory.render.palette import COLOURS
 from tinygrad_mem.models.lstm import LSTMLanguageModel
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.nn.utils.rnn import pack_padded_sequence
@@ -149,12 +148,14 @@ for way in BATCHES:
 
 # %%
 chart, (left, right) = figure(columns=2, height=3.6)
-left.hist(LENGTHS, bins=24, color=COLOURS[Category.PARAMETER])
+left.hist(LENGTHS, bins=24)
+left.set_title("Lengths", loc="left")
 left.set(xlabel="length", ylabel="sequences")
-for colour, (way, counts) in zip((*COLOURS.values(),)[::2], COUNTS.items(), strict=False):
-    right.plot(sorted(count * PLACE / 2**20 for count in counts), color=colour, label=way)
+for way, counts in COUNTS.items():
+    right.plot(sorted(count * PLACE / 2**20 for count in counts), label=way)
+right.set_title("Batches, by how they are made", loc="left")
 right.set(xlabel="batches, smallest first", ylabel="kept for backward, MiB", ylim=(0, None))
-right.legend(frameon=False, fontsize=7)
+right.legend(frameon=False, fontsize=8)
 picture(chart, "14_batches")
 picture(tracks["padded to the longest of all"], "14_padded", "The largest batch, padded")
 picture(tracks["packed"], "14_packed", "The largest batch, packed")

@@ -15,7 +15,6 @@ from lesson import DEVICE, Result, figure, picture, samples, stacked
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
 from tinygrad_mem.memory import Category
-from tinygrad_mem.memory.render.palette import COLOURS
 from tinygrad_mem.models.gpt import GPT, CausalSelfAttention
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.techniques import select_labelled
@@ -196,12 +195,12 @@ picture(stacked({name: track.by_category() for name, track in tracks.items()}, "
 LENGTHS = (128, 256, 512, 1024)
 chart, axes = figure(height=3.4)
 curves = {}
-for colour, name in ((Category.GRADIENT, "textbook"), (Category.PARAMETER, "and the loss in tiles")):
+for name in ("textbook", "and the loss in tiles"):
     curves[name] = [memory.predict(step, *RUNS[name], length).peak / 2**20 for length in LENGTHS]
-    axes.plot(LENGTHS, curves[name], "o-", color=COLOURS[colour], label=name if name == "textbook" else "all in tiles")
+    axes.plot(LENGTHS, curves[name], "o-", label=name if name == "textbook" else "all in tiles")
 axes.set(xlabel="tokens", ylabel="peak, MiB", ylim=(0, None), xticks=LENGTHS)
 axes.legend(frameon=False)
-picture(chart, "15_lengths")
+picture(chart, "15_lengths", "The peak of a step, by the tokens of a sequence")
 for name, peaks in curves.items():
     RESULT.say(f"{name}: {LENGTHS[3]} tokens over {LENGTHS[2]}", round(peaks[3] / peaks[2], 2), "times")
 

@@ -14,8 +14,6 @@ from lesson import DEVICE, Result, figure, picture
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
 from tinygrad_mem.errors import BudgetError
-from tinygrad_mem.memory import Category
-from tinygrad_mem.memory.render.palette import COLOURS
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.plan import Plan, plan
 from tinygrad_mem.plan.times import Times
@@ -168,12 +166,13 @@ RESULT.agree("the planned step", predicted=found.peak, measured=inside.peak)
 front = sorted(found.front, key=lambda point: point.time)
 chart, axes = figure(height=3.4)
 times, peaks = [p.time / found.plain.time for p in front], [p.peak / 2**20 for p in front]
-axes.plot(times, peaks, "o-", drawstyle="steps-post", color=COLOURS[Category.PARAMETER])
-axes.plot(found.point.time / found.plain.time, found.peak / 2**20, "o", markersize=10, color=COLOURS[Category.GRADIENT])
+axes.plot(times, peaks, "o-", drawstyle="steps-post", label="the fastest steps")
+axes.plot(found.point.time / found.plain.time, found.peak / 2**20, "o", markersize=10, label="the plan")
 axes.axhline(BYTES / 2**20, color="#555555", linestyle="--", linewidth=1)
 axes.annotate(f"budget {BUDGET}", (max(times), BYTES / 2**20), xytext=(0, 4), textcoords="offset points", ha="right")
 axes.set(xlabel="time of a step, plain = 1", ylabel="peak, MiB", ylim=(0, None))
-picture(chart, "16_front")
+axes.legend(frameon=False)
+picture(chart, "16_front", "The peak by the time of a step")
 picture(untouched, "16_plain", "The plain steps")
 picture(inside, "16_planned", "The planned steps")
 

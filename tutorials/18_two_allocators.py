@@ -20,9 +20,7 @@ from lesson import DEVICE, Result, block, figure, picture
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn, pytorch
-from tinygrad_mem.memory import Category
 from tinygrad_mem.memory.log import Kind
-from tinygrad_mem.memory.render.palette import COLOURS
 from tinygrad_mem.pytorch import CachingAllocator
 from tinygrad_mem.pytorch.recording import EVENT, Action, RecordedBlock, RecordedSegment, Recording
 
@@ -230,18 +228,17 @@ def at_ends(found: pytorch.Replay, column: int) -> np.ndarray:
 
 
 chart, axes = figure(height=3.4)
-shown = {"as it comes": Category.GRADIENT, "expandable_segments:True": Category.PARAMETER}
-for name, colour in shown.items():
-    axes.plot(range(1, STEPS + 1), at_ends(free[name], 2), color=COLOURS[colour], label=f"PyTorch reserves, {name}")
+for name in ("as it comes", "expandable_segments:True"):
+    axes.plot(range(1, STEPS + 1), at_ends(free[name], 2), label=f"PyTorch reserves, {name}")
 cupy = [track.pool(mark).reserved / MIB for mark in track.marks if mark.text.startswith("step ")]
-axes.plot(range(1, STEPS + 1), cupy, color=COLOURS[Category.ACTIVATION], label="CuPy reserves")
+axes.plot(range(1, STEPS + 1), cupy, label="CuPy reserves")
 line = track.timeline()
 tops = [line.used[: np.searchsorted(line.event, mark.index)].max() / MIB for mark in track.marks]
 axes.plot(range(1, STEPS + 1), tops[:STEPS], color="#555555", linestyle="--", linewidth=1, label="most in use so far")
 axes.axhline(CARD / MIB, color="#222222", linestyle=":", linewidth=1, label="the card")
 axes.set(xlabel="step", ylabel="MiB", ylim=(0, None))
 axes.legend(frameon=False, fontsize=8)
-picture(chart, "18_reserved")
+picture(chart, "18_reserved", "Reserved bytes of two allocators, step by step")
 
 # %% [markdown]
 # ## Mechanism

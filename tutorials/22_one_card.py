@@ -324,8 +324,9 @@ assert max(losses.values()) - min(losses.values()) < 0.1 < np.log(256) - max(los
 # %%
 chart, (left, right) = figure(2, height=4.2)
 names = list(tracks)
-left.barh(names, [tracks[name].peak / 1e9 for name in names], color=COLOURS[Category.ACTIVATION])
+left.barh(names, [tracks[name].peak / 1e9 for name in names])
 left.axvline(CARD / 1e9, color="black", linewidth=1)
+left.set_title("The peak, technique by technique", loc="left")
 left.set(xscale="log", xlim=(1, None), xlabel="peak, GB (1000³); the line is the card")
 left.invert_yaxis()
 start = np.zeros(4)
@@ -334,6 +335,7 @@ for category in (Category.PARAMETER, Category.ACTIVATION, Category.TEMPORARY):  
     right.bar(range(4), sizes, bottom=start, color=COLOURS[category], label=category.value)
     start += sizes
 right.axhline(CARD / 1e9, color="black", linewidth=1)
+right.set_title("The last four, by category", loc="left")
 right.set(ylabel="GB", xticks=range(4), xticklabels=["recomputed", "NF4", "tiles", "host"])
 right.legend(frameon=False, fontsize=8)
 picture(chart, "22_one_card")

@@ -27,12 +27,11 @@ import numpy as np
 import tinygrad_mem as tm
 from tinygrad_mem.errors import DeviceError
 from tinygrad_mem.memory import Category, Track
-from tinygrad_mem.memory.render.palette import COLOURS
+from tinygrad_mem.memory.render.palette import COLOURS, LINES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LINES = [COLOURS[c] for c in (Category.PARAMETER, Category.GRADIENT, Category.ACTIVATION, Category.WORKSPACE)] + ["#E69F00"]
 FOLDER = "TINYGRAD_MEM_PICTURES"  # the environment variable that says where pictures go
 SHOWN: dict[str, str] = {}
 """What each picture shows, in words, by its name."""
@@ -118,7 +117,12 @@ def most(track: Track, since: str, until: str) -> int:
 def picture(what: Track | Figure, name: str, title: str = "") -> None:
     """Show a track's timeline or a figure: in a notebook below the cell, else as ``NAME.png`` in the folder that is the
     script's argument, or that ``TINYGRAD_MEM_PICTURES`` names. Without either nothing is drawn.
+
+    Raises:
+        ValueError: it has no title: a figure may have one above all, or one above each of its axes.
     """
+    if not title and (isinstance(what, Track) or not all(axes.get_title("left") for axes in what.axes)):
+        raise ValueError(f"picture {name}: give it a title, which says what it shows")
     SHOWN[name] = _in_words(what, title)
     notebook = "ipykernel" in sys.modules
     folder = os.environ.get(FOLDER) or _ARGUMENTS.folder
@@ -131,6 +135,8 @@ def picture(what: Track | Figure, name: str, title: str = "") -> None:
         if isinstance(what, Track):
             what.plot(path, title=title)
         else:
+            if title:
+                what.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
             what.savefig(path)
         if notebook:
             from IPython.display import Image, display  # pyright: ignore
@@ -143,13 +149,12 @@ def picture(what: Track | Figure, name: str, title: str = "") -> None:
 def _in_words(what: Track | Figure, title: str) -> str:
     """What a picture shows: its titles, and what stands along the axes."""
     if isinstance(what, Track):
-        return f"{title or what.device}: bytes in use over time, stacked by category"
+        return f"{title}: bytes in use over time, stacked by category"
     parts = []
     for axes in what.axes:
-        heading = next((text for where in ("center", "left", "right") if (text := axes.get_title(where))), "")
         along = " by ".join(filter(None, (axes.get_ylabel(), axes.get_xlabel())))
-        parts.append(": ".join(filter(None, (heading, along))))
-    return "; ".join(filter(None, [title, *parts])) or "a drawing of the numbers above"
+        parts.append(": ".join(filter(None, (axes.get_title("left"), along))))
+    return "; ".join(filter(None, [title, *parts]))
 
 
 def figure(columns: int = 1, height: float = 4.0) -> tuple[Figure, Any]:
@@ -160,7 +165,7 @@ def figure(columns: int = 1, height: float = 4.0) -> tuple[Figure, Any]:
     axes = [made.add_subplot(1, columns, i + 1) for i in range(columns)]
     for each in axes:
         each.spines[["top", "right"]].set_visible(False)
-        each.set_prop_cycle(color=LINES)
+        each.set_prop_cycle(color=LINES, linestyle=["-", "--", "-.", ":", (0, (6, 1)), (0, (1, 1))])
     return made, axes[0] if columns == 1 else axes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,7 +28,8 @@ def write(rows: Sequence[Judged], path: Path | str) -> None:
 def _row(judged: Judged) -> str:
     off = "" if judged.verdict is None else sheet.number("times off", judged.verdict.off, f"{judged.verdict.off:,.2f}")
     cells = (("figure", judged.claim.stated.text), ("found", found_text(judged)))
-    texts = "".join(f'<td data-name="{head}"><span>{html.escape(text)}</span></td>' for head, text in cells)
+    whole = [(head, re.sub(r"(?<=\d) ", "&nbsp;", html.escape(text))) for head, text in cells]  # a number with its unit
+    texts = "".join(f'<td data-name="{head}"><span>{text}</span></td>' for head, text in whole)
     return f"<tr><td>{sheet.link(judged.claim.name)}</td>{texts}{off or '<td></td>'}<td>{_words(judged)}</td></tr>"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import needs
+from ..memory.render.palette import LINES
 from ..memory.render.picture import drawing
 from ..memory.sizes import bytes_text, unit_of
 
@@ -53,10 +54,10 @@ def plot(plan: Plan, path: Path | str) -> None:
     peaks = [point.peak / size for point in front]
     with drawing(path, 8, 4.2) as figure:
         axes = figure.subplots()
-        axes.plot(times, peaks, drawstyle="steps-post", color="#0072b2", linewidth=1.6)
+        axes.plot(times, peaks, drawstyle="steps-post", color=LINES[0], linewidth=1.6)
         shown = front if plan.point in front else [*front, plan.point]  # off the front where those below it reserve more
         _name(axes, [(point.time / plan.plain.time, point.peak / size, point.choice.names) for point in shown])
-        axes.plot(plan.point.time / plan.plain.time, plan.peak / size, "o", color="#d55e00", markersize=9, label="the plan")
+        axes.plot(plan.point.time / plan.plain.time, plan.peak / size, "o", color=LINES[1], markersize=9, label="the plan")
         if plan.budget is not None:
             axes.axhline(plan.budget / size, color="#555555", linestyle="--", linewidth=1)
             axes.annotate(
@@ -79,4 +80,4 @@ def _name(axes: Any, points: list[tuple[float, float, tuple[str, ...]]]) -> None
     for i, names in enumerate(sets):
         times, peaks = zip(*[(time, peak) for time, peak, mine in points if mine == names], strict=True)
         label = ", ".join(names) or "plain"
-        axes.plot(times, peaks, MARKERS[i % len(MARKERS)], color=f"C{i % 10}", markersize=5, label=label, zorder=3)
+        axes.plot(times, peaks, MARKERS[i % len(MARKERS)], color=LINES[i % len(LINES)], markersize=5, label=label, zorder=3)

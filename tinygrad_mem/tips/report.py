@@ -82,7 +82,8 @@ def _owners(result: Measured) -> str:
     if not rows:
         return ""
     return f"""<details><summary>the blocks that changed at the peak</summary><table class="owners">
-<thead><tr><th>owner</th><th>what</th><th class="n">bytes</th></tr></thead><tbody>{rows}</tbody></table>{more}</details>"""
+<thead><tr><th scope="col">owner</th><th scope="col">what</th><th scope="col" class="n">bytes</th></tr></thead>
+<tbody>{rows}</tbody></table>{more}</details>"""
 
 
 def _owner(kind: str, change: Change) -> str:

@@ -29,6 +29,8 @@ COLOURS = {
     Category.UNTRACKED: "#CCCCCC",
     Category.UNKNOWN: "#666666",
 }
+LINES = ("#1A1A1E", "#B0102A", "#9A3FC8", "#6B7A00", "#00868B", "#8C510A")
+"""Colours of all else that is drawn, so that a category's colour means that category in every picture."""
 
 
 def name_of(track: Track) -> str:
@@ -47,10 +49,14 @@ def _in_order(track: Track, column: str) -> list[str]:
 
 
 def phases(timeline: Timeline, shortest: float) -> list[tuple[str, int, int]]:
-    """(name, first moment, moment after the last) of each phase in order. Adjacent short phases are one, without a name."""
+    """(name, first moment, moment after the last) of each phase in order. Adjacent short phases are one, without a name.
+
+    The phase ``user`` is named "your code".
+    """
     changes = np.flatnonzero(np.diff(timeline.phase)) + 1
     edges = [0, *changes.tolist(), len(timeline)]
-    stretches = [(timeline.texts[timeline.phase[a]], a, b) for a, b in pairwise(edges)]
+    names = [timeline.texts[code] for code in timeline.phase[edges[:-1]]]
+    stretches = [("your code" if name == "user" else name, a, b) for name, (a, b) in zip(names, pairwise(edges), strict=True)]
     found = []
     for name, group in groupby(stretches, key=lambda stretch: stretch[0] if stretch[2] - stretch[1] >= shortest else ""):
         members = list(group)

@@ -16,7 +16,7 @@ from ...text import visible
 from ..attribution import Category
 from ..sizes import bytes_text, unit_of
 from ..timeline import Timeline
-from .palette import COLOURS, phases, sample
+from .palette import COLOURS, name_of, phases, sample
 
 if TYPE_CHECKING:
     from ..track import Track
@@ -32,6 +32,7 @@ def plot(self: Track, path: Path | str, other: Track | None = None, *, title: st
 
     Args:
         other: a second run, drawn beside this one on the same scale, as before and after.
+        title: by default what ran and where.
 
     Raises:
         ValueError: nothing was allocated while a track ran, or no picture format has the ending.
@@ -40,7 +41,7 @@ def plot(self: Track, path: Path | str, other: Track | None = None, *, title: st
     runs = [self] if other is None else [self, other]
     if not all(len(run.timeline()) for run in runs):
         raise ValueError("plot: the timeline is empty: nothing was allocated while the track was running")
-    peak = max(run.peak for run in runs)
+    title, peak = title or name_of(self), max(run.peak for run in runs)
     unit, size = unit_of(peak)
     with drawing(path, 9 if other is None else 13, 4.4) as figure:
         (row,) = figure.subplots(1, len(runs), sharey=True, squeeze=False)

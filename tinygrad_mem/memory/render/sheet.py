@@ -56,7 +56,7 @@ def write(path: Path | str, title: str, intro: Sequence[str], table: str, sectio
 
 def table(columns: Iterable[tuple[str, str]], rows: Sequence[str], hint: str) -> str:
     """The table of the rows (``<tr>``). ``columns``: names, with "n" for numbers; ``hint``: words to filter by."""
-    heads = [f'<th class="{kind}" aria-sort="none"><button type="button">{name}</button></th>' for name, kind in columns]
+    heads = [f'<th scope="col" class="{kind}" aria-sort="none"><button type="button">{name}</button></th>' for name, kind in columns]
     return f"""<label class="filter">Only rows with <input type="search" placeholder="{hint}"></label>
 <p class="shown quiet" role="status">{len(rows)} rows</p><table class="all"><thead><tr>{"".join(heads)}</tr></thead><tbody>
 {"".join(rows)}</tbody></table>"""
@@ -119,6 +119,6 @@ def _area(across: list[int], low: list[float], high: list[float]) -> str:
 
 def _span(name: str, share: float) -> str:
     """A phase below a timeline, with its name where a window of that width has room for it."""
-    shown = html.escape("your code" if name == "user" else name)
+    shown = html.escape(name)
     wide, narrow = (share * width > 7 * len(shown) + 4 for width in _WIDTHS)
     return f'<span style="width:{share:.2%}"{"" if narrow else " class=wide"}>{shown if wide else ""}</span>'

@@ -126,8 +126,7 @@ class Figure {
     this.run.timeline.phases.forEach(([name, start, stop], number) => {
       const [a, b] = [start, stop].map((event) => Math.min(Math.max(this.x(event), LEFT), LEFT + this.width));
       if (number % 2) draw(this.picture, "rect", { class: "phase", x: a, y: TOP, width: b - a, height: bottom - TOP });
-      const words = name === "user" ? "your code" : name;
-      if (b - a > words.length * 6.5 + 4) draw(this.picture, "text", { x: (a + b) / 2, y: TOP - 7, class: "middle" }, words);
+      if (b - a > name.length * 6.5 + 4) draw(this.picture, "text", { x: (a + b) / 2, y: TOP - 7, class: "middle" }, name);
     });
   }
 
