@@ -13,6 +13,7 @@ from lesson import Result, block, figure, most, picture
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
+from tinygrad_mem.memory.render.palette import LINES
 from tinygrad_mem.nn import functional as F
 
 RESULT = Result()
@@ -221,7 +222,7 @@ gc.enable()
 # %%
 picture(leaks[add], "03_leak", "total = total + loss, without backward: five steps")
 drawn, axes = figure(height=3)
-axes.barh(list(peaks), [peak / GRAPH for peak in peaks.values()])
+axes.barh(list(peaks), [peak / GRAPH for peak in peaks.values()], color=LINES[4])
 axes.invert_yaxis()
 axes.set(xlabel="peak of the loop, in graphs of one step")
 picture(drawn, "03_peaks", "What a loop holds, by its way to the total")

@@ -12,6 +12,7 @@ from lesson import Result, block, figure, picture
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
 from tinygrad_mem.memory import Category
+from tinygrad_mem.memory.render.palette import LINES
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.techniques import accumulate
 
@@ -175,7 +176,7 @@ lines.set(xlabel="batch", ylabel="MiB", xlim=(0, None), ylim=(0, None))
 lines.set_title("Linear in the batch", loc="left")
 lines.legend(frameon=False)
 counts = [1, 2, 4, 8, 16]
-bars.bar([str(n) for n in counts], [memory.predict(parts, 512, n).peak / 2**20 for n in counts])
+bars.bar([str(n) for n in counts], [memory.predict(parts, 512, n).peak / 2**20 for n in counts], color=LINES[4])
 bars.set(xlabel="parts", ylabel="peak, MiB")
 bars.set_title("A batch of 512 in parts", loc="left")
 picture(drawn, "04_batch")

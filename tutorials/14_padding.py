@@ -17,6 +17,7 @@ import tinygrad_mem as tm
 from tinygrad_mem import memory
 from tinygrad_mem.data.sequences import BucketBatchSampler, PadCollate, TokenBatchSampler
 from tinygrad_mem.memory import Category
+from tinygrad_mem.memory.render.palette import LINES
 from tinygrad_mem.models.lstm import LSTMLanguageModel
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.nn.utils.rnn import pack_padded_sequence
@@ -148,7 +149,7 @@ for way in BATCHES:
 
 # %%
 chart, (left, right) = figure(columns=2, height=3.6)
-left.hist(LENGTHS, bins=24)
+left.hist(LENGTHS, bins=24, color=LINES[4])
 left.set_title("Lengths", loc="left")
 left.set(xlabel="length", ylabel="sequences")
 for way, counts in COUNTS.items():

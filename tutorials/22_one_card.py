@@ -23,7 +23,7 @@ from lesson import Result, block, figure, picture
 import tinygrad_mem as tm
 from tinygrad_mem import memory, scope
 from tinygrad_mem.memory import Category
-from tinygrad_mem.memory.render.palette import COLOURS
+from tinygrad_mem.memory.render.palette import COLOURS, LINES
 from tinygrad_mem.models.configuration import Configuration, configuration
 from tinygrad_mem.models.llama import LanguageModel, llama
 from tinygrad_mem.models.published import published
@@ -324,7 +324,7 @@ assert max(losses.values()) - min(losses.values()) < 0.1 < np.log(256) - max(los
 # %%
 chart, (left, right) = figure(2, height=4.2)
 names = list(tracks)
-left.barh(names, [tracks[name].peak / 1e9 for name in names])
+left.barh(names, [tracks[name].peak / 1e9 for name in names], color=LINES[4])
 left.axvline(CARD / 1e9, color="black", linewidth=1)
 left.set_title("The peak, technique by technique", loc="left")
 left.set(xscale="log", xlim=(1, None), xlabel="peak, GB (1000³); the line is the card")

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.memory.test_page import chromium as chromium
+from tests.memory.test_page import serious
 from tests.profiles import pairs
 from tinygrad_mem.claims import CLAIMS, examine, page
 from tinygrad_mem.cli import claims as command
@@ -128,7 +129,7 @@ def test_the_fast_ones_run_first():
     assert len(chosen) == len(CLAIMS)
 
 
-@pytest.mark.parametrize(("width", "scheme"), pairs([400, 1280], ["light", "dark"]))
+@pytest.mark.parametrize(("width", "scheme"), pairs([400, 1280, 1920], ["light", "dark"]))
 def test_the_page_cuts_nothing_off_and_a_click_shows_a_claim(chromium: Any, tmp_path: Path, width: int, scheme: str):
     rows = [examine(CLAIMS[name]) for name in FEW]
     page.write(rows, tmp_path / "page.html")
@@ -140,6 +141,7 @@ def test_the_page_cuts_nothing_off_and_a_click_shows_a_claim(chromium: Any, tmp_
         view.click(f'a[href="#{name}"]')
         assert view.is_visible(f"section#{name}")
         assert view.evaluate("document.documentElement.scrollWidth") <= width
+        assert serious(view) == []
         view.click(f'section#{name} a[href="#top"]')
     assert all(url.startswith(("file:", "data:")) for url in asked), asked
     view.context.close()

@@ -159,6 +159,12 @@ def pages(runs: tuple, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     return folder / "one.html", folder / "two.html"
 
 
+def serious(view: Any) -> list[str]:
+    """What axe finds wrong in a page for those who cannot see it well, or at all."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    return [each["id"] for each in axe.Axe().run(view).response["violations"] if each["impact"] in ("serious", "critical")]
+
+
 def opened(chromium: Any, path: Path, width: int = 1280, scheme: str = "light") -> tuple[Any, list[str]]:
     """The page, drawn, and the list that what goes wrong in it is written to."""
     view = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
@@ -371,15 +377,13 @@ def test_a_tile_says_its_modules_name_as_text(chromium: Any, tmp_path: Path):
 
 @pytest.mark.parametrize(("number", "width", "scheme"), pairs([0, 1], [400, 1280, 1920], ["light", "dark"]))
 def test_nothing_is_cut_off_or_asked_for(chromium: Any, pages: tuple, number: int, width: int, scheme: str):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     view, wrong = opened(chromium, pages[number], width, scheme)
     assert view.evaluate("document.documentElement.scrollWidth") <= width
     assert view.evaluate("[...document.querySelectorAll('.run .scroll')].every(box => box.scrollWidth <= box.clientWidth + 1)")
     assert view.locator(".run").count() == number + 1
     ground = view.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
-    serious = [each["id"] for each in axe.Axe().run(view).response["violations"] if each["impact"] in ("serious", "critical")]
-    assert serious == []
+    assert serious(view) == []
     assert wrong == []
 
 

@@ -45,7 +45,9 @@ def test_colours_stand_in_the_palette_alone():
             continue
         text = path.read_text(encoding="utf-8")
         for colour in re.findall(r"[\"'](#[0-9A-Fa-f]{6})[\"']", text):
-            assert len({colour[i : i + 2] for i in (1, 3, 5)}) == 1, f"{path.name}: {colour} is neither a grey nor in palette.py"
+            assert len({colour[i : i + 2] for i in (1, 3, 5)}) == 1, (
+                f"{path.name}: {colour} is neither a grey nor in palette.py"
+            )
         if path.parent.name == "tutorials":
             for line in text.splitlines():
                 assert "COLOURS[" not in line or "label=category.value" in line, f"{path.name}: {line.strip()}"

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 import tinygrad_mem as tm
-from tinygrad_mem import memory, nn
+from tinygrad_mem import memory, nn, scope
 from tinygrad_mem.devices import Pool
+from tinygrad_mem.interrupts import context
+from tinygrad_mem.memory.render import picture
+from tinygrad_mem.memory.render.picture import drawing
 from tinygrad_mem.memory.sizes import bytes_text
 from tinygrad_mem.text import visible
 
@@ -51,6 +57,40 @@ def test_two_runs_stand_beside_each_other_on_one_scale(tmp_path: Path):
     assert words.count("MiB") == 1
     with pytest.raises(ValueError, match="the timeline is empty"):
         tracks[0].plot(tmp_path / "none.png", memory.Track.of(memory.Log("cpu")))
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_names_of_phases_have_room(runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """None reaches over its phase, whatever the width of the phases is."""
+    seen: list[int] = []
+
+    @context
+    def measured(*args: Any) -> Iterator[Any]:
+        with drawing(*args) as figure:
+            yield figure
+            figure.canvas.draw()
+            for axes in figure.axes:
+                boxes = sorted(text.get_window_extent().intervalx.tolist() for text in axes.texts if text.get_fontsize() == 9)
+                edges = axes.get_window_extent().intervalx.tolist()
+                assert all(a[1] < b[0] for a, b in pairwise([[edges[0]] * 2, *boxes, [edges[1]] * 2]))
+                seen.append(len(boxes))
+
+    monkeypatch.setattr(picture, "drawing", measured)
+    for repeats in (2, 3):  # just too few and just enough
+        with memory.track() as track:
+            for phase in ("user", "optimizer", "forward"):
+                with scope.phase(phase):
+                    for _ in range(repeats if phase == "optimizer" else 10):
+                        tm.zeros(3)
+        track.plot(tmp_path / "x.png", *[track] * (runs - 1))
+    assert min(seen) < max(seen) == 3
+
+
+def test_a_picture_without_a_title_is_named_after_its_run(tmp_path: Path):
+    with memory.track() as track:
+        nn.Linear(3, 4)(tm.ones(2, 3))
+    track.plot(tmp_path / "x.svg")
+    assert "Linear: forward on cpu" in texts(tmp_path / "x.svg")
 
 
 def test_a_long_run_is_drawn_by_its_extremes(tmp_path: Path):

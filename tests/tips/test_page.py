@@ -11,6 +11,7 @@ import pytest
 
 import tinygrad_mem as tm
 from tests.memory.test_page import chromium as chromium
+from tests.memory.test_page import serious
 from tests.profiles import pairs
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.memory.render import sheet
@@ -76,7 +77,7 @@ def test_names_are_text_and_nothing_else(rows: list[Row], tmp_path: Path):
     assert "<img" not in (tmp_path / "page.html").read_text()
 
 
-@pytest.mark.parametrize(("width", "scheme"), pairs([400, 1280], ["light", "dark"]))
+@pytest.mark.parametrize(("width", "scheme"), pairs([400, 1280, 1920], ["light", "dark"]))
 def test_nothing_is_cut_off_or_asked_for(chromium: Any, page: Path, width: int, scheme: str):
     view = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
     asked: list[str] = []
@@ -98,6 +99,7 @@ def test_nothing_is_cut_off_or_asked_for(chromium: Any, page: Path, width: int, 
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
     small = view.evaluate("[...document.querySelectorAll('td, p, small')].map(e => parseFloat(getComputedStyle(e).fontSize))")
     assert min(small) >= 11
+    assert serious(view) == []
     assert asked == []
 
 

@@ -190,8 +190,13 @@ def test_a_notebook_shows_the_picture_below_the_cell(lesson: ModuleType, monkeyp
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "kernel.json"])
     monkeypatch.delenv("TINYGRAD_MEM_PICTURES", raising=False)
-    lesson.picture(lesson.stacked({"one": {memory.Category.PARAMETER: 512}}), "x")
+    lesson.picture(lesson.stacked({"one": {memory.Category.PARAMETER: 512}}, "One bar"), "x")
     with memory.track() as track:
         tm.zeros(3)
-    lesson.picture(track, "y")
+    lesson.picture(track, "y", "Three zeros")
     assert [data[:4] for data in shown] == [b"\x89PNG"] * 2
+    assert lesson.SHOWN["x"] == "One bar: MiB"
+    assert lesson.SHOWN["y"] == "Three zeros: bytes in use over time, stacked by category"
+    for nameless in (track, lesson.figure()[0]):
+        with pytest.raises(ValueError, match="picture z: give it a title, which says what it shows"):
+            lesson.picture(nameless, "z")

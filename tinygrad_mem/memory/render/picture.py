@@ -46,7 +46,7 @@ def plot(self: Track, path: Path | str, other: Track | None = None, *, title: st
     with drawing(path, 9 if other is None else 13, 4.4) as figure:
         (row,) = figure.subplots(1, len(runs), sharey=True, squeeze=False)
         for axes, run in zip(row, runs, strict=True):
-            _draw(axes, run, size, named=0.07 if other is None else 0.08)
+            _draw(axes, run, size, letter=0.0105 if other is None else 0.0125)
         row[0].set(ylabel=unit, ylim=(0, peak / size * 1.42))
         if other is None:
             row[0].set_title(title, loc="left", fontweight="bold")
@@ -88,8 +88,8 @@ def drawing(path: Path | str, width: float, height: float) -> Iterator[Any]:
         file.write(written.getbuffer())
 
 
-def _draw(axes: Any, track: Track, size: int, named: float) -> None:
-    """Draw one run, in units of ``size`` bytes. Phases with at least the share ``named`` of the width get their names."""
+def _draw(axes: Any, track: Track, size: int, letter: float) -> None:
+    """Draw one run, in units of ``size`` bytes. ``letter``: the share of the width that a letter of a phase's name takes."""
     timeline = track.timeline()
     at, top, shown = sample(timeline, POINTS), timeline.peak(), timeline.categories
     axes.stackplot(
@@ -101,7 +101,7 @@ def _draw(axes: Any, track: Track, size: int, named: float) -> None:
         linewidth=0,
     )
     axes.set(xlabel="allocations and frees, in order", xlim=(0, max(len(timeline) - 1, 1)))
-    _shade_phases(axes, timeline, len(timeline) * named)
+    _shade_phases(axes, timeline, len(timeline) * letter)
     _mark_peak(axes, track, top, timeline.used[top] / size, len(timeline))
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -130,11 +130,11 @@ def _mark_peak(axes: Any, track: Track, top: int, height: float, moments: int) -
     axes.plot([top], [height], marker="o", markersize=4, color="black", clip_on=False)
 
 
-def _shade_phases(axes: Any, timeline: Timeline, least: float) -> None:
+def _shade_phases(axes: Any, timeline: Timeline, letter: float) -> None:
     """Shade every other phase in grey, with its name above the curve if there is room."""
     for dark, (name, start, stop) in enumerate(phases(timeline, len(timeline) * 0.01)):
         if dark % 2:
             axes.axvspan(start, stop, color="black", alpha=0.06, linewidth=0, zorder=0)
-        if stop - start > least:
+        if stop - start > letter * len(name):
             middle = (start + stop) / 2
             axes.text(middle, 0.985, name, transform=axes.get_xaxis_transform(), ha="center", va="top", fontsize=9)

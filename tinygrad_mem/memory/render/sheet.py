@@ -56,7 +56,8 @@ def write(path: Path | str, title: str, intro: Sequence[str], table: str, sectio
 
 def table(columns: Iterable[tuple[str, str]], rows: Sequence[str], hint: str) -> str:
     """The table of the rows (``<tr>``). ``columns``: names, with "n" for numbers; ``hint``: words to filter by."""
-    heads = [f'<th scope="col" class="{kind}" aria-sort="none"><button type="button">{name}</button></th>' for name, kind in columns]
+    sort = '<th scope="col" class="{}" aria-sort="none"><button type="button">{}</button></th>'
+    heads = [sort.format(kind, name) for name, kind in columns]
     return f"""<label class="filter">Only rows with <input type="search" placeholder="{hint}"></label>
 <p class="shown quiet" role="status">{len(rows)} rows</p><table class="all"><thead><tr>{"".join(heads)}</tr></thead><tbody>
 {"".join(rows)}</tbody></table>"""
