@@ -353,6 +353,9 @@ def test_a_plan_says_what_it_is(tmp_path: Any):
     assert f"{found.peak:,}" in found.table()
     assert sum("→" in line for line in found.table().splitlines()) == 1
     assert max(map(len, found.table().splitlines())) <= 128
+    for width in (60, 80):
+        assert max(map(len, found.table(width).splitlines())) <= width
+        assert f"{found.peak:,}" in found.table(width)
     found.plot(tmp_path / "front.png")
     assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
 

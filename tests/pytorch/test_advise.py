@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from tinygrad_mem import pytorch
+from tinygrad_mem.memory.sizes import bytes_text
 from tinygrad_mem.pytorch.program.changing import BitsAndBytesAdam, optimizer_classes
 from tinygrad_mem.pytorch.program.seen import blocks_of
 
@@ -254,9 +255,11 @@ def test_the_table(advice: pytorch.Advice):
 
 
 def test_a_narrow_table_has_the_costs_below_it(advice: pytorch.Advice):
-    wide, narrow = advice.table(140), advice.table(80)
-    table = narrow.partition("To write:")[0]
-    assert max(map(len, table.splitlines())) <= 80
+    wide, narrow, narrowest = (advice.table(width) for width in (140, 80, 60))
+    for text, width in ((narrow, 80), (narrowest, 60)):
+        table = text.partition("To write:")[0]
+        assert max(map(len, table.splitlines())) <= width
+        assert all(bytes_text(row.peak) in table and bytes_text(row.peak_reserved) in table for row in advice.rows)
     helping = [row for row in advice.rows if row.saved > 0 or row.saved_reserved > 0]
     assert narrow.count("    costs: ") == len(helping)
     assert "    costs: " not in wide

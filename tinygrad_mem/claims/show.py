@@ -15,6 +15,8 @@ from .claim import EXPLAINED, REFUTED, REPRODUCED, Counted, Extra, Figure, Judge
 
 NARROW = 100
 """On terminals with fewer columns, what a claim says stands below its name."""
+NARROWEST = 70
+"""On terminals with fewer columns, the number that is found stands below the figure."""
 STYLES = {REPRODUCED: "green", EXPLAINED: "yellow", REFUTED: "red"}
 
 
@@ -34,20 +36,25 @@ def part_text(stated: Figure, part: Extra) -> str:
 
 
 def table(rows: Sequence[Judged], width: int) -> Table:
-    """A row for each claim."""
+    """A row for each claim. No number is cut."""
     made = Table(box=HORIZONTALS, pad_edge=False, show_lines=True)
     made.add_column("claim, verdict", overflow="fold", min_width=20)
     if width >= NARROW:
         made.add_column("what it says", overflow="fold")
-    made.add_column("figure", justify="right", overflow="fold", min_width=9)
-    made.add_column("found", justify="right", overflow="fold", min_width=9)
-    for each in rows:
+    numbers = [[each.claim.stated.text, found_text(each).replace(", ", "\n")] for each in rows]
+    heads = ["figure", "found"]
+    if width < NARROWEST:
+        numbers, heads = [["\n".join(pair)] for pair in numbers], ["figure, found"]
+    for head, column in zip(heads, zip(*numbers, strict=True), strict=True):
+        lines = [line for text in column for line in text.split("\n") if line[0].isdigit()]
+        made.add_column(head, justify="right", overflow="fold", min_width=max(map(len, lines), default=9))
+    for each, cells in zip(rows, numbers, strict=True):
         name = Text(each.claim.name, "bold")
         if each.verdict is not None:
             name.append(f"\n{each.verdict.text}", f"not bold {STYLES[each.verdict.kind]}")
         says = Text(each.claim.says)
         first = [name, says] if width >= NARROW else [name.append("\n").append(each.claim.says, "not bold default")]
-        made.add_row(*first, each.claim.stated.text, found_text(each))
+        made.add_row(*first, *cells)
     return made
 
 

@@ -210,8 +210,10 @@ def estimate(
     precision: Annotated[
         Precision,
         typer.Option(
-            help="half: float16, with float32 copies and gradients. For PyTorch's classes bfloat16 and float16 are autocast, "
-            "for hf: the weights"
+            metavar="<name>",
+            help=f"{', '.join(Precision)}. half: float16, with float32 copies and gradients. For PyTorch's classes "
+            "bfloat16 and float16 are autocast, "
+            "for hf: the weights",
         ),
     ] = Precision.float32,
     master_weights: Annotated[bool, typer.Option("--master-weights", help="float32 copies of float16 parameters")] = False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -14,6 +15,8 @@ from ..memory.ranks import in_runs
 from ..memory.unroll import NUMBER
 from ..text import visible
 
+_BOTH = 80  # a narrower terminal has no room for sizes in MB and in MiB, or for wide gaps
+_GAP = 2  # columns between two of a narrow table
 _ROOMY = 120  # a narrower terminal has no room for outputs and the formulas of parameters
 _MOST = 5  # rows that are shown without ``--layers``
 
@@ -53,10 +56,10 @@ def show(found: Estimate, console: Console, every_layer: bool) -> None:
     """Print an estimate; without ``every_layer`` only the rows of layers that keep the most."""
     rows = _alike([layer for layer in found.layers if layer.parameters or layer.kept or layer.transient])
     shown = rows if every_layer else sorted(rows, key=_kept, reverse=True)[:_MOST]
-    console.print(_layers(found, [row for row in rows if row in shown], console.width >= _ROOMY))
+    console.print(_layers(found, [row for row in rows if row in shown], console.width))
     if len(shown) < len(rows):
         console.print(f"{len(rows) - len(shown)} more rows: --layers\n")
-    console.print(_totals(found))
+    console.print(_totals(found, console.width >= _BOTH))
     kept = found.host or sum(found.by_category.get(name, 0) for name in ("optimizer state", "master weights"))
     console.print(f"The loss is {found.loss}.")
     if found.trained != found.parameters:
@@ -81,21 +84,25 @@ def _kept(row: list[Layer]) -> int:
     return sum(layer.kept for layer in row)
 
 
-def _layers(found: Estimate, rows: list[list[Layer]], roomy: bool) -> Table:
-    """A line for each row, and one for all layers. With ``roomy`` also the outputs, and how parameters are counted."""
+def _layers(found: Estimate, rows: list[list[Layer]], width: int) -> Table:
+    """A line for each row, and one for all layers. In a wide terminal also the outputs, and how parameters are counted."""
+    roomy = width >= _ROOMY
+    gap: dict[str, Any] = {} if width >= _BOTH else {"padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
+    digits = len(f"{found.parameters:,}"), _digits(found, "kept"), _digits(found, "transient")
     table = Table(
         title=Text(visible(f"{found.network}, batch {found.batch_size}, on {found.device}")),
         title_justify="left",
         title_style="bold",
         box=SIMPLE_HEAD,
+        **gap,
     )
-    table.add_column("layer", overflow="fold")
+    table.add_column("layer", overflow="fold", max_width=max(width - sum(digits) - 3 * _GAP, 8) if gap else None)
     if roomy:
         table.add_column("output", overflow="fold")
-    table.add_column("parameters", justify="right", min_width=len(f"{found.parameters:,}"))
+    table.add_column("parameters", justify="right", min_width=digits[0])
     repeated = any(len(layers) > 1 for layers in rows)
-    table.add_column("kept for\nbackward" + ", each" * repeated, justify="right", min_width=_digits(found, "kept"))
-    table.add_column("temporary", justify="right", min_width=_digits(found, "transient"))
+    table.add_column("kept for\nbackward" + ", each" * repeated, justify="right", min_width=digits[1])
+    table.add_column("temporary", justify="right", min_width=digits[2])
     for layers in rows:
         layer, count = layers[0], f"{len(layers)} x " * (len(layers) > 1)
         output = [" x ".join(map(str, layer.output))] * roomy
@@ -142,18 +149,16 @@ def _digits(found: Estimate, what: str) -> int:
     return len(f"{max(sizes, default=0) if what == 'transient' else sum(sizes):,}")
 
 
-def _totals(found: Estimate) -> Table:
+def _totals(found: Estimate, roomy: bool) -> Table:
     table = Table(title=f"the peak, in {found.phase} of the second step", title_justify="left", title_style="bold")
     table.add_column("")
-    for unit in ("bytes", "MB (1000²)", "MiB (1024²)"):
+    units = {"bytes": 1, "MB (1000²)": 10**6, "MiB (1024²)": 1 << 20} if roomy else {"bytes": 1, "MiB (1024²)": 1 << 20}
+    for unit in units:
         table.add_column(unit, justify="right", no_wrap=True)
-    for name, size in sorted(found.by_category.items(), key=lambda item: -item[1]):
-        table.add_row(name, *_units(size))
-    table.add_section()
-    table.add_row("peak used", *_units(found.peak_used), style="bold")
-    table.add_row("reserved by the pool", *_units(found.peak_reserved))
+    rows = sorted(found.by_category.items(), key=lambda item: -item[1])
+    for name, size in (*rows, ("peak used", found.peak_used), ("reserved by the pool", found.peak_reserved)):
+        if name == "peak used":
+            table.add_section()
+        shown = [f"{size:,}" if unit == 1 else f"{size / unit:,.2f}" for unit in units.values()]
+        table.add_row(name, *shown, style="bold" if name == "peak used" else "")
     return table
-
-
-def _units(size: int) -> tuple[str, str, str]:
-    return f"{size:,}", f"{size / 1e6:,.2f}", f"{size / (1 << 20):,.2f}"

@@ -164,7 +164,7 @@ def _peaks(found: memory.AllRanks, width: int) -> Table:
     table = Table(box=SIMPLE_HEAD)
     table.add_column("", overflow="fold")
     for name in ("peak used", "reserved", *(kind.value for kind in differ)):
-        table.add_column(name, justify="right", overflow="fold")
+        table.add_column(name, justify="right", no_wrap=True)
     for each in _shown(found):
         sizes = [each.reserved, *(each.used.get(kind, 0) for kind in differ)]
         table.add_row(found.label(each), f"{each.peak:,}", *map(bytes_text, sizes))

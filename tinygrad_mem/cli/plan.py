@@ -131,11 +131,12 @@ def _data(network: str, batch_size: int, found: planner.Plan, front: list[planne
 
 
 def _show(network: str, batch_size: int, found: planner.Plan) -> None:
-    print(found.table())
+    console = Console(highlight=False, markup=False)
+    print(found.table(min(console.width, 128)))
     times = f"of ops measured on {found.device}" if found.measured else "modelled from bytes and multiplications"
     where = "with the workspaces of a GPU's kernels" if found.search.like == "cuda" else "to the byte"
-    print(f"Times are sums {times}, relative to the plain step. Each peak was found by a run on meta, {where}.")
-    print(visible(f"{network}, batch {batch_size}: {found}", keep="\n"))
+    console.print(f"Times are sums {times}, relative to the plain step. Each peak was found by a run on meta, {where}.")
+    console.print(visible(f"{network}, batch {batch_size}: {found}", keep="\n"))
     if found.ranks > 1:
         print("What is sent counts as 25 GB/s. On each rank:\n")
         print(visible(found.lines(), keep="\n"))

@@ -102,15 +102,15 @@ class Plan:
         """
         return TrainingStep(self.choice, model, optimizer, loss or self.search.recipe.loss)
 
-    def table(self) -> str:
-        """The front as a table to print, with the plan's row marked.
+    def table(self, width: int = 128) -> str:
+        """The front as a table of so many columns to print, with the plan's row marked.
 
         Raises:
             ModuleNotFoundError: rich is missing: ``pip install rich``.
         """
         from .show import table
 
-        return table(self)
+        return table(self, width)
 
     def plot(self, path: Path | str) -> None:
         """Draw the front: peak against time, with the budget as a line. The ending of ``path`` is .png, .svg or .pdf.

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from .plan import Plan
 
 MARKERS = "osD^vP*X<>"
+_WIDE = 90  # columns that have room for both forms of a size
 
 
-def table(plan: Plan) -> str:
-    """One row for each choice, from the fastest to the smallest."""
+def table(plan: Plan, width: int = 128) -> str:
+    """One row for each choice, from the fastest to the smallest. In a narrow table the peaks are bytes alone."""
     needs("rich", "a table")
     from rich.table import Table
     from rich.text import Text
@@ -26,7 +27,8 @@ def table(plan: Plan) -> str:
 
     shown = Table(title=Text("memory against time"), title_justify="left", title_style="bold")
     shown.add_column("", no_wrap=True)
-    for name in ("peak in use", "", "reserved", "time"):
+    short = [""] if width >= _WIDE else []
+    for name in ("peak in use", *short, "reserved", "time"):
         shown.add_column(name, justify="right", no_wrap=True)
     points = plan.front if plan.point in plan.front else [*plan.front, plan.point]
     offloaded = any(point.host for point in points)
@@ -39,11 +41,11 @@ def table(plan: Plan) -> str:
     for point in sorted(points, key=lambda p: (p.time, -p.peak)):
         mark = "→" if point.choice == plan.choice else ""
         time = f"{point.time / plan.plain.time:.2f}"
-        sizes = [f"{point.peak:,}", bytes_text(point.peak), bytes_text(point.reserved)]
+        sizes = [f"{point.peak:,}", *[bytes_text(point.peak) for _ in short], bytes_text(point.reserved)]
         host = [bytes_text(point.host) if point.host else ""] if offloaded else []
         sent = [bytes_text(point.sent)] if sends else []
         shown.add_row(mark, *sizes, time, *host, *sent, Text(str(point.choice)))
-    return text(shown, 128)
+    return text(shown, width)
 
 
 def plot(plan: Plan, path: Path | str) -> None:

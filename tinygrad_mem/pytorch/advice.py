@@ -8,6 +8,7 @@ from ..errors import needs
 from ..memory.sizes import bytes_text
 
 _WIDE = 110  # columns from which on the costs stand in the table
+_ROOMY = 80  # columns from which on it says what is saved beside what is left
 
 
 @dataclass
@@ -100,7 +101,8 @@ def table(advice: Advice, width: int = 128) -> str:
     card = "" if advice.capacity is None else f", on a card with {bytes_text(advice.capacity)}"
     shown = Table(title=Text(f"what would help{card}"), title_justify="left", title_style="bold")
     shown.add_column("change", overflow="fold", ratio=3)
-    for name in ("peak", "saved", "reserved", "saved"):
+    roomy = width >= _ROOMY
+    for name in ("peak", "saved", "reserved", "saved") if roomy else ("peak", "reserved"):
         shown.add_column(name, justify="right", no_wrap=True)
     if advice.capacity is not None:
         shown.add_column("fits", no_wrap=True)
@@ -110,17 +112,18 @@ def table(advice: Advice, width: int = 128) -> str:
     groups = ([advice.plain], advice.rows, advice.together, [row for row in advice.batch if not row.refused])
     for group in groups:
         for row in group:
-            cells = _cells(row, advice.capacity is not None)
+            cells = _cells(row, advice.capacity is not None, roomy)
             shown.add_row(*(Text(cell) for cell in (cells if wide else cells[:-1])))
         if group:
             shown.add_section()
     return text(shown, width) + _below(advice, costs=not wide)
 
 
-def _cells(row: Advised, card: bool) -> list[str]:
+def _cells(row: Advised, card: bool, roomy: bool) -> list[str]:
     saved = [bytes_text(row.saved), bytes_text(row.saved_reserved)] if row.names else ["", ""]
+    sizes = [bytes_text(row.peak), saved[0], bytes_text(row.peak_reserved), saved[1]][:: 1 if roomy else 2]
     fits = [{True: "yes", False: "no", None: ""}[row.fits]] if card else []
-    return [row.name, bytes_text(row.peak), saved[0], bytes_text(row.peak_reserved), saved[1], *fits, _cost(row)]
+    return [row.name, *sizes, *fits, _cost(row)]
 
 
 def _cost(row: Advised) -> str:
