@@ -169,6 +169,14 @@ class Precision(StrEnum):  # what each means stands in precision.py
     float64 = "float64"
 
 
+PredictedPrecision = Annotated[
+    Precision,
+    typer.Option(
+        metavar="<name>",
+        help=f"{', '.join(Precision)}. half: float16, with float32 copies and gradients. For PyTorch's classes "
+        "bfloat16 and float16 are autocast, for hf: the weights",
+    ),
+]
 Optimizer = Annotated[
     Update,
     typer.Option(
@@ -207,15 +215,7 @@ def estimate(
     sample: Sample = None,
     tokens: Tokens = None,
     optimizer: Optimizer = Update.momentum,
-    precision: Annotated[
-        Precision,
-        typer.Option(
-            metavar="<name>",
-            help=f"{', '.join(Precision)}. half: float16, with float32 copies and gradients. For PyTorch's classes "
-            "bfloat16 and float16 are autocast, "
-            "for hf: the weights",
-        ),
-    ] = Precision.float32,
+    precision: PredictedPrecision = Precision.float32,
     master_weights: Annotated[bool, typer.Option("--master-weights", help="float32 copies of float16 parameters")] = False,
     paged: Annotated[bool, typer.Option("--paged", help="the optimizer's state lies in host memory between its steps")] = False,
     accumulate: Annotated[int, typer.Option(min=1, help="split each batch into so many parts, one after the other")] = 1,
