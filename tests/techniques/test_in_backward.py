@@ -464,6 +464,21 @@ def test_bytes_of_two_backward_passes_by_formula(batch: int):
     assert plain < found <= plain + (LAYERS + 1) * a + 3 * one
 
 
+def test_bytes_of_half_precision_with_a_loss_scale():
+    """In the second pass a gradient of half precision lies beside its copy in float32, for a moment."""
+
+    def run() -> None:
+        layer = nn.Linear(WIDTH, WIDTH, bias=False, dtype=tm.float16)
+        scaler = tm.amp.GradScaler("cpu", init_scale=16.0)
+        handle = optimizer_in_backward(tm.optim.Lomo(layer.parameters()), max_norm=1.0, scaler=scaler)
+        for _ in range(2):
+            handle.backward(layer(tm.ones(1, WIDTH, dtype=tm.float16)).float().sum())
+            scaler.update()
+
+    half = WIDTH * WIDTH * 2
+    assert 4 * half < training.assert_predicted(run).peak < 4 * half + 10 * 512  # weight, its gradient, and the copy of that
+
+
 def test_with_max_norm_a_plain_backward_is_refused():
     model, optimizer = made()
     before = weights(model)
