@@ -93,6 +93,32 @@ def state_dicts(alone, plain, model, optimizer, rule, options):
         fresh.load_state_dict([])
 
 
+def a_checkpoint_goes_on():
+    """Each rank of another run takes its own of the state of all, and goes on bit for bit."""
+    (model, optimizer, _), again = trained(wrapped, mine(), steps=3), network()
+    whole = {}
+    for rank in range(SIZE):
+        optimizer.consolidate_state_dict(to=rank)
+        whole = optimizer.state_dict() if rank == RANK else whole
+    assert list(whole["state"]) == list(range(6))
+    fresh = ZeroRedundancyOptimizer(again.parameters(), tm.optim.Adam, lr=7.0)
+    fresh.load_state_dict(whole)
+    for p, q in zip(model.parameters(), again.parameters(), strict=True):
+        q.data.copy_(p.detach())
+    for step in range(2):
+        for p, q in zip(model.parameters(), again.parameters(), strict=True):
+            p.grad = tm.full_like(p, 0.1 * (step + 1))
+            q.grad = tm.full_like(q, 0.1 * (step + 1))
+        optimizer.step()
+        fresh.step()
+    for a, b in zip(parameters(model), parameters(again), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def wrapped(model):
+    return DistributedDataParallel(model), ZeroRedundancyOptimizer(model.parameters(), tm.optim.Adam, lr=0.01)
+
+
 def groups_added_later():
     model = network()
     first, *rest = model.parameters()
@@ -168,6 +194,7 @@ def bytes_are_those_of_the_prediction():
 if __name__ == "__main__":
     for check in (
         same_as_one_process,
+        a_checkpoint_goes_on,
         groups_added_later,
         half_with_masters,
         refused,
