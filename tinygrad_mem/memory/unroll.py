@@ -30,7 +30,7 @@ def repeated(predict: Callable[[int], Track], layers: int, period: int = 1) -> T
 
     Args:
         predict: the track of a run of the network with so many layers. What it does must not depend on their number, but for
-            doing it for each.
+            doing it for each. Its model must outlive the graph: Python ends long chains of objects in an order of its own.
         period: after so many layers their kinds repeat.
 
     Returns:
