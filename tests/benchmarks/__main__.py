@@ -82,26 +82,25 @@ def show(results: dict[str, list[dict]], where: str) -> None:
 
     table = Table(title=f"one training step, tinygrad_mem against PyTorch, interleaved, on {where}")
     table.add_column("workload")
+    if where == "cpu":
+        table.add_column("goal", justify="right")
     for setting in results:
         table.add_column(f"{setting}\nours", justify="right")
         table.add_column("\nPyTorch", justify="right")
         table.add_column("\nratio", justify="right", style="bold")
-        table.add_column("\ngoal")
     for index, row in enumerate(next(iter(results.values()))):
-        cells = []
+        goal = GOALS.get(row["name"]) if where == "cpu" else None
+        cells = [] if where != "cpu" else ["" if goal is None else f"{goal:.2f}"]
         for rows in results.values():
             ours, theirs = rows[index]["times"]
-            cells += [duration(ours), duration(theirs), f"{ours / theirs:.2f}"]
-            cells.append(verdict(row["name"], ours / theirs) if where == "cpu" else "")
+            cells += [duration(ours), duration(theirs), verdict(ours / theirs, goal)]
         table.add_row(row["name"], *cells)
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
 
 
-def verdict(name: str, ratio: float) -> str:
-    """A network's goal on the CPU, and whether the ratio meets it; empty for what has no goal."""
-    if name not in GOALS:
-        return ""
-    return f"{GOALS[name]:.2f} {'met' if ratio <= GOALS[name] else 'missed'}"
+def verdict(ratio: float, goal: float | None) -> str:
+    """A ratio, and whether it meets the goal, if there is one."""
+    return f"{ratio:.2f}" if goal is None else f"{ratio:.2f} {'met' if ratio <= goal else 'missed'}"
 
 
 def memory(only: str) -> None:

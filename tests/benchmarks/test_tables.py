@@ -141,11 +141,22 @@ def test_costs_are_bytes_and_multiplications():
     assert cost("embedding", table, index, out=np.empty((3, 8), np.float32)) == (2 * 3 * 8 * 4 + index.nbytes, 0)
 
 
-def test_goals_are_met_or_missed():
+def test_goals_are_met_or_missed(capsys: pytest.CaptureFixture):
     assert set(command.GOALS) == set(NAMES)
-    assert command.verdict("MLP", 0.8) == "0.80 met"
-    assert command.verdict("MLP", 0.801) == "0.80 missed"
-    assert command.verdict("a + b", 0.1) == ""
+    rows = [
+        {"name": "MLP", "times": (8e-3, 1e-2)},
+        {"name": "LeNet", "times": (1.3e-2, 1e-2)},
+        {"name": "a + b", "times": (2, 1)},
+    ]
+    command.show({"BLAS as found": rows}, "cpu")
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines() if "│" in line]
+    assert lines == [
+        ["MLP", "0.80", "8.0 ms", "10.0 ms", "0.80 met"],
+        ["LeNet", "1.20", "13.0 ms", "10.0 ms", "1.30 missed"],
+        ["a + b", "", "2000.0 ms", "1000.0 ms", "2.00"],
+    ]
+    command.show({"BLAS as found": rows}, "cuda")
+    assert "goal" not in capsys.readouterr().out, "they are the CPU's"
 
 
 def test_a_name_that_no_network_has_is_refused():
