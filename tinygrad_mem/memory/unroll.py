@@ -26,7 +26,7 @@ _ENOUGH = 16  # events after a piece, to be sure where it ends
 
 
 def repeated(predict: Callable[[int], Track], layers: int, period: int = 1) -> Track | None:
-    """The track of ``predict(layers)``, from four with fewer layers.
+    """The track of ``predict(layers)``, from four with fewer layers, or five.
 
     Args:
         predict: the track of a run of the network with so many layers. What it does must not depend on their number, but for
@@ -40,7 +40,10 @@ def repeated(predict: Callable[[int], Track], layers: int, period: int = 1) -> T
     counts = range(fewest, fewest + 4 * period, period)
     if sum(counts) > layers:
         return None
-    log = unrolled([predict(count).log for count in counts], (layers - fewest) // period)
+    logs, steps = [predict(count).log for count in counts], (layers - fewest) // period
+    log = unrolled(logs, steps)
+    if log is None:  # the layers near both ends differ from the others farther inwards
+        log = unrolled([*logs[1:], predict(counts[-1] + period).log], steps - 1)
     return None if log is None else Track.of(log)
 
 
