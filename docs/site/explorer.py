@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,7 @@ def write(folder: Path, networks: Sequence[str] = NETWORKS, grid: Mapping[str, S
         ValueError: the files are larger than LIMIT.
     """
     offered = {name: values for name, values in grid.items() if len(values) > 1}
-    plain = {name: values[:1] for name, values in grid.items()} | {"batch_size": grid["batch_size"]}
-    start = list(settings(networks[0], plain))[len(grid["batch_size"]) // 2]
+    start = replace(next(settings(networks[0], grid)), batch_size=grid["batch_size"][len(grid["batch_size"]) // 2])
     text = page({"network": networks, **offered}, start, _INTRO, files="explorer")
     files = [folder / "explorer.html", *(folder / "explorer" / f"{network}.js" for network in networks)]
     files[1].parent.mkdir(parents=True, exist_ok=True)

@@ -265,9 +265,20 @@ def test_a_slider_that_moves_on_is_not_asked_for_each_place(chromium: Any, addre
     assert heard == []
 
 
+def test_a_server_that_has_ended_is_said(chromium: Any, address: str, made: Any):
+    view, _ = opened(chromium, address, address)
+    reads(view, "#a", asked(made))
+    view.route("**/predict*", lambda route: route.abort())
+    view.select_option("#a [name=optimizer]", "adam")
+    view.locator("#a .found .bad >> text=The program that this page asks has ended. Start it again.").wait_for()
+    view.unroute("**/predict*")
+    view.select_option("#a [name=optimizer]", "sgd")
+    reads(view, "#a", asked(made, optimizer="sgd"))
+
+
 def test_a_budget_has_a_verdict_and_an_error_is_read(chromium: Any, address: str, made: Any):
-    view, heard = opened(chromium, f"{address}#a=network=lenet&batch_size=2000&depth=3", address)
-    assert "batch_size 2000, depth 3" in view.text_content("#a .refused")
+    view, heard = opened(chromium, f"{address}#a=network=lenet&batch_size=2000&length=3", address)
+    assert "batch_size 2000, length 3" in view.text_content("#a .refused")
     reads(view, "#a", found := asked(made))
     view.fill("#a [name=budget]", "1 MiB")
     assert view.text_content("#a .verdict") == f"Does not fit: {bytes_text(found['peak'] - (1 << 20))} more than 1.00 MiB."

@@ -15,7 +15,7 @@ const settingOf = (section) => Object.fromEntries(fieldsOf(section).map((each) =
 function fill(section, setting) {
   const form = section.querySelector("form");
   const refused = Object.entries(setting).filter(([name, value]) => {
-    const field = form.elements[name];
+    const field = form.elements.namedItem(name);
     if (!field) return String(value) !== String(offered.start[name] ?? "");
     const before = field.value;
     if (field.type === "checkbox") field.checked = String(value) === "true";
@@ -29,10 +29,8 @@ function fill(section, setting) {
 }
 
 // Answers
-const fromServer = async (setting) => {
-  const response = await fetch(`predict?${new URLSearchParams(setting)}`).catch(() => null);
-  return response ? response.json() : { error: "The program that this page asks has ended. Start it again." };
-};
+const ended = { error: "The program that this page asks has ended. Start it again." };
+const fromServer = (setting) => fetch(`predict?${new URLSearchParams(setting)}`).then((response) => response.json()).catch(() => ended);
 
 const arriving = {}; // a file of predictions calls arrived(network, packed) when it is loaded
 const arrived = (network, packed) => arriving[network].done(unpacked(packed));
@@ -65,7 +63,6 @@ function bytesOf(text) {
 function element(name, text, kind = "") {
   return Object.assign(document.createElement(name), { textContent: text, className: kind });
 }
-const block = (category) => `<i style="background:${offered.colours[category]}"></i>`;
 
 function verdictOf(peak, budget) {
   const room = bytesOf(budget);
@@ -119,7 +116,7 @@ function fitPhases() {
 function categories({ by_category: bytes, peak }) {
   const table = document.createElement("table");
   table.innerHTML = `<thead><tr><th scope="col">at the peak</th><th scope="col" class="n">bytes</th><th scope="col" class="n">share</th></tr></thead>
-<tbody>${Object.entries(bytes).map(([name, size]) => `<tr><th scope="row">${block(name)}${name}</th><td class="n">${shown(size)}</td><td class="n">${((100 * size) / peak).toFixed(1)}%</td></tr>`).join("")}</tbody>`;
+<tbody>${Object.entries(bytes).map(([name, size]) => `<tr><th scope="row"><i style="background:${offered.colours[name]}"></i>${name}</th><td class="n">${shown(size)}</td><td class="n">${((100 * size) / peak).toFixed(1)}%</td></tr>`).join("")}</tbody>`;
   return table;
 }
 
