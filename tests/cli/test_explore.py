@@ -31,7 +31,7 @@ SETTINGS = [
     {"batch_size": 64, "optimizer": "adamw8bit", "precision": "half", "accumulate": 4},
     {"network": "resnet20", "batch_size": 8, "recompute": "sqrt", "device": "cuda"},
     {"network": "resnet20", "sample": "3x16x16", "precision": "autocast"},
-    {"network": "bert-tiny", "batch_size": 2, "sample": "64", "precision": "bfloat16", "recompute": "every-block"},
+    {"network": "bert-tiny", "batch_size": 2, "tokens": "64", "precision": "bfloat16", "recompute": "every-block"},
     {"optimizer": "lomo"},
 ]
 
@@ -144,6 +144,7 @@ def test_offload_takes_what_forward_saves_away(made: Any):
         ({"depth": 3}, "there is no setting depth: there are network"),
         ({"recompute": "sqrt"}, "LeNet has no chain of blocks"),
         ({"sample": "1x2x2"}, "kernel"),
+        ({"network": "bert-tiny", "sample": "64"}, "--tokens sets the length of a sample"),
     ],
 )
 def test_what_cannot_be_is_said(made: Any, setting: dict[str, object], words: str):

@@ -20,8 +20,8 @@ Choices = Mapping[str, Sequence[Any] | None]
 _LABELS = {
     "network": "network",
     "batch_size": "samples in a batch",
-    "sample": "shape of a sample",
-    "tokens": "tokens x length of a sample",
+    "sample": "shape of an image",
+    "tokens": "tokens of a sample",
     "optimizer": "optimizer",
     "precision": "precision",
     "recompute": "recompute blocks",
@@ -29,7 +29,7 @@ _LABELS = {
     "offload": "offload what forward saves to the host",
     "device": "device",
 }
-_HINTS = {"sample": "the network's own", "tokens": "50257x1024"}
+_HINTS = {"sample": "such as 3x64x64", "tokens": "such as 512"}
 
 
 def page(choices: Choices, start: StepSetting, intro: str, files: str = "") -> str:

@@ -29,7 +29,7 @@ def application(find: Find, networks: Sequence[str], optimizers: Sequence[str], 
 
     made, alone = Flask(__name__), Lock()
     made.json.sort_keys = False  # type: ignore[attr-defined]  # categories keep their order
-    choices = {"network": networks, "batch_size": range(1, 513), "sample": None, **({"tokens": None} if start.tokens else {})}
+    choices = {"network": networks, "batch_size": range(1, 513), "sample": None, "tokens": None}
     choices |= {"optimizer": optimizers, "precision": PRECISIONS, "recompute": RECOMPUTE, "accumulate": PARTS}
     choices |= {"offload": (False, True), "device": DEVICES}
 

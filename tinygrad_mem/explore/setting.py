@@ -33,7 +33,7 @@ class StepSetting:
 
     Attributes:
         sample: the shape of one sample, or "" for the network's own.
-        tokens: of a user's network of token numbers, how many tokens there are and how long a sample is; or "".
+        tokens: of a network of token numbers, the length of a sample, or "" for its own; of a user's, as ``--tokens`` has it.
         accumulate: the parts of a batch.
         offload: what the forward pass saves waits in host memory.
     """
