@@ -175,6 +175,12 @@ def test_nothing_is_cut_off_or_asked_for_and_all_can_read_it(chromium: Any, addr
     assert view.evaluate("document.documentElement.scrollWidth") <= width
     assert view.evaluate("[...document.images].every(image => image.loading == 'lazy' || image.naturalWidth > 0)")
     view.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+    if name == "lessons/01_a.html":  # code, and what it prints
+        size = "each => getComputedStyle(each).fontSize"
+        assert (
+            len(set(view.locator(".highlight pre > code, .output, .output .columns").evaluate_all(f"all => all.map({size})")))
+            == 1
+        )
     found = axe.Axe().run(view).response["violations"]
     serious = [(each["id"], each["nodes"][0]["html"][:150]) for each in found if each["impact"] in ("serious", "critical")]
     assert serious == []
