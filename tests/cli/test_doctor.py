@@ -111,6 +111,13 @@ def test_a_report_names_the_gpu_and_its_versions(monkeypatch: pytest.MonkeyPatch
         assert words in ran.stdout
 
 
+def test_a_checkout_that_is_not_installed_is_checked_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(doctor, "PACKAGE", "tinygrad_mem_of_nobody")
+    ran = run(monkeypatch)
+    assert ran.exit_code == 0, ran.output
+    assert "This checkout is not installed, so its extras are not known: pip install -e ." in ran.stdout
+
+
 def test_every_extra_of_the_project_is_looked_at():
     extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
     asked = {Requirement(line).name for lines in extras.values() for line in lines} - {"tinygrad_mem"}

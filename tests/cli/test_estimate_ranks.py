@@ -117,7 +117,7 @@ def test_the_making_of_the_whole_network_is_told_where_it_takes_more_than_a_step
 def test_each_stage_divides_more():
     peaks = []
     for zero in range(4):
-        answer = found("gpt2", "--input=64", "--batch-size=1", "--optimizer=adam", "--ranks=8", f"--zero={zero}")
+        answer = found("gpt2", "--tokens=64", "--batch-size=1", "--optimizer=adam", "--ranks=8", f"--zero={zero}")
         parameters, state = (total(answer, name) for name in ("parameters", "optimizer state"))
         copies = answer["parameters"] * 4
         assert copies * (8 if zero < 2 else 1) <= parameters < copies * (8.02 if zero < 2 else 1.01)
@@ -217,7 +217,7 @@ def test_a_mesh_is_the_prediction_of_its_training_step():
         assert [each["peak_used"] for each in answer["different"]] == [each.peak for each in wanted]
         assert answer["mesh"] == {"data": 2, "pipeline": 2, "context": 1, "tensor": 2}
     shown = inside.run("estimate", "llama-3-8b", *options, "--precision=bfloat16", "--optimizer=adam").stdout
-    assert "llama-3-8b on 8 ranks: data 2 x pipeline 2 x tensor 2; 4 micro-batches of 2" in " ".join(shown.split())
+    assert "llama-3-8b on 8 ranks: data 2 x pipeline 2 x tensor 2; micro-batches: 4 of 2" in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) <= 80
     assert "ranks 0-3" in shown
 

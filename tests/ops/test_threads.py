@@ -215,8 +215,8 @@ if blas._set_threads is not None:
 
 
 def test_how_long_blass_threads_wait_is_the_users_to_say():
-    if blas._set_threads is None:
-        pytest.skip("NumPy's BLAS is not OpenBLAS")
+    if blas.patience() is None:
+        pytest.skip("NumPy's BLAS does not say how long its threads wait")
     code = """
 import tinygrad_mem, os
 from tinygrad_mem.kernels.numpy.fast import blas
@@ -243,10 +243,9 @@ thread = threading.Thread(target=multiply)
 thread.start()
 import tinygrad_mem
 from tinygrad_mem.kernels.numpy.fast import blas
-if blas._set_threads is not None:
-    assert blas._library[0].openblas_thread_timeout() != int(blas._PATIENCE), 'threads were ended while one multiplied'
 over.set()
 thread.join()
+assert blas.patience() != int(blas._PATIENCE), 'threads were ended while one multiplied'
 """
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
     for _ in range(3 // every(3)):

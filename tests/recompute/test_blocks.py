@@ -89,3 +89,40 @@ def test_what_is_refused():
     done = CliRunner().invoke(app, ["estimate", "lenet", "--recompute=root"])
     assert done.exit_code == 2
     assert "recompute: expected sqrt, every-block or a number of segments, found 'root'" in done.output
+
+
+class Keeps(nn.Module):
+    """A model that keeps what each block gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(6))
+
+    def forward(self, x: tm.Tensor) -> tm.Tensor:
+        kept = []
+        for block in self.blocks:
+            x = block(x)
+            kept.append(x)
+        return tm.stack(kept).sum(0)
+
+
+class Changes(Keeps):
+    def forward(self, x: tm.Tensor) -> tm.Tensor:
+        for block in self.blocks:
+            x = block(x).relu()
+        return x
+
+
+class Skips(Keeps):
+    def forward(self, x: tm.Tensor) -> tm.Tensor:
+        return self.blocks[5](self.blocks[0](x))
+
+
+@pytest.mark.parametrize("made", [Keeps, Changes, Skips, lambda: NETWORKS["unet"].make()])
+def test_a_model_that_reads_what_is_between_its_blocks_is_refused(made: Any):
+    """In segments it would be another model: a sum of fewer terms, or blocks left out."""
+    model = made()
+    x = tm.randn(1, *NETWORKS["unet"].sample) if not isinstance(model, Keeps) else tm.randn(2, 4)
+    with pytest.raises((ArgumentError, TypeError), match="what a block gives within a segment|InputOfASegment"):
+        checkpoint_blocks(model, 2)(x)
+    assert checkpoint_blocks(made(), "every-block")(x).requires_grad

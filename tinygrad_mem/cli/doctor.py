@@ -95,6 +95,8 @@ def run(*, as_json: bool = False) -> int:
     show(_extras(found))
     if not as_json:
         _print_lines(console, *(f"{need.extra}: {need.problem}" for need in found if need.problem), "")
+        if not found:
+            _print_lines(console, "This checkout is not installed, so its extras are not known: pip install -e .\n")
     checked: dict[str, list[Check]] = {}
     for name in (name for name in _names() if name != "meta"):
         with errors.status(f"checks of {name}; on a GPU its kernels are compiled first"):
@@ -138,8 +140,11 @@ def _show_checks(name: str, found: list[Check], console: Console) -> None:
 
 
 def needs() -> list[Need]:
-    """The requirements of the extras: each library once, in the smallest extra that needs it."""
-    metadata = importlib.metadata.metadata(PACKAGE)
+    """The requirements of the extras: each library once, in the smallest extra that needs it. None if nothing is installed."""
+    try:
+        metadata = importlib.metadata.metadata(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:  # a checkout that Python finds by its path
+        return []
     asked = [Requirement(line) for line in importlib.metadata.requires(PACKAGE) or []]
     extras: dict[str, list[Requirement]] = {}
     for name in metadata.get_all("Provides-Extra") or []:

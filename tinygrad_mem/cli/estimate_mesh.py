@@ -42,7 +42,7 @@ def run(asked: EstimateOptions, ranks: int, room: int | None) -> int:
     found = memory.predict(steps, like=asked.on, world_size=ranks, ranks="all").since(TRAINING)
     parts = {name: getattr(mesh, name) for name in ("data", "pipeline", "context", "tensor")}
     grid = " x ".join(f"{name} {count}" for name, count in parts.items() if count > 1) or "one rank"
-    title = f"{asked.network} on {ranks} ranks: {grid}; {mesh.count} micro-batches of {mesh.micro}; {ZERO[mesh.zero]}"
+    title = f"{asked.network} on {ranks} ranks: {grid}; micro-batches: {mesh.count} of {mesh.micro}; {ZERO[mesh.zero]}"
     facts = facts_of(asked) | {"mesh": parts, "parameters_of_a_rank": max(counts), "loss": "cross-entropy"}
     said = f"A rank keeps at most {max(counts):,} parameters. The loss is cross-entropy."
     return answer(found, title, said, facts, room, asked.picture, asked.as_json)

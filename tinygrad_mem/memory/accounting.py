@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..autograd.tensor import Tensor
 from ..nn import Module
 from ..techniques.quantized import QuantizedLinear
 from .attribution import CATEGORIES, NOWHERE, Category
@@ -56,7 +57,7 @@ def watch(model: Module) -> list[Layer]:
 
 
 def _note(layer: Layer, output: Any) -> None:
-    if not layer.output and hasattr(output, "shape"):
+    if not layer.output and isinstance(output, Tensor):
         layer.output = tuple(output.shape)
 
 

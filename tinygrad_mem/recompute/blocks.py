@@ -15,14 +15,15 @@ def checkpoint_blocks(model: Module, how: str | int = "sqrt") -> Module:
 
     A chain is a Sequential that is not inside another chain, or a ModuleList whose modules have one class and are called one
     after another. An in-place module belongs to the block before it. Parameters stay; those of a ModuleList are renamed by
-    segment.
+    segment. In a segment of several blocks the model must not read what is between them: that raises an error.
 
     Args:
         how: the number of segments of each chain: ``"sqrt"`` of its blocks, a number (at most one per block), or
             ``"every-block"``.
 
     Raises:
-        ArgumentError: ``how`` is none of these, or there is no chain of two blocks.
+        ArgumentError: ``how`` is none of these, or there is no chain of two blocks. When the model runs
+            (:class:`ReadBetweenBlocksError`): it reads what is between two blocks of a segment.
     """
     if not (how in ("sqrt", "every-block") or (isinstance(how, int) and how > 0)):
         raise ArgumentError(f"recompute: expected sqrt, every-block or a number of segments, found {how!r}")
@@ -62,9 +63,69 @@ def _in_segments(chain: Any, how: str | int) -> Any:
         schedule = uniform(n, n if how == "every-block" else min(int(how), n), last=True)
     if isinstance(chain, Sequential):
         return apply(chain, schedule, sizes)
-    modules = iter(chain)
-    parts = [Sequential(*[next(modules) for _ in part]) for part in schedule.items]
-    return ModuleList([apply(part, Schedule([tuple(range(len(part)))])) for part in parts])
+    modules, blocks = iter(chain), []
+    for part in schedule.items:
+        whole = apply(Sequential(*[next(modules) for _ in part]), Schedule([tuple(range(len(part)))]))
+        blocks += [*(_Skipped(at) for at in range(len(part) - 1)), _Segment(whole) if len(part) > 1 else whole]
+    return ModuleList(blocks)
+
+
+class ReadBetweenBlocksError(ArgumentError, AttributeError):
+    """A model reads what is between two blocks of a segment. ``hasattr`` finds nothing there."""
+
+
+class InputOfASegment:
+    """The result of a block that its segment's last block runs: the input of the segment. Nothing else may read it.
+
+    A model that keeps what each block gives, or changes it on its way to the next, would be another model in segments.
+    """
+
+    def __init__(self, value: Any, at: int) -> None:
+        self.value, self.at = value, at
+
+    def __getattr__(self, name: str) -> Any:
+        raise ReadBetweenBlocksError(f"recompute: {name!r} of {_BETWEEN}")
+
+
+_BETWEEN = (
+    "what a block gives within a segment is not known there: the model reads it between its blocks. Recompute every block "
+    '("every-block"), or checkpoint the model\'s own parts'
+)
+
+
+class _Skipped(Module):
+    """The place of a block that is not the last of its segment, which runs it."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self._at = at
+
+    def forward(self, input: Any, *rest: Any, **named: Any) -> InputOfASegment:
+        return InputOfASegment(_value(input, self._at), self._at + 1)
+
+
+class _Segment(Module):
+    """The last block of a segment: it runs all of them."""
+
+    def __init__(self, whole: Module) -> None:
+        super().__init__()
+        self.segment = whole
+
+    def forward(self, input: Any, *rest: Any, **named: Any) -> Any:
+        return self.segment(_value(input, len(self.segment) - 1), *rest, **named)  # type: ignore[arg-type]
+
+
+def _value(input: Any, at: int) -> Any:
+    """The input of a segment, as its block number ``at`` is given it.
+
+    Raises:
+        ReadBetweenBlocksError: the model called the blocks in another order, or changed what one of them gave.
+    """
+    if at == 0 and not isinstance(input, InputOfASegment):
+        return input
+    if not isinstance(input, InputOfASegment) or input.at != at:
+        raise ReadBetweenBlocksError(f"recompute: {_BETWEEN}")
+    return input.value
 
 
 def _sizes(chain: Any) -> tuple[int, ...]:
