@@ -123,6 +123,6 @@ def test_a_model_that_reads_what_is_between_its_blocks_is_refused(made: Any):
     """In segments it would be another model: a sum of fewer terms, or blocks left out."""
     model = made()
     x = tm.randn(1, *NETWORKS["unet"].sample) if not isinstance(model, Keeps) else tm.randn(2, 4)
-    with pytest.raises((ArgumentError, TypeError), match="what a block gives within a segment|InputOfASegment"):
+    with pytest.raises((ArgumentError, TypeError), match=r"what a block gives within a segment|InputOfASegment"):
         checkpoint_blocks(model, 2)(x)
     assert checkpoint_blocks(made(), "every-block")(x).requires_grad
