@@ -40,6 +40,10 @@ class MissingKeyError(ArgumentError, KeyError):
     __str__ = Exception.__str__  # that of KeyError puts quotes around the sentence
 
 
+class ReadBetweenBlocksError(ArgumentError, AttributeError):
+    """A model reads what is between two blocks of a segment. ``hasattr`` finds nothing there."""
+
+
 class DivisionError(TinygradMemError, RuntimeError, ZeroDivisionError):
     """Integers divided by 0: no integer is the quotient (PyTorch raises a RuntimeError)."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ReadBetweenBlocksError
 from ..nn import Module, ModuleList, Sequential
 from .schedule import Schedule, sqrt, uniform
 from .scheduled import apply
@@ -68,10 +68,6 @@ def _in_segments(chain: Any, how: str | int) -> Any:
         whole = apply(Sequential(*[next(modules) for _ in part]), Schedule([tuple(range(len(part)))]))
         blocks += [*(_Skipped(at) for at in range(len(part) - 1)), _Segment(whole) if len(part) > 1 else whole]
     return ModuleList(blocks)
-
-
-class ReadBetweenBlocksError(ArgumentError, AttributeError):
-    """A model reads what is between two blocks of a segment. ``hasattr`` finds nothing there."""
 
 
 class InputOfASegment:
