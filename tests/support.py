@@ -17,7 +17,9 @@ PARTS = {
     "tracker and predictions": ("memory",),
     "mixed precision": ("amp", "half"),
     "recompute, offload, the other techniques": ("recompute", "techniques"),
-    "planner, tips, claims, command line, lessons, site": ("plan", "tips", "clinic", "claims", "cli", "site", "tutorials"),
+    "planner, tips, claims, command line, lessons, site": (
+        *("plan", "tips", "clinic", "claims", "cli", "site", "tutorials", "benchmarks"),
+    ),
     "process groups and data parallel": ("distributed",),
     "failures, interrupts, threads, misuse": ("sturdy",),
     "PyTorch's allocator, snapshots and programs": ("pytorch",),

@@ -6,8 +6,9 @@
 # Sentences have different lengths, and a batch is a rectangle. How many bytes does padding need? Which kinds of batches need
 # less? And which of them lower the *peak*, which must fit into memory?
 #
-# Sources: Williams, *A Note on the Statistical Analysis of Sentence-Length as a Criterion of Literary Style*, 1940, for
-# lengths; Ott et al., *fairseq*, 2019, for batches by a budget of tokens.
+# Source: Williams, *A Note on the Statistical Analysis of Sentence-Length as a Criterion of Literary Style*, 1940 (lengths).
+#
+# Source: Ott et al., *fairseq*, 2019, for batches by a budget of tokens.
 
 # %%
 import numpy as np

@@ -155,7 +155,7 @@ fitting("cpu", 1)  # it is a program that runs
 # ## Picture
 
 # %%
-picture(stacked({"as it is": has, "changed": fits.by_category()}), "19_fits")
+picture(stacked({"as it is": has, "changed": fits.by_category()}), "19_fits", "The peak, before and after")
 
 # %% [markdown]
 # ## Mechanism

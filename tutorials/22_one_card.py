@@ -316,7 +316,7 @@ for name, whole in weights.items():
     size += (whole**2).sum()
 RESULT.say("NF4: what rounding changes, of a weight", round(float(np.sqrt(off / size)), 4), "times")
 print(f"If nothing was learned, the loss is {np.log(256):.4f}.")
-assert max(losses.values()) - min(losses.values()) < 0.1 < np.log(256) - max(losses.values()) - 1
+assert max(losses.values()) - min(losses.values()) < 0.3 < np.log(256) - max(losses.values()) - 1
 
 # %% [markdown]
 # ## Picture

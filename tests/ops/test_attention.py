@@ -154,6 +154,23 @@ def test_dropout_is_of_the_softmax_and_the_same_in_backward(rows: int, columns: 
         np.testing.assert_allclose(values(found.grad), expected.grad.numpy(), rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("rows", "columns"), [(5, 7), (150, 700)])
+def test_in_half_precision_dropout_has_the_gradients_of_single(rows: int, columns: int, dtype: str):
+    """Of the same numbers, with the same mask; where results are rounded, backward goes over the scores once more."""
+    sizes = ((2, 3, rows, 8), (2, 3, columns, 8), (2, 3, columns, 8))
+    start = [tm.randn(*size).to(getattr(tm, dtype)) for size in sizes]
+    found = []
+    for each in (dtype, "float32"):
+        tm.manual_seed(5)
+        q, k, v = (x.to(getattr(tm, each)).detach().requires_grad_() for x in start)
+        y = sdpa(q, k, v, dropout_p=0.3)
+        y.backward(tm.ones(y.shape, dtype=y.dtype))
+        found.append([values(x.float()) for x in (y.detach(), q.grad, k.grad, v.grad)])
+    for half, single in zip(*found, strict=True):
+        np.testing.assert_allclose(half, single, rtol=0, atol=(1e-3 if dtype == "float16" else 1e-2) * np.abs(single).max())
+
+
 def test_each_head_and_tile_has_a_mask_of_its_own():
     eye = tm.eye(600).expand(2, 2, 600, 600)
     kept = values(sdpa(tm.zeros(2, 2, 300, 4), tm.zeros(2, 2, 600, 4), eye, dropout_p=0.5)) != 0

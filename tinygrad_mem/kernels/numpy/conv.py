@@ -113,9 +113,17 @@ def _rule(geo, kind, axes):
     """The algorithm that was measured to be the fastest for such shapes. They alone decide, so bytes are the same anywhere."""
     if geo.pointwise:  # the input itself is the column matrix
         return conv_columns
-    for way in (conv_taps, conv_winograd):  # tiny maps; 3x3, stride 1, many channels
-        if _fits(way, geo, kind, axes):
-            return way
+    if _fits(conv_taps, geo, kind, axes):  # tiny maps
+        return conv_taps
+    way = _of_columns(geo, kind, axes)
+    if not _fits(conv_winograd, geo, kind, axes):  # 3x3, stride 1, many channels
+        return way
+    saves = min(geo.cin, geo.cout) < conv_winograd.MANY  # with fewer channels it is faster, but not worth more memory
+    return way if saves and conv_winograd.workspace(geo, kind) > way.workspace(geo, kind) else conv_winograd
+
+
+def _of_columns(geo, kind, axes):
+    """The fastest of the algorithms that multiply columns of the input."""
     if kind != "weight" and geo.is_mostly_weight(geo.images * geo.pixels):
         return conv_columns  # which read the weight in place; the others reorder a copy
     for way in (conv_depthwise, conv_rows):  # one channel per group; other plain ones of two axes

@@ -147,9 +147,10 @@ class _View:
         """The softmax of a tile, and its gradient."""
         weights, spare = self.sight.scores(key, cut), self.sight.spare(cut)
         exponentials(weights, self.lse)
+        kept = self.sight.kept(cut) if self.job.p else None  # it writes into spare
         np.matmul(self.gy, value.swapaxes(-1, -2), out=spare)
-        if self.job.p:
-            drop(spare, self.sight.kept(cut), self.job.p, spare)
+        if kept is not None:
+            drop(spare, kept, self.job.p, spare)
         return weights, spare
 
     def gradients(self, key, value, cut, gk, gv, only):

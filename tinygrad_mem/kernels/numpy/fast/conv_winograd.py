@@ -54,8 +54,8 @@ _COLUMNS_BACK = np.ascontiguousarray(_COLUMNS.reshape(6, 3, 9).swapaxes(0, 1).re
 _OUTPUT_3 = np.concatenate([_OUTPUT] * 3, axis=1)  # the results of three kernel columns, added on the way
 _SPREAD = np.ascontiguousarray(_OUTPUT.T)  # the transpose spreads a gradient
 _FLOAT = np.dtype(np.float32)
-_CHANNELS = (48, 32)  # the fewest: of maps with less than so many pixels in all images, and of others
-_PIXELS = 1 << 13
+MANY = 48  # channels from which it is always faster; from _FEWEST on where all images have _PIXELS
+_FEWEST, _PIXELS = 32, 1 << 13
 _NARROW = 8  # columns of an image up to which images lie side by side within a column
 _SLACK = 16  # numbers behind a slab: a slab read from the second number on ends behind it
 _PIECE = 1 << 13  # columns of a tiny product that stay in cache
@@ -105,7 +105,12 @@ def fits(geo: Geometry, kind: str) -> bool:
     plain = geo.kernel == (1, 3, 3) and geo.groups == 1 and geo.stride == geo.dilation == (1, 1, 1) and geo.dtype == _FLOAT
     height, width = (geo.inside if kind == "input" else geo.outside)[1:]
     pixels = geo.images * height * width
-    if not plain or min(geo.cin, geo.cout) < _CHANNELS[pixels >= _PIXELS] or min(height, width) < 3 or not geo.images:
+    if (
+        not plain
+        or min(geo.cin, geo.cout) < (_FEWEST if pixels >= _PIXELS else MANY)
+        or min(height, width) < 3
+        or not geo.images
+    ):
         return False
     if kind == "weight" and 9 * geo.cin * geo.cout > pixels * (geo.cin + geo.cout):
         return False  # more work on the weight than on the maps
