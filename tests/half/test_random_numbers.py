@@ -60,6 +60,7 @@ def test_half_precision_has_the_gradients_of_single(name: str, dtype: str):
         x = start.to(each).detach().requires_grad_()
         y = CALLS[name](x)
         y.backward(tm.cos(tm.arange(y.numel(), dtype=tm.float32)).reshape(y.shape).to(each))
+        assert x.grad is not None
         found.append([values(part.float()) for part in (y.detach(), x.grad)])
     for half, single in zip(*found, strict=True):
         assert np.abs(single).max() > 0.1
