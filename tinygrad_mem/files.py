@@ -43,7 +43,7 @@ def replacing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
             yield file
         return
     target = os.path.realpath(path)
-    _remove_leftovers(target)
+    remove_leftovers(target)
     temporary = ""
     try:
         # a new name each time: who took the file of an older name for a leftover may remove that name at any later time
@@ -124,7 +124,9 @@ def _stem(target: str) -> str:
     return os.path.join(folder, name if len(os.fsencode(name)) <= _LONGEST else name[: _LONGEST // 4])
 
 
-def _remove_leftovers(target: str) -> None:
+def remove_leftovers(path: str | os.PathLike) -> None:
+    """Remove the temporary files that processes left which were killed while they replaced ``path``."""
+    target = os.fsdecode(path)
     folder, stem = os.path.split(_stem(target))
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:

@@ -96,6 +96,18 @@ def test_another_number_of_ranks_and_one_process_go_on(tmp_path: Path):
     assert len(list((tmp_path / "a").iterdir())) == 3  # what was left is gone
 
 
+def test_what_killed_ranks_left_goes_with_the_next_save(tmp_path: Path):
+    """A file that was complete, one that was being written, and what is nobody's of ours, which stays."""
+    name = "0123456789abcdef-00001.safetensors"
+    for left in (name, f"{name}.{'ab' * 8}.tmp", "notes.txt"):
+        (tmp_path / left).write_bytes(b"1")
+    checkpoint.save({"step": 3}, checkpoint_id=tmp_path, no_dist=True)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert len(names) == 3
+    assert names[1:] == ["index.safetensors", "notes.txt"]
+    assert names[0] != name
+
+
 def test_tensor_parallel_ranks_and_stages_save_and_others_load(tmp_path: Path):
     """Each rank compares its parts with what one process reads of the checkpoint, bit for bit."""
     every = ["tensor and pipeline", "tensor and data", "pipeline and data"]

@@ -22,7 +22,7 @@ from ... import io as files
 from ... import safetensors
 from ...autograd.tensor import Tensor
 from ...errors import ArgumentError, DataDependenceError, FileFormatError, NotOfferedError, RankError, StateDictError
-from ...files import replacing
+from ...files import remove_leftovers, replacing
 from ...functional import creation
 from ..collectives import all_reduce, broadcast
 from ..group import ProcessGroup, ReduceOp
@@ -81,8 +81,10 @@ def save(
         if me == 0:
             files.save({"files": names, "shapes": every.shapes, "values": every.values}, folder / _INDEX)
             for path in folder.iterdir():
-                if _FILE.fullmatch(path.name) and path.name not in names:
-                    path.unlink(missing_ok=True)
+                old = _FILE.match(path.name)
+                if old is not None and old[0] not in names:
+                    remove_leftovers(folder / old[0])  # a rank that was killed while it wrote had begun this file
+                    (folder / old[0]).unlink(missing_ok=True)
 
     try:
         _together(group, write, "write its file")
