@@ -27,6 +27,13 @@ def test_slow():
     while time.process_time() < end:
         pass
 
+@pytest.fixture
+def chromium():
+    pass
+
+def test_of_a_page(chromium):
+    assert chromium is None
+
 @pytest.mark.cuda
 def test_of_a_gpu():
     pass
@@ -76,17 +83,18 @@ def suite(pytester: pytest.Pytester) -> pytest.Pytester:
 def test_the_profiles(suite: pytest.Pytester):
     """Quick is a case of each function that is not slow; thorough is all cases, and more random examples."""
     usual = suite.runpytest_subprocess("-p", "no:xdist", "--write-reliability")
-    usual.assert_outcomes(passed=25)
+    usual.assert_outcomes(passed=26)
     usual.stdout.fnmatch_lines(["profile of the tests: usual*"])
     assert (suite.path / "slow.txt").read_text() == "test_suite.py::test_slow\n"
 
     quick = suite.runpytest_subprocess("-p", "no:xdist", "-m", "quick", "-v", "-k", "not how_many")
-    quick.assert_outcomes(passed=3, deselected=22)
+    quick.assert_outcomes(passed=3, deselected=23)
     assert "test_slow" not in quick.stdout.str()
+    assert "test_of_a_page" not in quick.stdout.str()
     assert len(re.findall(r"test_table\[\d+\] PASSED", quick.stdout.str())) == 1
 
     thorough = suite.runpytest_subprocess("-p", "no:xdist", "--thorough")
-    thorough.assert_outcomes(passed=27)
+    thorough.assert_outcomes(passed=28)
     thorough.stdout.fnmatch_lines(["profile of the tests: thorough"])
 
 
