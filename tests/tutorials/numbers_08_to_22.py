@@ -265,6 +265,6 @@ def lesson_22(found: dict[str, float], dev: str) -> None:
     assert abs(found["MLP and loss in tiles: of a step without"] - (1.5 + 0.5 * 0.75 * mlp)) < 0.02
     losses = [size for name, size in found.items() if name.endswith("loss on unseen text")]
     assert len(losses) == 4
-    assert max(losses) - min(losses) < 0.3
+    assert max(losses) - min(losses) < 0.1
     assert 0.085 < found["NF4: what rounding changes, of a weight"] < 0.1
     assert max(found["8,192 tokens, recomputed: peak"], found["8,192 tokens, and in tiles: peak"]) < card
