@@ -43,7 +43,8 @@ def test_sketches_are_as_near_as_the_search_allows(fastest: MeshPlan):
                 training.step()
 
         exact = max(each.peak for each in memory.predict(run, world_size=2, ranks="all"))
-        assert 0.98 * exact <= each.peak <= NEAR * exact, each.setting
+        # one that is too low costs a run in full, which finds the peak; one that is too high would leave a setting out
+        assert 0.994 * exact <= each.peak <= NEAR * exact, each.setting
 
 
 def test_the_plan_is_the_fastest_that_fits(fastest: MeshPlan):
