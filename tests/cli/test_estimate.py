@@ -232,6 +232,7 @@ def test_a_class_of_the_users(tmp_path: Path):
     ("arguments", "message"),
     [
         (["lenett"], "no network 'lenett': did you mean lenet or unet? There are lenet, vgg11"),
+        (["own.py"], "own.py is a file: name the class or the function in it, as in own.py:Net"),
         (["x"], "no network 'x': there are lenet, vgg11"),
         (["lenet", "--input", "1x0x3"], "--input '1x0x3' is not a shape"),
         (["lenet", "--input", "3x28x28"], "estimate: conv2d"),

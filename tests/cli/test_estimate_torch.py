@@ -101,7 +101,7 @@ def told(files: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
 
 def asked(network: str, **options: Any) -> Asked:
     usual: dict[str, Any] = {
-        "sample": None, "tokens": None, "batch_size": 8, "optimizer": "momentum", "precision": "float32", "accumulate": 1,
+        "sample": None, "tokens": None, "batch_size": None, "optimizer": "momentum", "precision": "float32", "accumulate": 1,
         "lora": None, "checkpoint": False, "device": "cuda",
     }  # fmt: skip
     return Asked(network, **{**usual, **options})
@@ -209,7 +209,7 @@ def test_the_table_of_cards():
         assert card_of(f"NVIDIA {card.name.lower()}") is card
     with pytest.raises(ValueError, match=r"'A100' is several: name one of A100 40GB, A100 80GB"):
         card_of("A100")
-    with pytest.raises(ValueError, match=r"'RTX 1' is not in the table: name one of T4"):
+    with pytest.raises(ValueError, match=r"'RTX 1' is not in the table: name one of RTX 3080"):
         card_of("RTX 1")
 
 
@@ -235,6 +235,7 @@ def test_no_flag_says_whose_it_is(files: Path, monkeypatch: pytest.MonkeyPatch):
         (["train.py:missing"], "train.py has no 'missing'"),
         (["none.py:Net"], "there is no file none.py"),
         (["train.py:run", "--optimizer", "adam"], "--optimizer adam cannot change it"),
+        (["train.py:run", "--batch-size", "8"], "train.py:run is to be run as it is: --batch-size 8 cannot change it"),
         (["train.py:run", "--lora", "4"], "--lora 4 cannot change it"),
         (["train.py:nothing", "--input", "3"], "train.py:nothing makes a NoneType"),
         (["train.py:Net", "--input", "3x8x8", "--checkpoint"], "are for hf:config.json"),

@@ -25,7 +25,16 @@ def products(count: int = 1) -> None:
 
 @pytest.mark.parametrize(
     ("gpu", "workspace"),
-    [("T4", AMPERE), ("RTX 3090", AMPERE), ("4090", AMPERE), ("", AMPERE), ("H100", HOPPER), ("RTX 5090", HOPPER)],
+    [
+        ("T4", AMPERE),
+        ("RTX 3090", AMPERE),
+        ("4090", AMPERE),
+        ("", AMPERE),
+        ("V100 16GB", AMPERE),
+        ("H100", HOPPER),
+        ("B200", HOPPER),
+        ("RTX 5090", HOPPER),
+    ],
 )
 def test_cublas_takes_what_it_takes_on_this_card(gpu: str, workspace: int):
     assert pytorch.predict(products, gpu=gpu).peak == workspace + 2 * 1024
@@ -51,6 +60,7 @@ def test_switches_of_pytorch_are_read_when_an_op_runs():
     ("gpu", "dtype", "op"),
     [
         ("T4", torch.float16, "_scaled_dot_product_efficient_attention"),
+        ("V100 32GB", torch.float16, "_scaled_dot_product_efficient_attention"),
         ("T4", torch.bfloat16, "bmm"),
         ("RTX 4090", torch.bfloat16, "_scaled_dot_product_flash_attention"),
         ("H100", torch.bfloat16, "_scaled_dot_product_cudnn_attention"),
@@ -134,7 +144,7 @@ def test_the_version_of_pytorch_on_the_gpus_machine():
 
 
 def test_a_card_that_is_not_one_is_refused():
-    with pytest.raises(ArgumentError, match="the GPU 'TPU' is not in the table: name one of T4"):
+    with pytest.raises(ArgumentError, match="the GPU 'TPU' is not in the table: name one of RTX 3080"):
         pytorch.predict(products, gpu="TPU")
     with pytest.raises(ArgumentError, match="gpu='T4' names a card, and device='cpu' is none"):
         pytorch.predict(products, gpu="T4", device="cpu")

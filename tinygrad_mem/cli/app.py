@@ -211,7 +211,9 @@ def estimate(
             "this library: module:Class, file.py:Class; for PyTorch: a function that trains, file.py:run, or hf:config.json"
         ),
     ],
-    batch_size: Annotated[int, typer.Option(min=1, help="samples in a step; a function makes its own batches")] = 32,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, show_default="32", help="samples in a step; a function makes its own batches")
+    ] = None,
     sample: Sample = None,
     tokens: Tokens = None,
     optimizer: Optimizer = Update.momentum,

@@ -72,6 +72,6 @@ def _mesh(asked: EstimateOptions, ranks: int) -> Mesh:
             f"--ranks {ranks} is not a multiple of --tensor {asked.tensor} x --pipeline {asked.pipeline} x --context "
             f"{asked.context} = {parts}"
         )
-    micro = asked.batch_size // asked.accumulate
+    micro = asked.batch // asked.accumulate
     data = ranks // parts
     return Mesh(data, asked.pipeline, asked.context, asked.tensor, micro=micro, count=asked.accumulate, zero=asked.zero)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from .networks import OPTIMIZERS, budget_of, steps_in_backward
+from .networks import OPTIMIZERS, USUAL_BATCH, budget_of, steps_in_backward
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class EstimateOptions:
     """The options, named as on the command line."""
 
     network: str
-    batch_size: int
+    batch_size: int | None
     sample: str | None
     tokens: str | None
     optimizer: str
@@ -44,6 +44,11 @@ class EstimateOptions:
     picture: Path | None
     layers: bool
     as_json: bool
+
+    @property
+    def batch(self) -> int:
+        """Samples in a step."""
+        return self.batch_size or USUAL_BATCH
 
     @property
     def on(self) -> str:
@@ -92,8 +97,8 @@ class EstimateOptions:
             raise ArgumentError("--offload keeps the inputs of recomputed parts on the host: give --recompute or --tile too")
         if self.quantize is not None and self.lora is None:
             raise ArgumentError("--quantize freezes the weights, so that nothing would be trained: give --lora too")
-        if self.batch_size % self.accumulate:
-            raise ArgumentError(f"--accumulate {self.accumulate} does not divide --batch-size {self.batch_size}")
+        if self.batch % self.accumulate:
+            raise ArgumentError(f"--accumulate {self.accumulate} does not divide --batch-size {self.batch}")
         steps_in_backward(self.optimizer, self.accumulate, self.precision, self.ranks)
 
     def _check_ranks(self) -> None:

@@ -51,18 +51,18 @@ def run(asked: EstimateOptions, named: Named, ranks: int, room: int | None) -> i
         count = sum(p.numel() for p in model.parameters())
         wrapped, update, alone = parallel(model, asked.rule, step.options, asked.zero)
         memory.mark(TRAINING)
-        loss = step.train(wrapped, update, named, asked.batch_size, asked.accumulate, alone)
+        loss = step.train(wrapped, update, named, asked.batch, asked.accumulate, alone)
 
     found = memory.predict(steps, like=asked.on, world_size=ranks, ranks="all").since(TRAINING)
-    title = f"{asked.network} on {ranks} ranks, batch {asked.batch_size} on each, {asked.on}; {ZERO[asked.zero]}"
+    title = f"{asked.network} on {ranks} ranks, batch {asked.batch} on each, {asked.on}; {ZERO[asked.zero]}"
     said = f"The network has {count:,} parameters. The loss is {loss}."
     return answer(found, title, said, facts_of(asked) | {"parameters": count, "loss": loss}, room, asked.picture, asked.as_json)
 
 
 def facts_of(asked: EstimateOptions) -> dict[str, Any]:
     """The options of an estimate of ranks, for ``--json``."""
-    names = ("network", "batch_size", "ranks", "zero")
-    return {name: getattr(asked, name) for name in names} | {"device": asked.on}
+    names = ("network", "ranks", "zero")
+    return {name: getattr(asked, name) for name in names} | {"batch_size": asked.batch, "device": asked.on}
 
 
 def answer(

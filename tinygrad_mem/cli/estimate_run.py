@@ -47,7 +47,7 @@ class EstimateRun:
         moment = track.at_peak()
         return Estimate(
             network=self.asked.network,
-            batch_size=self.asked.batch_size,
+            batch_size=self.asked.batch,
             device=self.asked.on,
             layers=self.layers,
             parameters=self.parameters,
@@ -114,7 +114,7 @@ class EstimateRun:
             paged_optimizer(update)
         if self.asked.in_backward:
             optimizer_in_backward(update)
-        self.loss = step.train(model, update, self.named, self.asked.batch_size, self.asked.accumulate)
+        self.loss = step.train(model, update, self.named, self.asked.batch, self.asked.accumulate)
         if self.asked.paged or self.asked.offload:
             pool = tm.device(self.asked.on).host(pinned=True).pool
             self.host, self.offloaded = pool.used_bytes(), pool.peak_used - pool.used_bytes()

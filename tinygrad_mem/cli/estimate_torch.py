@@ -187,7 +187,7 @@ def _told(
         asked.device,
         usual.name if gpu else "",
         asked.place,
-        asked.batch_size if program.steps else None,
+        asked.batch if program.steps else None,
         moment.used,
         track.peak_reserved,
         (track.peak_reserved + CONTEXT[0], track.peak_reserved + CONTEXT[1]) if gpu else None,

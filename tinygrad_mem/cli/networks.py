@@ -8,6 +8,7 @@ from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import tinygrad_mem as tm
@@ -50,6 +51,8 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "adalomo": tm.optim.AdaLomo,
 }
 """The optimizers by their names for ``--optimizer``; ``-half`` keeps moments in float16."""
+USUAL_BATCH = 32
+"""Samples in a step for which no number was given."""
 IN_BACKWARD = ("lomo", "adalomo")
 """Those whose steps ``estimate`` makes in backward, as their papers do."""
 
@@ -77,6 +80,8 @@ def network_of(network: str, sample: str | None, tokens: str | None = None) -> N
     if network.endswith(".json"):
         return _with_samples(of_configuration(configuration(network)), network, sample, tokens)
     module, _, name = network.rpartition(":")
+    if not module and Path(network).is_file():
+        raise ArgumentError(f"{network} is a file: name the class or the function in it, as in {network}:Net")
     if not module:
         near = get_close_matches(network, NETWORKS, 3)
         meant = f"did you mean {' or '.join(near)}? There" if near else "there"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, needs
-from .networks import shape_of
+from .networks import USUAL_BATCH, shape_of
 from .users import HUGGING_FACE, imports_of, load
 
 _OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -49,7 +49,7 @@ class Asked:
     network: str
     sample: str | None
     tokens: str | None
-    batch_size: int
+    batch_size: int | None
     optimizer: str
     precision: str
     accumulate: int
@@ -59,9 +59,15 @@ class Asked:
     place: tuple[int, int] | None = None
 
     @property
+    def batch(self) -> int:
+        """Samples in a step that is made here."""
+        return self.batch_size or USUAL_BATCH
+
+    @property
     def settings(self) -> list[str]:
         """The options that say how a training step is made, as far as they differ from the usual ones."""
         said = {
+            f"--batch-size {self.batch_size}": self.batch_size is not None,
             f"--optimizer {self.optimizer}": self.optimizer != "momentum",
             f"--precision {self.precision}": self.precision != "float32",
             f"--accumulate {self.accumulate}": self.accumulate != 1,
@@ -137,7 +143,7 @@ class TorchProgram:
     def _batch(self) -> Any:
         import torch
 
-        asked, size = self.asked, self.asked.batch_size // self.asked.accumulate
+        asked, size = self.asked, self.asked.batch // self.asked.accumulate
         if self.hugging:
             return torch.randint(0, 2, (size, *shape_of("--tokens", asked.tokens or "")), device=asked.device)
         if asked.tokens is None:
@@ -205,8 +211,8 @@ def _check(asked: Asked, hugging: bool, steps: bool) -> None:
         )
     if asked.precision in ("half", "float64"):
         raise ArgumentError(f"--precision {asked.precision}: for PyTorch there are float32, bfloat16, float16 and autocast")
-    if asked.batch_size % asked.accumulate:
-        raise ArgumentError(f"--accumulate {asked.accumulate} does not divide --batch-size {asked.batch_size}")
+    if asked.batch % asked.accumulate:
+        raise ArgumentError(f"--accumulate {asked.accumulate} does not divide --batch-size {asked.batch}")
 
 
 def _cast(precision: str) -> Any:
