@@ -187,6 +187,12 @@ def test_refusals_in_words():
         lora(model(), target_modules="1")
     with pytest.raises(ValueError, match="dropout probability"):
         lora(model(), r=2, lora_dropout=1.5)
+    with pytest.raises(
+        ValueError, match="lora: the model has one linear layer, 0, which is taken for its output: nothing is left"
+    ):
+        lora(nn.Sequential(nn.Linear(2, 2)), r=1)  # it would freeze all, and train nothing
+    with pytest.raises(ValueError, match="lora: the model has no linear layer: nothing is left to change"):
+        lora(nn.ReLU(), r=1)
     kept = model()
     with pytest.raises(ValueError, match="no module's path"):
         lora(kept, target_modules=("0", "other"))

@@ -176,6 +176,13 @@ def linear_layers(who: str, model: Module, names: Iterable[str] | str, exactly: 
     """The linear layers to change, with their paths: quantized ones too, or ``exactly`` those of class Linear."""
     every = {name: module for name, module in model.named_modules() if _is_linear(module, exactly)}
     if names == "all-linear":
+        if len(every) < 2:
+            only = (
+                f"one linear layer, {next(iter(every)) or 'itself'}, which is taken for its output"
+                if every
+                else "no linear layer"
+            )
+            raise ArgumentError(f"{who}: the model has {only}: nothing is left to change; name layers in target_modules")
         yield from list(every.items())[:-1]
         return
     wanted = (names,) if isinstance(names, str) else tuple(names)
