@@ -58,9 +58,9 @@ PARTS = (
             "memory/log:Log",
             "memory/attribution:attribution",
             "memory/timeline:Timeline",
-            "memory/track:Track",
+            "memory/record:Record",
         ),
-        ("memory/blocks", "memory/census", "memory/source", "memory/moments"),
+        ("memory/track", "memory/blocks", "memory/census", "memory/source", "memory/moments"),
         (8, 1497, 4),
     ),
     Part(

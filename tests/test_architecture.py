@@ -167,14 +167,6 @@ BACK = {
     "autograd/tensor functional/__init__": "for type checkers: the methods that are put on Tensor",
     "autograd/graph techniques/offload": "for type checkers: save_on_cpu puts itself under PyTorch's name",
     "nn/parallel distributed/data_parallel": "for type checkers: DistributedDataParallel puts itself under PyTorch's name",
-    "plan/techniques plan/choice": "for type checkers: the training step that a technique acts on",
-    "plan/plan plan/show": "a plan shows itself",
-    "memory/compare memory/track": "for type checkers: the tracks that are compared",
-    "memory/compare memory/render/terminal": "a comparison shows itself",
-    "memory/track memory/render/*": "a track shows itself",
-    "memory/explain memory/track": "for type checkers: the track that is asked",
-    "memory/replay memory/track": "for type checkers: the track that is asked",
-    "memory/export/__init__ memory/track": "for type checkers: the track that is written",
 }
 """Imports (file, file) that lead back to where one came from. Without them no file imports in a circle; add none."""
 

@@ -29,7 +29,7 @@ from tinygrad_mem.nn import functional as F
 
 from .interrupt import visited
 
-TRACKER = (listener, scope, sys.modules["tinygrad_mem.memory.track"])
+TRACKER = (listener, scope, sys.modules["tinygrad_mem.memory.record"])
 
 
 class Training:

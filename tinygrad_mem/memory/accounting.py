@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +12,7 @@ from ..nn import Module
 from ..techniques.quantized import QuantizedLinear
 from .attribution import CATEGORIES, NOWHERE, Category
 from .moments import When
-
-if TYPE_CHECKING:
-    from .track import Track
+from .record import Record
 
 _PASSING = (Category.TEMPORARY, Category.WORKSPACE)
 
@@ -74,7 +72,7 @@ def formula(sizes: list[tuple[int, ...]]) -> str:
     return " + ".join(f"{terms.count(t)} x {t}" if terms.count(t) > 1 else t for t in dict.fromkeys(terms))
 
 
-def account(track: Track, layers: list[Layer], forward: When) -> list[Layer]:
+def account(track: Record, layers: list[Layer], forward: When) -> list[Layer]:
     """Fill in bytes from the track of a run: those saved after the event ``forward``, and the temporaries of the whole run.
 
     Bytes of modules that are not among the layers, such as a loss, are not counted.
@@ -90,7 +88,7 @@ def account(track: Track, layers: list[Layer], forward: When) -> list[Layer]:
     return layers
 
 
-def _transient(track: Track) -> dict[str, int]:
+def _transient(track: Record) -> dict[str, int]:
     """For each module, the most bytes of temporaries and workspace that it asked for, at one time."""
     born, before, after, size = track.timeline().attribution
     passing = np.array([category in _PASSING for category in CATEGORIES] + [False] * (NOWHERE + 1 - len(CATEGORIES)))

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..text import visible
 from .attribution import Category
+from .record import Record
 from .sizes import bytes_text
-
-if TYPE_CHECKING:
-    from .track import Track
 
 
 @dataclass(frozen=True)
@@ -95,10 +92,17 @@ class Comparison:
         """
         from .render.terminal import comparison_table, text
 
-        return text(comparison_table(self, titles, rows))
+        effects = (("peak", self.peak), ("saved for backward", self.saved), ("transient", self.transient))
+        changes = sorted([*self.appeared, *self.vanished, *self.moved], key=lambda change: -abs(change.bytes))
+        owners = [
+            (f"{c.owner} ({', '.join(sorted({*c.before, *c.after}))})", sum(c.before.values()), sum(c.after.values()))
+            for c in changes
+        ]
+        numbers = [(name, effect.before, effect.after) for name, effect in effects]
+        return text(comparison_table(titles, numbers, owners, rows))
 
 
-def compare(self: Track, other: Track) -> Comparison:
+def compare(self: Record, other: Record) -> Comparison:
     """The differences between this run and ``other``."""
     before, after = _owners(self), _owners(other)
     changes = [Change(owner, before.get(owner, {}), after.get(owner, {})) for owner in {**before, **after}]
@@ -114,7 +118,7 @@ def compare(self: Track, other: Track) -> Comparison:
     )
 
 
-def _owners(track: Track) -> dict[str, dict[Category, int]]:
+def _owners(track: Record) -> dict[str, dict[Category, int]]:
     """The bytes at the peak by owner and category."""
     found: dict[str, dict[Category, int]] = defaultdict(dict)
     for block in track.live("peak"):
@@ -123,6 +127,6 @@ def _owners(track: Track) -> dict[str, dict[Category, int]]:
     return dict(found)
 
 
-def _most(track: Track, *categories: Category) -> int:
+def _most(track: Record, *categories: Category) -> int:
     timeline = track.timeline()
     return int(np.sum([timeline.bytes(category) for category in categories], axis=0).max(initial=0))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ..autograd.tensor import Tensor
@@ -11,10 +9,8 @@ from ..text import visible
 from .attribution import NOWHERE, Category
 from .blocks import Block
 from .log import Event, Kind
+from .record import Record
 from .variables import variables
-
-if TYPE_CHECKING:
-    from .track import Track
 
 _OLDER = "allocated before the track began"
 _IS = {
@@ -28,7 +24,7 @@ _IS = {
 }
 
 
-def explain(self: Track, tensor: Tensor | Block) -> str:
+def explain(self: Record, tensor: Tensor | Block) -> str:
     """A sentence that says who holds the tensor's memory, and why. For a block of this track: its life, and its roles.
 
     Raises:
@@ -52,7 +48,7 @@ def explain(self: Track, tensor: Tensor | Block) -> str:
     return _sentence(found[0], variables(self._device, address))
 
 
-def _life(track: Track, block: Block) -> str:
+def _life(track: Record, block: Block) -> str:
     """``block``, from its birth to its end, as the track knows it now."""
     changes = track.timeline().attribution
     ended = np.flatnonzero((changes.block == block.born) & (changes.after == NOWHERE))

@@ -13,15 +13,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from heapq import heapify
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..devices.pool import Chunk, Pool
 from .log import RECORD, Kind, Log
-
-if TYPE_CHECKING:
-    from .track import Track
+from .record import Record
 
 
 class Replay(NamedTuple):
@@ -70,7 +68,7 @@ class _CuPyPool(Pool):
         return self._best_fit(size) or self._grow(size, size)
 
 
-def replay(self: Track, seeds: int = 8) -> Replay:
+def replay(self: Record, seeds: int = 8) -> Replay:
     """The bytes that CuPy's pool would have reserved for the same events, with ``seeds`` random choices of free chunks.
 
     This is a sample, not a bound: see :class:`Replay`. Blocks older than the track are allocated first, in the order of their

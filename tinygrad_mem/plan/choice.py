@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from ..amp import GradScaler
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError
 from ..interrupts import context
 from ..nn import Module
 from ..optim.optimizer import Optimizer
 from ..techniques import accumulate
-from .techniques import KINDS, LEVELS, Accumulation, Applied, Recompute, Replicated, reason_against
+from .techniques import KINDS, LEVELS, Accumulation, Applied, Prepared, Recompute, Replicated, reason_against
 
 
 @dataclass(frozen=True)
@@ -67,23 +66,18 @@ class Choice:
 Loss = Callable[[Any, Tensor], Tensor]
 
 
-class TrainingStep:
+class TrainingStep(Prepared):
     """``step(inputs, targets)`` trains ``model`` on a batch, and returns its loss, 0-d, without a graph.
 
     Gradients are freed after the optimizer's step: during the forward there are none.
 
     Args:
         inputs: a tensor; or a tuple or dict of the model's arguments.
-
-    Attributes:
-        parts, scaler, in_backward: set by techniques.
     """
 
     def __init__(self, choice: Choice, model: Module, optimizer: Optimizer, loss: Loss) -> None:
-        self.choice, self.model, self.optimizer, self.loss = choice, model, optimizer, loss
-        self.parts = 1
-        self.scaler = GradScaler(enabled=False)
-        self.in_backward: Any = None
+        super().__init__(model, optimizer)
+        self.choice, self.loss = choice, loss
         for technique in choice.techniques:
             technique.prepare(self)
         self._regions = [technique.region() for technique in choice.techniques]

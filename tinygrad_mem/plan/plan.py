@@ -110,7 +110,7 @@ class Plan:
         """
         from .show import table
 
-        return table(self, width)
+        return table(self.front, self.point, self.plain, width)
 
     def plot(self, path: Path | str) -> None:
         """Draw the front: peak against time, with the budget as a line. The ending of ``path`` is .png, .svg or .pdf.
@@ -120,7 +120,7 @@ class Plan:
         """
         from .show import plot
 
-        plot(self, path)
+        plot(self.front, self.point, self.plain, self.budget, path)
 
     def lines(self) -> str:
         """The lines of a program that trains by the plan, wherever it runs: on several ranks each of them has these."""

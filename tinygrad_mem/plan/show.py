@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import needs
 from ..memory.render.palette import LINES
 from ..memory.render.picture import drawing
 from ..memory.sizes import bytes_text, unit_of
-
-if TYPE_CHECKING:
-    from .plan import Plan
+from .runs import Point
 
 MARKERS = "osD^vP*X<>"
 _WIDE = 90  # columns that have room for both forms of a size
 
 
-def table(plan: Plan, width: int = 128) -> str:
+def table(front: list[Point], chosen: Point, plain: Point, width: int) -> str:
     """One row for each choice, from the fastest to the smallest. In a narrow table the peaks are bytes alone."""
     needs("rich", "a table")
     from rich.table import Table
@@ -30,7 +28,7 @@ def table(plan: Plan, width: int = 128) -> str:
     short = [""] if width >= _WIDE else []
     for name in ("peak in use", *short, "reserved", "time"):
         shown.add_column(name, justify="right", no_wrap=True)
-    points = plan.front if plan.point in plan.front else [*plan.front, plan.point]
+    points = front if chosen in front else [*front, chosen]
     offloaded = any(point.host for point in points)
     if offloaded:
         shown.add_column("on the host", justify="right", no_wrap=True)
@@ -39,8 +37,8 @@ def table(plan: Plan, width: int = 128) -> str:
         shown.add_column("sent", justify="right", no_wrap=True)
     shown.add_column("techniques", overflow="fold")
     for point in sorted(points, key=lambda p: (p.time, -p.peak)):
-        mark = "→" if point.choice == plan.choice else ""
-        time = f"{point.time / plan.plain.time:.2f}"
+        mark = "→" if point.choice == chosen.choice else ""
+        time = f"{point.time / plain.time:.2f}"
         sizes = [f"{point.peak:,}", *[bytes_text(point.peak) for _ in short], bytes_text(point.reserved)]
         host = [bytes_text(point.host) if point.host else ""] if offloaded else []
         sent = [bytes_text(point.sent)] if sends else []
@@ -48,23 +46,23 @@ def table(plan: Plan, width: int = 128) -> str:
     return text(shown, width)
 
 
-def plot(plan: Plan, path: Path | str) -> None:
+def plot(front: list[Point], chosen: Point, plain: Point, budget: int | None, path: Path | str) -> None:
     """Peak against time, a step for each choice, the budget as a line."""
-    front = sorted({*plan.front, plan.plain}, key=lambda p: (p.time, -p.peak))
-    unit, size = unit_of(max(plan.plain.peak, 1 << 20))
-    times = [point.time / plan.plain.time for point in front]
+    front = sorted({*front, plain}, key=lambda p: (p.time, -p.peak))
+    unit, size = unit_of(max(plain.peak, 1 << 20))
+    times = [point.time / plain.time for point in front]
     peaks = [point.peak / size for point in front]
     with drawing(path, 8, 4.2) as figure:
         axes = figure.subplots()
         axes.plot(times, peaks, drawstyle="steps-post", color=LINES[0], linewidth=1.6)
-        shown = front if plan.point in front else [*front, plan.point]  # off the front where those below it reserve more
-        _name(axes, [(point.time / plan.plain.time, point.peak / size, point.choice.names) for point in shown])
-        axes.plot(plan.point.time / plan.plain.time, plan.peak / size, "o", color=LINES[1], markersize=9, label="the plan")
-        if plan.budget is not None:
-            axes.axhline(plan.budget / size, color="#555555", linestyle="--", linewidth=1)
+        shown = front if chosen in front else [*front, chosen]  # off the front where those below it reserve more
+        _name(axes, [(point.time / plain.time, point.peak / size, point.choice.names) for point in shown])
+        axes.plot(chosen.time / plain.time, chosen.peak / size, "o", color=LINES[1], markersize=9, label="the plan")
+        if budget is not None:
+            axes.axhline(budget / size, color="#555555", linestyle="--", linewidth=1)
             axes.annotate(
-                f"budget {bytes_text(plan.budget)}",
-                (1, plan.budget / size),
+                f"budget {bytes_text(budget)}",
+                (1, budget / size),
                 xycoords=("axes fraction", "data"),
                 xytext=(-4, 4),
                 textcoords="offset points",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, product
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ..amp import GradScaler, autocast
 from ..distributed import broadcast, get_world_size
@@ -15,12 +15,26 @@ from ..dtypes import float16
 from ..errors import ArgumentError
 from ..memory.stats import empty_cache
 from ..nn import Module, ModuleList, Sequential
+from ..optim.optimizer import Optimizer
 from ..recompute import Schedule, checkpoint_wrapper, scheduled
 from ..techniques import TABLE, catalogue, checkpoints_on_cpu, compressed, optimizer_in_backward, save_on_cpu
 from ..techniques.catalogue import LEVELS
 
-if TYPE_CHECKING:
-    from .choice import TrainingStep
+
+class Prepared:
+    """A model and an optimizer that techniques prepare for training.
+
+    Attributes:
+        parts: the number of parts that a batch is split into.
+        scaler: scales the loss.
+        in_backward: what updates parameters in backward, or None.
+    """
+
+    def __init__(self, model: Module, optimizer: Optimizer) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.parts = 1
+        self.scaler = GradScaler(enabled=False)
+        self.in_backward: Any = None
 
 
 class Applied:
@@ -39,7 +53,7 @@ class Applied:
         cls.name = cls.rows[0]
         cls.numbers = max((TABLE[row].numbers for row in cls.rows), key=LEVELS.index)
 
-    def prepare(self, step: TrainingStep) -> None:
+    def prepare(self, step: Prepared) -> None:
         """Change the step before its first run."""
 
     def region(self) -> AbstractContextManager[Any]:
@@ -63,7 +77,7 @@ class Recompute(Applied):
     sizes: tuple[int, ...]
     rows = ("recompute",)
 
-    def prepare(self, step: TrainingStep) -> None:
+    def prepare(self, step: Prepared) -> None:
         """Run the chain by its schedule from now on. It stays the same object, with the same modules."""
         where = self.path or "itself"
         chain: Any = _part(step.model, self.path, f"{sum(self.sizes)} modules in {where!r}")
@@ -93,7 +107,7 @@ class InPlace(Applied):
     paths: tuple[str, ...]
     rows = ("inplace_activations",)
 
-    def prepare(self, step: TrainingStep) -> None:
+    def prepare(self, step: Prepared) -> None:
         for path in self.paths:
             module: Any = _part(step.model, path, f"an activation {path!r}")
             if not hasattr(module, "inplace"):
@@ -110,7 +124,7 @@ class InBackward(Applied):
 
     rows = ("in_backward",)
 
-    def prepare(self, step: TrainingStep) -> None:
+    def prepare(self, step: Prepared) -> None:
         step.in_backward = optimizer_in_backward(step.optimizer)
 
     def __str__(self) -> str:
@@ -148,7 +162,7 @@ class Tiles(Applied):
     tokens: int
     rows = ("chunking",)
 
-    def prepare(self, step: TrainingStep) -> None:
+    def prepare(self, step: Prepared) -> None:
         for path in self.paths:
             module: Any = _part(step.model, path, f"a module with a tile {path!r}")
             if not hasattr(module, "tile"):
@@ -166,7 +180,7 @@ class Accumulation(Applied):
     parts: int
     rows = ("accumulation",)
 
-    def prepare(self, step: TrainingStep) -> None:
+    def prepare(self, step: Prepared) -> None:
         step.parts = self.parts
 
     def __str__(self) -> str:
@@ -180,7 +194,7 @@ class Autocast(Applied):
     device: str
     rows = ("autocast", "loss_scaling")
 
-    def prepare(self, step: TrainingStep) -> None:
+    def prepare(self, step: Prepared) -> None:
         step.scaler = GradScaler(self.device)
 
     def region(self) -> AbstractContextManager[Any]:
@@ -216,7 +230,7 @@ class Replicated(Applied):
     stage: ClassVar[int] = 0
     rows = ("data_parallel",)
 
-    def prepare(self, step: TrainingStep) -> None:
+    def prepare(self, step: Prepared) -> None:
         """Divide the model, which all other techniques have prepared, over the ranks of the default process group.
 
         All ranks get the parameters and buffers of rank 0. What the making of the whole model reserved is given back.

@@ -10,14 +10,12 @@ import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, NamedTuple
 
 from ...files import replacing
 from ..log import Log
+from ..record import Record
 from . import native, snapshot, table, trace
-
-if TYPE_CHECKING:
-    from ..track import Track
 
 
 class Format(NamedTuple):
@@ -44,7 +42,7 @@ FORMATS = {
 }
 
 
-def save(self: Track, path: Path | str, format: str | None = None) -> None:
+def save(self: Record, path: Path | str, format: str | None = None) -> None:
     """Write the track to a file, in the format of the ending of ``path``. An error leaves no half-written file.
 
     ========================  ============  ================================================================

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..moments import Mark, When
+from ..record import Record
 from .notebook import summary as summary
 from .page import to_html as to_html
 from .picture import plot as plot
 
-if TYPE_CHECKING:
-    from ..track import Track
 
-
-def table(self: Track, by: str = "category", at: When = None, rows: int = 20) -> str:
+def table(self: Record, by: str = "category", at: When = None, rows: int = 20) -> str:
     """The bytes at a moment by ``"category"``, ``"module"``, ``"op"`` or ``"line"``, as a table to print.
 
     The largest come first; those beyond ``rows`` are one row, so that the rows add up to the bytes in use. By ``"mark"``:

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import needs
-
-if TYPE_CHECKING:
-    from ..track import Track
 
 needs("rich", "a picture in a terminal")
 from rich.console import Console  # noqa: E402 (first the sentence that says how to get it)
@@ -20,6 +16,7 @@ from rich.table import Table  # noqa: E402
 from rich.text import Text  # noqa: E402
 
 from ..attribution import Category  # noqa: E402
+from ..record import Record  # noqa: E402
 from ..sizes import bytes_text  # noqa: E402
 from .palette import COLOURS  # noqa: E402
 
@@ -47,7 +44,7 @@ class Bars:
         return np.sum([*self.layers.values()], axis=0) if self.layers else np.zeros(0, np.int64)
 
 
-def of_track(track: Track, title: str) -> Bars:
+def of_track(track: Record, title: str) -> Bars:
     """The bytes in use of a track, a layer for each category."""
     line = track.timeline()
     kinds = line.categories

@@ -5,22 +5,20 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..blocks import Block
+from ..record import Record
 from .palette import phases, sample
-
-if TYPE_CHECKING:
-    from ..track import Track
 
 POINTS = 3000  # moments of the timeline that are drawn
 BLOCKS = 1000  # most blocks whose lives are drawn: the largest
 LEAST = 1e-3  # share of the peak: smaller blocks of a module are one tile
 
 
-def timeline(track: Track) -> dict[str, Any]:
+def timeline(track: Record) -> dict[str, Any]:
     """Bytes in use by category after each event that is drawn (``at``: its position), the phases, and the peak's position."""
     line = track.timeline()
     at = sample(line, POINTS)
@@ -34,7 +32,7 @@ def timeline(track: Track) -> dict[str, Any]:
     }
 
 
-def largest(track: Track, most: int = BLOCKS) -> tuple[list[Block], int]:
+def largest(track: Record, most: int = BLOCKS) -> tuple[list[Block], int]:
     """The largest blocks of the whole run in order of allocation, and the number of all blocks."""
     count, kept = 0, []
     for count, block in enumerate(track.blocks(), 1):  # noqa: B007 (the count is of all, not of those that are kept)
@@ -46,7 +44,7 @@ def largest(track: Track, most: int = BLOCKS) -> tuple[list[Block], int]:
     return sorted((block for _, _, block in kept), key=lambda block: block.born), count
 
 
-def lives(track: Track, found: list[Block]) -> dict[str, list]:
+def lives(track: Record, found: list[Block]) -> dict[str, list]:
     """A bar for each category of each block: from ``start`` to ``stop``, at the lowest place that is free all its life."""
     line = track.timeline()
     bars: dict[str, list] = {key: [] for key in ("start", "stop", "low", "bytes", "category", "words")}
@@ -90,7 +88,7 @@ def _words(block: Block) -> str:
     return "\n".join(row for row in rows if row)
 
 
-def peak(track: Track) -> list[tuple[str, str, str, int]]:
+def peak(track: Record) -> list[tuple[str, str, str, int]]:
     """(module, what, category, bytes) of the blocks at the peak. Small blocks of a module and a category are one."""
     blocks = track.live("peak")
     least = LEAST * sum(block.rounded for block in blocks)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..record import Record
 from ..sizes import bytes_text
 from ..timeline import Timeline
 from .palette import COLOURS, sample
-
-if TYPE_CHECKING:
-    from ..track import Track
 
 POINTS = 400  # moments that are drawn
 WIDTH, HEIGHT = 640, 160
 
 
-def summary(track: Track) -> str:
+def summary(track: Record) -> str:
     """A curve stacked by category, and a table with each category's bytes at the peak."""
     timeline = track.timeline()
     if not len(timeline):

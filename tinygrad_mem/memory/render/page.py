@@ -9,18 +9,16 @@ import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...files import replacing
 from ..blocks import Block
-from ..compare import Change, Comparison
+from ..compare import Change, Comparison, compare
+from ..record import Record
 from ..sizes import bytes_text
 from . import figures
 from .palette import COLOURS, name_of
 from .sheet import asset, document
-
-if TYPE_CHECKING:
-    from ..track import Track
 
 ROWS = 500  # blocks of the peak with a row each in the table; the rest are one row per category
 CHANGES = 12  # most owners in a comparison
@@ -28,7 +26,7 @@ _COLUMNS = ("bytes", "requested", "category", "owner", "op", "phase", "line")
 
 
 def to_html(
-    self: Track, path: Path | str, other: Track | None = None, *, titles: Sequence[str] = (), summary: str = ""
+    self: Record, path: Path | str, other: Record | None = None, *, titles: Sequence[str] = (), summary: str = ""
 ) -> None:
     """Write an interactive page: the timeline, the life of each block, the peak by module, a table to sort and search.
 
@@ -54,7 +52,7 @@ def to_html(
     drawn: list[dict[str, Any]] = []
     sections = [_run(run, title if other is not None else "", drawn) for run, title in zip(runs, titles, strict=True)]
     body = f"""{f'<div class="summary"><pre tabindex="0">{html.escape(summary)}</pre></div>' if summary else ""}
-{"" if other is None else _comparison(self.compare(other), titles)}
+{"" if other is None else _comparison(compare(self, other), titles)}
 <div class="runs" data-runs="{len(runs)}">{"".join(sections)}</div>
 <script type="application/octet-stream" id="figures">{packed({"colours": COLOURS, "runs": drawn})}</script>"""
     text = document(whole, body, asset("numbers.js") + asset("tables.js") + asset("page.js"), asset("page.css"))
@@ -67,7 +65,7 @@ def packed(value: Any) -> str:
     return base64.b64encode(zlib.compress(json.dumps(value, allow_nan=False, separators=(",", ":")).encode(), 9)).decode()
 
 
-def _run(track: Track, title: str, drawn: list[dict[str, Any]]) -> str:
+def _run(track: Record, title: str, drawn: list[dict[str, Any]]) -> str:
     """The part of one run. The numbers of its figures are added to ``drawn``."""
     name = f"run{len(drawn)}"
     found, count = figures.largest(track)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..attribution import Category
+from ..record import Record
 from ..timeline import Timeline
-
-if TYPE_CHECKING:
-    from ..track import Track
 
 # After Okabe and Ito: distinct for every kind of colour vision, and in grey by their lightness
 COLOURS = {
@@ -33,7 +30,7 @@ LINES = ("#1A1A1E", "#B0102A", "#9A3FC8", "#6B7A00", "#00868B", "#8C510A")
 """Colours of all else that is drawn, so that a category's colour means that category in every picture."""
 
 
-def name_of(track: Track) -> str:
+def name_of(track: Record) -> str:
     """A title for a run: which networks ran, what they did, and where, as ``"LeNet: forward, backward, optimizer on cpu"``."""
     modules, did = (_in_order(track, column) for column in ("module", "phase"))
     networks = list(dict.fromkeys(path.partition(".")[0] for path in modules))
@@ -42,7 +39,7 @@ def name_of(track: Track) -> str:
     return f"{': '.join(part for part in (named, steps) if part) or 'A run'} on {track.device}"
 
 
-def _in_order(track: Track, column: str) -> list[str]:
+def _in_order(track: Record, column: str) -> list[str]:
     """The texts of a column of the log, each once, in the order of their first events; without the empty one."""
     codes, first = np.unique(track.log.column(column), return_index=True)
     return [track.log.texts[code] for code in codes[np.argsort(first)] if track.log.texts[code]]

@@ -7,25 +7,23 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import needs
 from ...files import replacing
 from ...interrupts import context
 from ...text import visible
 from ..attribution import Category
+from ..record import Record
 from ..sizes import bytes_text, unit_of
 from ..timeline import Timeline
 from .palette import COLOURS, name_of, phases, sample
-
-if TYPE_CHECKING:
-    from ..track import Track
 
 POINTS = 3000  # drawn moments: more than the picture has columns of pixels
 OWNERS = 3  # named at the peak
 
 
-def plot(self: Track, path: Path | str, other: Track | None = None, *, title: str = "") -> None:
+def plot(self: Record, path: Path | str, other: Record | None = None, *, title: str = "") -> None:
     """Write the timeline as a picture (png, svg or pdf by the ending of ``path``), stacked by category.
 
     Phases are shaded and named. The peak is marked, with the modules that had most bytes then.
@@ -88,7 +86,7 @@ def drawing(path: Path | str, width: float, height: float) -> Iterator[Any]:
         file.write(written.getbuffer())
 
 
-def _draw(axes: Any, track: Track, size: int, letter: float) -> None:
+def _draw(axes: Any, track: Record, size: int, letter: float) -> None:
     """Draw one run, in units of ``size`` bytes. ``letter``: the share of the width that a letter of a phase's name takes."""
     timeline = track.timeline()
     at, top, shown = sample(timeline, POINTS), timeline.peak(), timeline.categories
@@ -106,7 +104,7 @@ def _draw(axes: Any, track: Track, size: int, letter: float) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _mark_peak(axes: Any, track: Track, top: int, height: float, moments: int) -> None:
+def _mark_peak(axes: Any, track: Record, top: int, height: float, moments: int) -> None:
     """Draw a line to the peak, its bytes, and the modules, or else the source lines, that had most of them."""
     moment = track.timeline()[top]
     sizes, nobody = track.by_module(moment), "no module"

@@ -6,15 +6,12 @@ import html
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...files import replacing
 from ..attribution import Category
+from ..record import Record
 from ..sizes import bytes_text
 from .palette import COLOURS, phases, sample
-
-if TYPE_CHECKING:
-    from ..track import Track
 
 POINTS = 120  # points of a timeline
 WIDTH, HEIGHT = 1000, 200  # of a drawing, before it is stretched
@@ -80,14 +77,14 @@ def section(name: str, verdict: str, body: str) -> str:
 """
 
 
-def legend(tracks: Iterable[Track]) -> str:
+def legend(tracks: Iterable[Record]) -> str:
     """The colours of the categories in the timelines of these tracks."""
     seen = {category for track in tracks for category in track.timeline().categories}
     named = (f'<li><i style="background:{COLOURS[each]}"></i>{each.value}</li>' for each in Category if each in seen)
     return f'<ul class="legend">{"".join(named)}</ul>'
 
 
-def timeline(name: str, track: Track, top: int) -> str:
+def timeline(name: str, track: Record, top: int) -> str:
     """Bytes in use after each event, stacked by category; ``top`` is the highest of both runs."""
     line = track.timeline()
     at = sample(line, POINTS)

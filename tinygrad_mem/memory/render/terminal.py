@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ...errors import needs
-
-if TYPE_CHECKING:
-    from ..compare import Comparison
-    from ..track import Track
 
 needs("rich", "a table")
 from rich.console import Console  # noqa: E402 (first the sentence that says how to get it)
@@ -21,6 +16,7 @@ from rich.table import Table  # noqa: E402
 from rich.text import Text  # noqa: E402
 
 from ...text import PLAINLY, visible  # noqa: E402
+from ..record import Record  # noqa: E402
 from ..sizes import bytes_text  # noqa: E402
 from ..timeline import Moment  # noqa: E402
 
@@ -49,7 +45,7 @@ def bytes_table(sizes: Mapping[str, int], what: str, title: str, rows: int = 20)
     return table
 
 
-def marks_table(track: Track, title: str) -> Table:
+def marks_table(track: Record, title: str) -> Table:
     """One row for each mark: the bytes in use there, and the peak since the mark before."""
     table = Table(title=Text(visible(title)), title_justify="left", title_style="bold")
     table.add_column("mark", overflow="fold")
@@ -65,24 +61,22 @@ def marks_table(track: Track, title: str) -> Table:
     return table
 
 
-def comparison_table(found: Comparison, titles: tuple[str, str], rows: int = 12) -> Table:
-    """The three numbers of both runs, then the owners whose bytes at the peak changed most. The rest are one row."""
+def comparison_table(
+    titles: tuple[str, str], numbers: Sequence[tuple[str, int, int]], owners: Sequence[tuple[str, int, int]], rows: int
+) -> Table:
+    """Names with their bytes before and after: first ``numbers``, then ``owners``. Owners beyond ``rows`` are one row."""
     table = Table(title=Text(visible(f"{titles[0]} and {titles[1]}")), title_justify="left", title_style="bold")
     table.add_column("", overflow="fold")
     for name in (*titles, "change"):
         table.add_column(Text(visible(name)), justify="right", no_wrap=True)
-    for name, effect in (("peak", found.peak), ("saved for backward", found.saved), ("transient", found.transient)):
-        table.add_row(name, f"{effect.before:,}", f"{effect.after:,}", f"{effect.change:+,}", style="bold")
+    for name, before, after in numbers:
+        table.add_row(name, f"{before:,}", f"{after:,}", f"{after - before:+,}", style="bold")
     table.add_section()
-    changes = sorted([*found.appeared, *found.vanished, *found.moved], key=lambda change: -abs(change.bytes))
-    for change in changes[:rows]:
-        before, after = sum(change.before.values()), sum(change.after.values())
-        what = ", ".join(sorted({*change.before, *change.after}))
-        table.add_row(Text(visible(f"{change.owner} ({what})")), f"{before:,}", f"{after:,}", f"{change.bytes:+,}")
-    rest = changes[rows:]
+    shown, rest = list(owners[:rows]), owners[rows:]
     if rest:
-        sides = [sum(sum(getattr(change, side).values()) for change in rest) for side in ("before", "after")]
-        table.add_row(f"{len(rest):,} smaller changes", *[f"{side:,}" for side in sides], f"{sides[1] - sides[0]:+,}")
+        shown.append((f"{len(rest):,} smaller changes", sum(before for _, before, _ in rest), sum(after for *_, after in rest)))
+    for name, before, after in shown:
+        table.add_row(Text(visible(name)), f"{before:,}", f"{after:,}", f"{after - before:+,}")
     return table
 
 
