@@ -82,11 +82,14 @@ class _Local(threading.local):
     grad_enabled: bool = True
     inference: bool = False
     saved_hooks: tuple = ()  # stack of (pack, unpack, callback_depth()), the innermost last
+    saved_hooks_disabled: str | None = None  # the message of autograd.graph.disable_saved_tensors_hooks
     saving: Any = None  # while a pack hook runs: (node, name, number of the input or None) of the hook's argument
     walk: Any = None  # the running backward; hooks store there what they need until its end
     autocast: Any = None  # inside amp.autocast: the object that knows in which dtype each public function runs
     default_device: Any = None  # None: the cpu
     narrow_sums: Any = None  # inside backends.accumulate_in: the dtype whose sums are accumulated in that same dtype
+    early_stop: bool | None = None  # set: it replaces the argument of this name of checkpoints
+    debug: bool | None = None  # the same
     dry: Any = None  # in a dry run: the device that replaces every device
     draws: Any = None  # the states of generators, if a dry run keeps its own: devices/random.py
     explains: bool = True  # False: an OutOfMemoryError does not list who has the memory, which takes time
@@ -331,23 +334,34 @@ def listening(listener: Listener) -> Iterator[None]:
         cleanup(forget, mine)
 
 
-class phase:
-    """``with scope.phase("backward"):`` sets the thread's phase. Phases nest; the end restores the phase before."""
+class setting(contextlib.ContextDecorator):
+    """``with setting(phase="backward"):`` sets attributes of :data:`local`. They nest; the end restores the values before."""
 
-    __slots__ = ("before", "name")
+    def __init__(self, **values: Any) -> None:
+        self.values = values
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def _recreate_cm(self) -> setting:
+        return setting(**self.values)  # a decorated function may call itself
 
     def __enter__(self) -> None:
-        self.before, local.phase = local.phase, self.name
+        self.before = {name: getattr(local, name) for name in self.values}
+        try:
+            local.__dict__.update(self.values)
+        except BaseException:  # an interrupt, raised after the call
+            local.__dict__.update(self.before)
+            raise
 
     @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc
         finally:
-            local.phase = self.before
+            local.__dict__.update(self.before)  # one call of C: no interrupt can come before all are set
+
+
+def phase(name: str) -> setting:
+    """``with scope.phase("backward"):`` sets the thread's phase."""
+    return setting(phase=name)
 
 
 SWITCHES = ("grad_enabled", "inference", "autocast", "default_device", "dry", "draws", "module", "caller")
@@ -361,26 +375,9 @@ def switches() -> tuple:
     return tuple([getattr(local, name) for name in SWITCHES])
 
 
-class switched:
+def switched(to: tuple) -> setting:
     """Inside, the switches have the values ``to``, a result of :func:`switches`."""
-
-    def __init__(self, to: tuple) -> None:
-        self.to = to
-
-    def __enter__(self) -> None:
-        self.before: dict[str, Any] = dict(zip(SWITCHES, switches(), strict=True))
-        try:
-            local.__dict__.update(zip(SWITCHES, self.to, strict=True))
-        except BaseException:  # an interrupt, raised after the call
-            local.__dict__.update(self.before)
-            raise
-
-    @signal_safe
-    def __exit__(self, *exc: object) -> None:
-        try:
-            del exc
-        finally:
-            local.__dict__.update(self.before)  # one call of C: no interrupt can come before all are set
+    return setting(**dict(zip(SWITCHES, to, strict=True)))
 
 
 def restore_local(before: dict[str, Any]) -> None:

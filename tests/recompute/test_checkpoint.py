@@ -330,6 +330,8 @@ def test_early_stop_ends_at_the_last_array_that_is_wanted():
     with Ops() as ops, set_checkpoint_early_stop(False):
         checkpoint(f, tm.ones(3, requires_grad=True)).sum().backward()
     assert len(ops.ran["recompute"]) == 4
+    calls_itself = set_checkpoint_early_stop(False)(lambda n: calls_itself(n - 1) if n else local.early_stop)
+    assert (calls_itself(2), local.early_stop) == (False, None)
     with Ops() as ops:  # a branch that nobody wants is not recomputed, though others come after it in vain
         out, other = checkpoint(lambda x: (x.exp(), x.sin().cos().sin()), tm.ones(3, requires_grad=True))
         del other

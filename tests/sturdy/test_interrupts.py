@@ -34,7 +34,7 @@ from tinygrad_mem.kernels.numpy.fast import blas
 from tinygrad_mem.memory import alive
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.nn.utils import clip_grad_norm_
-from tinygrad_mem.recompute.checkpoint import _override, checkpoint, set_checkpoint_debug_enabled, set_checkpoint_early_stop
+from tinygrad_mem.recompute.checkpoint import checkpoint, set_checkpoint_debug_enabled, set_checkpoint_early_stop
 from tinygrad_mem.techniques.accumulation import accumulate
 from tinygrad_mem.techniques.in_backward import optimizer_in_backward
 from tinygrad_mem.techniques.inplace import inplace_abn
@@ -209,7 +209,6 @@ def thread_state() -> dict[str, Any]:
     kept = {name: getattr(scope.local, name) for name in dir(scope.local) if not name.startswith("__")}
     kept.pop("entered_devices", None)
     kept.pop("recorded")  # a count of what ran
-    kept |= {name: getattr(_override, name) for name in ("early_stop", "debug")}
     kept |= {
         "listeners": scope.listeners,
         "limits": memory.limit._open.copy(),

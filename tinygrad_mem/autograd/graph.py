@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..interrupts import callback_depth as _callback_depth
 from ..interrupts import signal_safe
-from ..scope import local
+from ..scope import local, setting
 from .core import Node as Node
 from .tensor import Tensor
 
@@ -34,9 +34,8 @@ class saved_tensors_hooks:
         self.pack_hook, self.unpack_hook = pack_hook, unpack_hook
 
     def __enter__(self) -> None:
-        message = getattr(local, "saved_hooks_disabled", None)
-        if message is not None:
-            raise RuntimeError(message)
+        if local.saved_hooks_disabled is not None:
+            raise RuntimeError(local.saved_hooks_disabled)
         local.saved_hooks = (*local.saved_hooks, (self.pack_hook, self.unpack_hook, _callback_depth()))
 
     @signal_safe
@@ -60,21 +59,13 @@ def leaves(tensor: Tensor) -> list[Tensor]:
     return [target for target in found.values() if isinstance(target, Tensor)]
 
 
-class disable_saved_tensors_hooks:
+class disable_saved_tensors_hooks(setting):
     """Inside, :class:`saved_tensors_hooks` raises ``RuntimeError(error_message)``. So does entering it inside such hooks."""
 
     def __init__(self, error_message: str) -> None:
-        self.error_message = error_message
+        super().__init__(saved_hooks_disabled=error_message)
 
     def __enter__(self) -> None:
         if local.saved_hooks:
-            raise RuntimeError(self.error_message)
-        self._before = getattr(local, "saved_hooks_disabled", None)
-        local.saved_hooks_disabled = self.error_message
-
-    @signal_safe
-    def __exit__(self, *exc: object) -> None:
-        try:
-            del exc
-        finally:
-            local.saved_hooks_disabled = self._before
+            raise RuntimeError(self.values["saved_hooks_disabled"])
+        super().__enter__()

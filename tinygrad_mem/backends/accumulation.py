@@ -6,11 +6,10 @@ from typing import Any
 
 from ..dtypes import arithmetic, as_dtype, float32, is_half
 from ..errors import ArgumentError
-from ..interrupts import signal_safe
-from ..scope import local
+from ..scope import setting
 
 
-class accumulate_in:
+class accumulate_in(setting):
     """``with accumulate_in(float16):`` computes sums of float16 in float16. It shows that such sums stop growing too early.
 
     It applies in this thread to ``sum``, ``mean``, matrix products (``matmul``, ``linear``, ``addmm``) and convolutions,
@@ -26,14 +25,4 @@ class accumulate_in:
         found = as_dtype(dtype)
         if arithmetic(found) != float32:
             raise ArgumentError(f"accumulate_in: expected float16, bfloat16 or float32, found {dtype}")
-        self.narrow = found if is_half(found) else None
-
-    def __enter__(self) -> None:
-        self.before, local.narrow_sums = local.narrow_sums, self.narrow
-
-    @signal_safe
-    def __exit__(self, *exc: object) -> None:
-        try:
-            del exc
-        finally:
-            local.narrow_sums = self.before
+        super().__init__(narrow_sums=found if is_half(found) else None)

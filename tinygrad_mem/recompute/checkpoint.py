@@ -7,28 +7,18 @@ and spatial complexity in reverse automatic differentiation*, 1992.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ContextDecorator, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ..autograd.graph import saved_tensors_hooks
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, pins_nothing
-from ..interrupts import signal_safe
 from ..nn import Sequential
-from ..scope import local
+from ..scope import local, setting
 from .frame import Frame
 
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
-
-
-class _Override(threading.local):
-    early_stop: bool | None = None
-    debug: bool | None = None
-
-
-_override = _Override()
 
 
 def noop_context_fn() -> Contexts:
@@ -36,36 +26,14 @@ def noop_context_fn() -> Contexts:
     return nullcontext(), nullcontext()
 
 
-class _Overriding(ContextDecorator):
-    """Sets an override of this thread inside a ``with`` block."""
-
-    def __init__(self, name: str, value: bool | None) -> None:
-        self.name, self.value = name, value
-
-    def __enter__(self) -> None:
-        self.before = getattr(_override, self.name)
-        try:
-            setattr(_override, self.name, self.value)
-        except BaseException:  # an interrupt, raised after the call
-            setattr(_override, self.name, self.before)
-            raise
-
-    @signal_safe
-    def __exit__(self, *exc: object) -> None:
-        try:
-            del exc
-        finally:
-            setattr(_override, self.name, self.before)
-
-
 def set_checkpoint_early_stop(enable: bool) -> AbstractContextManager[None]:
     """``with set_checkpoint_early_stop(False):`` overrides the argument ``early_stop`` of checkpoints called inside."""
-    return _Overriding("early_stop", enable)
+    return setting(early_stop=enable)
 
 
 def set_checkpoint_debug_enabled(enabled: bool | None) -> AbstractContextManager[None]:
     """``with set_checkpoint_debug_enabled(True):`` overrides the argument ``debug`` of checkpoints called inside."""
-    return _Overriding("debug", enabled)
+    return setting(debug=enabled)
 
 
 @pins_nothing
@@ -118,8 +86,8 @@ def checkpoint(
         raise ArgumentError(f"determinism_check should be one of ['default', 'none'], found {determinism_check!r}")
     if not local.grad_enabled:
         return function(*args, **kwargs)
-    stop = early_stop if _override.early_stop is None else _override.early_stop
-    debug = debug if _override.debug is None else _override.debug
+    stop = early_stop if local.early_stop is None else local.early_stop
+    debug = debug if local.debug is None else local.debug
     forward, again = context_fn()
     check = determinism_check == "default"
     frame = Frame(function, args, kwargs, again, preserve_rng_state, stop, check, debug)

@@ -135,8 +135,7 @@ class Frame:
                 stack.enter_context(scope.switched(self.switches))
                 stack.enter_context(self.draws.again())
                 local.autocast = local.autocast and local.autocast.anew()  # its cache of casts is freed with it
-                stack.enter_context(scope.phase("recompute"))
-                stack.enter_context(_no_op())
+                stack.enter_context(scope.setting(phase="recompute", op="", line=""))  # afterwards backward's op runs again
                 args, kwargs = _put_in(self.layout, self._twins())
                 stack.enter_context(self.again)
                 stack.enter_context(saved_tensors_hooks(run.take, run.give))
@@ -323,21 +322,6 @@ def _rebuilt(value: Any, each: Callable[[Any], Any]) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*[each(item) for item in value])
     return value
-
-
-class _no_op(AbstractContextManager):
-    """Inside, no op counts as running. Afterwards the op of backward does again."""
-
-    def __enter__(self) -> None:
-        self.before = local.op, local.line
-        local.op = local.line = ""
-
-    @signal_safe
-    def __exit__(self, *exc: object) -> None:
-        try:
-            del exc
-        finally:
-            local.op, local.line = self.before
 
 
 def users_line() -> str:
