@@ -7,7 +7,24 @@ import re
 
 import pytest
 
-from tests.reading import HEAD, LENGTH, PAGE, PARTS, ROOT, code_lines, definitions, lines, path_of, table, written
+from tests.reading import (
+    ADDED,
+    HEAD,
+    LENGTH,
+    LIBRARY,
+    PAGE,
+    PARTS,
+    ROOT,
+    THEN,
+    code_lines,
+    definitions,
+    lines,
+    path_of,
+    room_of,
+    rooms,
+    table,
+    written,
+)  # fmt: skip
 from tests.test_architecture import RANKS
 
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -88,3 +105,15 @@ def test_the_rooms_have_the_ranks_of_the_test():
 
 def test_contributing_sends_the_reader_here():
     assert "](docs/architecture.md)" in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_the_lines_of_rooms_are_those_of_all_files():
+    paths = list(LIBRARY.rglob("*.py"))
+    found = {row.split("|")[1].strip(): numbers(row) for row in rooms()}
+    assert found["all"] == [sum(THEN.values()), sum(map(lines, paths))] == [58985, found["all"][1]]
+    assert {room_of(path.relative_to(LIBRARY).as_posix()) for path in paths} == {*THEN, *ADDED}
+    assert found["techniques"][1] == sum(
+        lines(path) for path in paths if path.parent.name == "techniques" and path.stem not in ("lora", "paged", "quantized")
+    )
+    for pattern in " ".join(ADDED.values()).split():
+        assert list(LIBRARY.glob(pattern)), f"no file is {pattern}"
