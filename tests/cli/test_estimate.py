@@ -245,7 +245,7 @@ def test_a_class_of_the_users(tmp_path: Path):
         (["own:Broken", "--input", "6"], "ValueError: not today"),
         (
             ["own:Pair", "--input", "6"],
-            "the network gives a tuple of a tensor of int64, and a loss needs a tensor of floats",
+            "the network returns a tuple of a tensor of int64, but a loss needs a floating tensor",
         ),
         (["own:Frozen", "--input", "6"], "does not require grad"),
         (["own:number", "--input", "6"], "'int' object is not callable"),
@@ -306,7 +306,7 @@ def test_long_contexts(tmp_path):
     assert "bytes of inputs of recomputed parts until their backward." in shown
     for arguments, message in (
         (["gpt2", "--input", "3x32x32"], "--input 3x32x32: gpt2 has 50,257 tokens, and --tokens sets the length of a sample"),
-        (["lenet", "--tile", "64"], "--tile is for models such as llama-3.1-8b, or of a config.json, and lenet is none"),
+        (["lenet", "--tile", "64"], "--tile works for language models (llama-3.1-8b, a config.json), not for lenet"),
         (["lenet", "--offload"], "--offload keeps the inputs of recomputed parts on the host: give --recompute or --tile too"),
         (["lenet", "--tile", "64", "--ranks", "2"], "--tile is for one rank: leave --ranks out"),
     ):

@@ -181,16 +181,16 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path):
         (("lenet", "--picture", "a.png"), "--context and --picture are for several ranks: give --ranks too"),
         (
             ("lenet", "--ranks", "2", "--rank", "1"),
-            "--advise and --rank are for programs of PyTorch, and lenet is none",
+            "--advise and --rank work for PyTorch programs, not for lenet",
         ),
         ((f"{tmp_path / 'net.py'}:Net", "--ranks", "2", "--input", "3"), "--ranks is for a function that calls init_process_"),
-        ((f"{tmp_path / 'net.py'}:Net", "--rank", "2"), "--rank 2 is none of --ranks 1: they begin with 0"),
-        ((f"{tmp_path / 'net.py'}:Net", "--ranks", "2", "--rank", "2"), "--rank 2 is none of --ranks 2: they begin with 0"),
+        ((f"{tmp_path / 'net.py'}:Net", "--rank", "2"), "--rank 2: with --ranks 1 the ranks are 0 to 0"),
+        ((f"{tmp_path / 'net.py'}:Net", "--ranks", "2", "--rank", "2"), "--rank 2: with --ranks 2 the ranks are 0 to 1"),
         (
             (f"{tmp_path / 'net.py'}:Net", "--ranks", "2", "--zero", "1"),
             "--zero is for networks of tinygrad_mem; write it in a",
         ),
-        ((f"{tmp_path / 'net.py'}:Net", "--ranks", "2", "--advise"), "--advise is for a program that is alone: leave --ranks"),
+        ((f"{tmp_path / 'net.py'}:Net", "--ranks", "2", "--advise"), "--advise works for one process: leave --ranks"),
     ):
         done = inside.run("estimate", *arguments)
         assert done.returncode == 2
@@ -225,14 +225,14 @@ def test_a_mesh_is_the_prediction_of_its_training_step():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["gpt2", "--ranks=4", "--tensor=2"], "divide gpt3-175b, llama-3-8b, llama-3-70b, llama-3.1-405b, and gpt2 is none"),
+        (["gpt2", "--ranks=4", "--tensor=2"], "work for gpt3-175b, llama-3-8b, llama-3-70b, llama-3.1-405b, not for gpt2"),
         (
             ["llama-3-8b", "--ranks=6", "--tensor=4"],
             "--ranks 6 is not a multiple of --tensor 4 x --pipeline 1 x --context 1 = 4",
         ),
         (["llama-3-8b", "--tensor=4"], "are for several ranks: give --ranks too"),
-        (["gpt3-175b", "--ranks=8", "--precision=half"], "over a mesh there are float32, and bfloat16 with float32 masters"),
-        (["gpt3-175b", "--ranks=8", "--recompute=sqrt"], "over a mesh there are every-block and selective"),
+        (["gpt3-175b", "--ranks=8", "--precision=half"], "over a mesh use float32, or bfloat16 with float32 masters"),
+        (["gpt3-175b", "--ranks=8", "--recompute=sqrt"], "over a mesh use every-block, or selective"),
     ],
 )
 def test_meshes_that_do_not_fit(arguments: list[str], said: str):

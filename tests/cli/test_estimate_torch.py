@@ -235,7 +235,7 @@ def test_no_flag_says_whose_it_is(files: Path, monkeypatch: pytest.MonkeyPatch):
         (["train.py:missing"], "train.py has no 'missing'"),
         (["none.py:Net"], "there is no file none.py"),
         (["train.py:run", "--optimizer", "adam"], "--optimizer adam cannot change it"),
-        (["train.py:run", "--batch-size", "8"], "train.py:run is to be run as it is: --batch-size 8 cannot change it"),
+        (["train.py:run", "--batch-size", "8"], "train.py:run runs as it is written: --batch-size 8 cannot change it"),
         (["train.py:run", "--lora", "4"], "--lora 4 cannot change it"),
         (["train.py:nothing", "--input", "3"], "train.py:nothing makes a NoneType"),
         (["train.py:Net", "--input", "3x8x8", "--checkpoint"], "are for hf:config.json"),
@@ -244,9 +244,9 @@ def test_no_flag_says_whose_it_is(files: Path, monkeypatch: pytest.MonkeyPatch):
         (["train.py:Net", "--input", "3x8x8", "--recompute", "sqrt"], "--recompute is for networks of tinygrad_mem"),
         (["train.py:Net", "--input", "3x8x8", "--accumulate", "3"], "--accumulate 3 does not divide"),
         (["train.py:Words", "--tokens", "50"], "write how many there are and the length of a sample"),
-        (["train.py:run", "--gpu", "T4", "--device", "cpu"], "--gpu names a card, and --device cpu is none"),
+        (["train.py:run", "--gpu", "T4", "--device", "cpu"], "--gpu and --device cpu exclude each other"),
         (["train.py:run", "--device", "meta"], "a PyTorch program is predicted for cuda or cpu"),
-        (["lenet", "--gpu", "T4"], "are for programs of PyTorch, and lenet is none"),
+        (["lenet", "--gpu", "T4"], "work for PyTorch programs, not for lenet"),
     ],
 )
 def test_refusals(files: Path, arguments: list[str], message: str):

@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_refused():
             ring_attention(q, q.double(), q)
         with pytest.raises(RuntimeError, match="the tensors are on cpu, the group serves meta"):
             ring_attention(tm.zeros(1, 4, 8, 16, device="cpu"), q, q)
-        with pytest.raises(ValueError, match="key and value have one number of heads, by which that of query can be divided"):
+        with pytest.raises(ValueError, match="key and value must have the same number of heads, a divisor of query's"):
             ring_attention(q, q[:, :3], q[:, :3])
     finally:
         dist.destroy_process_group()

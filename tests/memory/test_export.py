@@ -284,8 +284,8 @@ def test_a_damaged_file_is_refused_or_is_a_track_of_other_numbers(tmp_path_facto
 
 DAMAGE = {
     "a version of tomorrow": ('"version":1', '"version":2', "has version 2, this program reads 1; use the newer"),
-    "more events than there are": ('"events":3', '"events":4', "should have 4 events, and has others"),
-    "fewer events than there are": ('"events":3', '"events":2', "should have 2 events, and has others"),
+    "more events than there are": ('"events":3', '"events":4', "does not have the 4 events"),
+    "fewer events than there are": ('"events":3', '"events":2', "does not have the 2 events"),
     "more events than can be": ('"events":3', '"events":99999999999', "first line is damaged: 99999999999 events"),
     "events as text": ('"events":3', '"events":"3"', "first line is damaged"),
     "a device that is none": ('"device":"cpu"', '"device":["cpu"]', "first line is damaged"),
@@ -302,7 +302,7 @@ DAMAGE = {
     "texts that are none": ('"texts":[""', '"texts":[0', "expected a list of texts"),
     "a role that is none": ("GRADIENT", "CONTRABAND", "there is no role 'CONTRABAND'"),
     "a column too few": ('"thread"', '"needle"', "damaged: 'thread'"),
-    "something behind the end": ("\n]}\n", "\n]}\n[]", "should have 3 events, and has others or more"),
+    "something behind the end": ("\n]}\n", "\n]}\n[]", "does not have the 3 events that its first line says"),
     "depth": ('"chunks":[\n{', '"chunks":[\n' + "[" * 100_000, "from number 0 on are damaged"),
 }
 

@@ -265,7 +265,7 @@ def test_explain_says_who_holds_it_and_why():
         rule = tm.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         rule.step()
         assert "the optimizer keeps it as state of Linear.weight" in track.explain(rule.state[model.weight]["momentum_buffer"])
-        with pytest.raises(ValueError, match=r"listens to cpu, the tensor \[1\] is on meta"):
+        with pytest.raises(ValueError, match=r"records cpu, the tensor \[1\] is on meta"):
             track.explain(tm.ones(1, device="meta"))
 
 

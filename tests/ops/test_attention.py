@@ -373,7 +373,7 @@ def _packed(q: Any = None, cu: Any = _CU, most: int = 3, **options: Any) -> Any:
         (lambda: sdpa(_Q, _Q, _Q, tm.ones(5, 5, device="meta")), RuntimeError, "to be on the same device"),
         (lambda: sdpa(_Q, _Q.double(), _Q), RuntimeError, "Expected query, key, and value to have the same dtype"),
         (lambda: sdpa(_Q.long(), _Q.long(), _Q.long()), RuntimeError, "expected floating query, key and value"),
-        (lambda: sdpa(_Q, tm.ones(2, 3, 5, 6), _Q), RuntimeError, "query has 4 numbers a head and key 6"),
+        (lambda: sdpa(_Q, tm.ones(2, 3, 5, 6), _Q), RuntimeError, "heads of query and key must have one size, found 4 and 6"),
         (lambda: sdpa(_Q, _Q, tm.ones(2, 3, 6, 4)), RuntimeError, "key and value have one number of tokens"),
         (lambda: sdpa(_Q, tm.ones(2, 2, 5, 4), _Q), RuntimeError, r"do not broadcast.*enable_gqa=True"),
         (lambda: sdpa(_Q, *[tm.ones(2, 2, 5, 4)] * 2, enable_gqa=True), RuntimeError, "by which that of query can be divided"),

@@ -196,7 +196,7 @@ def test_nothing_else_is_written_where_nothing_may_be(tmp_path: Path):
     [
         (["--tip", "pray"], "there is no tip 'pray': there are inplace_activation"),
         (["--network", "resnet21"], "no network 'resnet21'"),
-        (["--input", "3x32x32"], "--input is the shape of a sample of --network"),
+        (["--input", "3x32x32"], "--input describes a sample of your network: name the network with --network"),
         (["--tip", "del", "--network", "resnet20"], "about a network of its own"),
         (["--device", "meta"], "tips on meta have bytes and no numbers"),
         (["--batch-size", "1"], "batch-size"),

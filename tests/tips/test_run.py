@@ -76,7 +76,7 @@ def test_what_is_about_several_ranks_is_predicted_and_says_so():
     assert (found.time, found.ranks, result_words(found)) == (None, 4, "predicted, rank 0 of 4")
     assert verdict([found]).text == "saves"
     (other,) = measured("del", 4)[:1]
-    said = "What is about several ranks was predicted, and not run."
+    said = "Tips about several ranks were predicted, not run."
     assert summary([(tip, [found])]) == f"1 tip: 1 saves. {said}"
     assert "all 2 runs are as predicted, to the byte. " + said in summary([(tip, [found]), (TIPS["del"], [other])])
     for width in (60, 200):

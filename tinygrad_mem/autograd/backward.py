@@ -22,7 +22,7 @@ def _sequence(value: Any) -> list:
 def _roots(outputs: list, grads: list) -> list:
     """The outputs' edges and gradients. The engine may write into implicit gradients, and never into the user's."""
     if grads and len(grads) != len(outputs):
-        raise GraphError(f"got {len(outputs)} tensors and {len(grads)} gradients: give one gradient (or None) a tensor")
+        raise GraphError(f"got {len(outputs)} tensors and {len(grads)} gradients: give one gradient (or None) for each tensor")
     roots = []
     for output, grad in zip(outputs, grads or [None] * len(outputs), strict=True):
         if not isinstance(output, Tensor):

@@ -1,4 +1,4 @@
-"""The court as one self-contained HTML file: the table, and for each claim its source, its run and its verdict."""
+"""The claims as one self-contained HTML file: the table, and for each claim its source, its run and its verdict."""
 
 from __future__ import annotations
 

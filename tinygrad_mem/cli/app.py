@@ -275,8 +275,8 @@ def estimate(
 ) -> None:
     """Predict the memory of a training step; nothing is computed or allocated, and no GPU is needed.
 
-    A PyTorch program is told as PyTorch on a GPU would, with the cards on which it fits; a network of this
-    library layer by layer.
+    For a PyTorch program the answer is what PyTorch would use on a GPU, and the cards on which it fits. For a network of this
+    library it is a table of layers.
     """
     _run("estimate", locals())
 

@@ -70,6 +70,6 @@ def _network(asked: EstimateOptions) -> Named:
     named = network_of(asked.network, asked.sample, asked.tokens)
     if asked.tile is not None:
         if not named.tiles:
-            raise ArgumentError(f"--tile is for models such as llama-3.1-8b, or of a config.json, and {asked.network} is none")
+            raise ArgumentError(f"--tile works for language models (llama-3.1-8b, a config.json), not for {asked.network}")
         named = named.with_own_loss(asked.tile)
     return named if asked.recompute is None else named.recomputed(asked.recompute)

@@ -51,13 +51,13 @@ def run(asked: EstimateOptions, ranks: int, room: int | None) -> int:
 def _size(asked: EstimateOptions) -> TransformerSize:
     if asked.network not in SIZES:
         raise ArgumentError(
-            f"--tensor, --pipeline and --context divide {', '.join(SIZES)}, and {asked.network} is none: --zero divides any "
+            f"--tensor, --pipeline and --context work for {', '.join(SIZES)}, not for {asked.network}; --zero works for any "
             "network"
         )
     if asked.precision not in ("float32", "bfloat16"):
-        raise ArgumentError(f"--precision {asked.precision}: over a mesh there are float32, and bfloat16 with float32 masters")
+        raise ArgumentError(f"--precision {asked.precision}: over a mesh use float32, or bfloat16 with float32 masters")
     if asked.recompute not in _RECOMPUTE:
-        raise ArgumentError(f"--recompute {asked.recompute}: over a mesh there are every-block and selective (attention alone)")
+        raise ArgumentError(f"--recompute {asked.recompute}: over a mesh use every-block, or selective (attention alone)")
     size = replace(SIZES[asked.network], recompute=_RECOMPUTE[asked.recompute])
     if asked.tokens is None:
         return size

@@ -86,9 +86,7 @@ class EstimateOptions:
     def check(self) -> None:
         """Refuse what is for PyTorch's programs, and options that do not go together."""
         if self.gpu is not None or self.checkpoint or self.advise or self.rank:
-            raise ArgumentError(
-                f"--gpu, --checkpoint, --advise and --rank are for programs of PyTorch, and {self.network} is none"
-            )
+            raise ArgumentError(f"--gpu, --checkpoint, --advise and --rank work for PyTorch programs, not for {self.network}")
         if self.ranks is not None:
             self._check_ranks()
         elif self.zero or self.picture is not None or self.is_divided:

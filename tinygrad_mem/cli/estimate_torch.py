@@ -114,10 +114,10 @@ def run(asked: Asked, budget: str | None, gpu: str | None, advised: bool, as_jso
     if asked.device not in ("cuda", "cpu"):
         raise ArgumentError(f"--device {asked.device!r}: a PyTorch program is predicted for cuda or cpu")
     if gpu is not None and asked.device == "cpu":
-        raise ArgumentError("--gpu names a card, and --device cpu is none: give one of them")
+        raise ArgumentError("--gpu and --device cpu exclude each other: give one of them")
     cards = [card_of(gpu)] if gpu is not None else [card for card in CARDS if card.name in COMMON]
     if advised and asked.place is not None:
-        raise ArgumentError("--advise is for a program that is alone: leave --ranks out")
+        raise ArgumentError("--advise works for one process: leave --ranks out")
     program = TorchProgram(asked)
     errors = Console(stderr=True)
     with errors.status("predicting") as status:

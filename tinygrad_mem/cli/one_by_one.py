@@ -1,4 +1,4 @@
-"""Commands that work through a list: results are printed as they come, Ctrl-C keeps those that are done, a page ends it."""
+"""Commands that work through a list: they print each result at once, keep results on Ctrl-C, and end with a page."""
 
 from __future__ import annotations
 

@@ -89,8 +89,8 @@ def _chosen(names: list[str], network: str | None, sample: str | None, tokens: s
             raise ArgumentError(f"there is no tip {name!r}: there are {', '.join(TIPS)}")
     named = None if network is None else network_of(network, sample, tokens)
     if named is None and (sample or tokens) is not None:
-        option = "--input is the shape of" if sample is not None else "--tokens are those of"
-        raise ArgumentError(f"{option} a sample of --network: name one")
+        option = "--input" if sample is not None else "--tokens"
+        raise ArgumentError(f"{option} describes a sample of your network: name the network with --network")
     found = [tip for tip in TIPS.values() if tip.name in names or not names]
     if named is not None:
         found = [tip for tip in found if tip.free]

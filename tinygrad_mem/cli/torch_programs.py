@@ -160,7 +160,7 @@ class TorchProgram:
             return output.loss
         found = [each for each in _tensors(output) if each.is_floating_point() and each.requires_grad]
         if not found:
-            raise ArgumentError(f"{self.asked.network} gives no floats that depend on its parameters: there is no loss")
+            raise ArgumentError(f"{self.asked.network} returns no floats that depend on its parameters: there is no loss")
         scores = found[0]
         if scores.ndim < 2:
             self.loss = "the mean of the output"
@@ -190,7 +190,7 @@ def _check(asked: Asked, hugging: bool, steps: bool) -> None:
     if not hugging and asked.tokens is not None and len(shape_of("--tokens", asked.tokens)) != 2:
         raise ArgumentError(f"--tokens {asked.tokens!r}: write how many there are and the length of a sample: 50257x1024")
     if asked.place is not None and asked.place[0] >= asked.place[1]:
-        raise ArgumentError(f"--rank {asked.place[0]} is none of --ranks {asked.place[1]}: they begin with 0")
+        raise ArgumentError(f"--rank {asked.place[0]}: with --ranks {asked.place[1]} the ranks are 0 to {asked.place[1] - 1}")
     if asked.place is not None and steps:
         raise ArgumentError(
             "--ranks is for a function that calls init_process_group and trains: write one, and name it instead"
@@ -199,7 +199,7 @@ def _check(asked: Asked, hugging: bool, steps: bool) -> None:
         shape_of("--input", asked.sample)
     if not steps and asked.settings:
         raise ArgumentError(
-            f"{asked.network} is to be run as it is: {', '.join(asked.settings)} cannot change it. "
+            f"{asked.network} runs as it is written: {', '.join(asked.settings)} cannot change it. "
             "Give --input or --tokens for a class, whose training step is made here; or write it in the function"
         )
     if not hugging and (asked.lora is not None or asked.checkpoint):

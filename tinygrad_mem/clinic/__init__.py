@@ -1,4 +1,4 @@
-"""Questions that people asked about memory, each as a program that shows its cause, and the program that has none of it.
+"""Questions that people asked about memory, each as a program that shows the cause, and the same program without it.
 
 A case is a file in ``cases``, found by its name: add one, and the command line, the tests and the list have it.
 """

@@ -25,8 +25,8 @@ def round_up(size: int) -> int:
 
 def closed(size: int) -> Any:
     raise DeviceError(
-        f"{size} bytes were asked of the memory of a prediction that has ended. Its tensors can be looked at, but not computed "
-        "with, and a thread that it started ends with it: join threads inside, and make again what is used afterwards."
+        f"{size} bytes were requested from a prediction that has ended. Its tensors can be inspected, but ops cannot use them. "
+        "Join threads inside the predicted function, and create again the tensors that you use afterwards."
     )
 
 

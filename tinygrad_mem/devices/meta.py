@@ -96,7 +96,7 @@ class Meta(CPU, kind="meta"):
             from ..kernels import cupy as kernels
         except ImportError as error:
             raise DeviceError(
-                f"what a GPU would need is asked of CuPy's kernels ({error}); CuPy installs and imports without a GPU too: "
+                f"a prediction for a GPU needs CuPy ({error}), which installs and imports without a GPU too: "
                 "pip install cupy-cuda12x"
             ) from None
         return NullKernels(kernels)

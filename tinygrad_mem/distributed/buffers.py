@@ -1,4 +1,4 @@
-"""Memory for what is sent and received. The tracker tells it as a category of its own: communication buffers."""
+"""Memory for what is sent and received. It is a category of its own in tracks: communication buffers."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def _fake(rank: int, size: int, timeout: float) -> FakeGroup:
     place = getattr(local.dry, "place", None) or ((0, 1) if local.dry is not None and rank == size == -1 else (rank, size))
     if rank not in (-1, place[0]) or size not in (-1, place[1]):
         raise ArgumentError(
-            f"init_process_group: rank={rank}, world_size={size} were given, the prediction is of rank {place[0]} of {place[1]}"
+            f"init_process_group: rank={rank}, world_size={size} were given, but rank {place[0]} of {place[1]} is predicted"
         )
     if not 0 <= place[0] < place[1]:
         raise ArgumentError(f"init_process_group: give the fake group a rank and its world_size, found {place[0]}, {place[1]}")

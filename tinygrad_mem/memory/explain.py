@@ -39,8 +39,8 @@ def explain(self: Record, tensor: Tensor | Block) -> str:
     address = self._device.address(tensor.array) if tensor.device is self._device else None
     if address is None:
         raise ValueError(
-            f"explain: the track listens to {self.device}, the tensor {list(tensor.shape)} is on {tensor.device} and "
-            f"{'has no memory of its pool' if str(tensor.device) == self.device else 'not there'}"
+            f"explain: the track records {self.device}, the tensor {list(tensor.shape)} is on {tensor.device}"
+            f"{', in memory of another pool' if str(tensor.device) == self.device else ''}"
         )
     found = [block for block in self.live("end") if block.address == address]
     if not found:

@@ -333,7 +333,7 @@ class LanguageModel(nn.Module):
         if length > self.config.longest:
             raise ArgumentError(
                 f"{length} tokens: this model has positions for {self.config.longest}. A longer context needs another "
-                "max_position_embeddings in its config.json, and mostly a rope_scaling"
+                "max_position_embeddings in its config.json, and usually a rope_scaling"
             )
         return self.model(tokens, cache, length)
 

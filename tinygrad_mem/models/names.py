@@ -76,7 +76,7 @@ class Named:
         if isinstance(output, Tensor) and not output.ndim and found:
             return output
         if not found:
-            raise ArgumentError(f"the network gives {_described(output)}, and a loss needs a tensor of floats")
+            raise ArgumentError(f"the network returns {_described(output)}, but a loss needs a floating tensor")
         scores = self._scores(found)
         if scores is None:
             means = [each.mean() for each in found]

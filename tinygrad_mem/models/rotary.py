@@ -32,7 +32,7 @@ def frequencies(rope: Rope, config: Configuration, tokens: int) -> tuple[np.ndar
         tokens: the length of the sequence, which decides the stretching of ``dynamic`` and ``longrope``.
     """
     size = int(config.head_dim * rope.share)
-    return globals()[f"_{rope.kind}"](rope, config, size, tokens)
+    return _RULES[rope.kind](rope, config, size, tokens)
 
 
 def radians(theta: float, size: int) -> np.ndarray:
@@ -104,3 +104,13 @@ def _yarn_factor(numbers: dict[str, Any], factor: float) -> float:
     if numbers.get("mscale") and numbers.get("mscale_all_dim"):
         return scale(numbers["mscale"]) / scale(numbers["mscale_all_dim"])
     return scale(1.0)
+
+
+_RULES = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "longrope": _longrope,
+    "yarn": _yarn,
+}

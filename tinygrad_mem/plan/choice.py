@@ -31,7 +31,7 @@ class Choice:
             if type(a) is type(b) and not isinstance(a, Recompute):
                 raise ArgumentError(f"plan: {a.name} is chosen twice, {a} and {b}")
             if isinstance(a, Replicated) and isinstance(b, Replicated):
-                raise ArgumentError(f"plan: a model is divided over ranks once, found {a} and {b}")
+                raise ArgumentError(f"plan: a model can be divided over ranks in one way only, found {a} and {b}")
             why = reason_against(a, b)
             if why is not None:
                 raise ArgumentError(f"plan: {a.name} cannot be used with {b.name}: {why}")

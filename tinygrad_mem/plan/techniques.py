@@ -237,7 +237,7 @@ class Replicated(Applied):
         """
         if get_world_size() != self.ranks:
             raise ArgumentError(
-                f"plan: it was made for {self.ranks} ranks, this program runs on {get_world_size()}: make the plan for as many"
+                f"plan: it was made for {self.ranks} ranks, this program runs on {get_world_size()}: plan with that many ranks"
             )
         for tensor in chain(step.model.parameters(), step.model.buffers()):
             broadcast(tensor.detach(), group_src=0)

@@ -207,7 +207,7 @@ class Giving(_Between):
         if index >= len(self.kept):
             raise CheckpointError(
                 f"selective checkpoint: the policy kept {len(self.kept)} results in the forward, and wants one more of "
-                f"{node.op.__name__} in the recomputation: it must answer alike both times"
+                f"{node.op.__name__} in the recomputation: it must give the same answers both times"
             )
         entry = self.kept[index]
         if entry is None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from . import refused
+
 PATHS = {
     "._C": "_C",
     ".compiler": "compiler",
@@ -21,11 +23,8 @@ PATHS = {
     ".backends_mps": "backends.mps",
     ".cuda_amp": "cuda.amp",
     ".cuda_streams": "cuda.streams",
-    ".fft": "fft",
     ".flex_attention": "nn.attention.flex_attention",
-    ".func": "func",
     ".fx": "fx fx.graph fx.graph_module fx.node fx.proxy",
-    ".higher_order_ops": "_higher_order_ops _higher_order_ops.associative_scan",
     ".hub": "hub utils.model_zoo",
     ".jit": "jit jit.annotations",
     ".library": "library",
@@ -40,13 +39,15 @@ PATHS = {
     "..utils.data": "utils.data.dataloader utils.data.dataset utils.data.distributed utils.data.sampler",
 }
 """Module, relative to this folder -> its paths under ``tinygrad_mem``."""
+fft, func, _higher_order_ops = (refused.module(name) for name in ("fft", "func", "_higher_order_ops"))
+_REFUSED = {fft: "fft", func: "func", _higher_order_ops: "_higher_order_ops _higher_order_ops.associative_scan"}
 
 
 def install() -> None:
     """Register each module under its paths. The package calls this once, when everything is imported."""
     root = __name__.rpartition(".")[0]
-    for home, paths in PATHS.items():
-        module = import_module(home, __name__)
+    modules = {import_module(home, __name__): paths for home, paths in PATHS.items()}
+    for module, paths in (modules | _REFUSED).items():
         for path in paths.split():
             place, _, name = f"{root}.{path}".rpartition(".")
             sys.modules[f"{place}.{name}"] = module

@@ -1,6 +1,6 @@
 """``torch._check`` and its kin: conditions that a published file holds its arguments to.
 
-In a dry run values of tensors are not known: a condition on them is taken to hold there, as in a run that ends.
+In a dry run values of tensors are not known: a condition on them counts as true.
 """
 
 from __future__ import annotations

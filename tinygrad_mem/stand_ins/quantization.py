@@ -1,6 +1,6 @@
 """A stand-in for ``torch.ao.quantization``: networks written for it import and train in floating numbers.
 
-What would observe, convert or fuse layers may be imported, and refuses when it is called.
+Functions that observe, convert or fuse layers can be imported, and raise when they are called.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Functions and classes that may be imported, and that refuse to run."""
+"""Functions and classes that may be imported, and that refuse to run; and modules that have nothing else."""
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
+from .. import absent
 from ..errors import NotOfferedError
 
 
@@ -27,3 +29,28 @@ class Refused:
 def refused(place: str, names: str, instead: str) -> dict[str, Refused]:
     """Return name -> an object that refuses to run, for names separated by spaces."""
     return {name: Refused(place, name, instead) for name in names.split()}
+
+
+MODULES = {
+    "fft": (
+        "fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn fftfreq rfftfreq fftshift ifftshift",
+        "tensors are real: without a gradient use `numpy.fft` on `tensor.detach().numpy()`; with one, real and imaginary part "
+        "are products with matrices of cosines and sines: `x @ cos(2 * pi / n * outer(arange(n), arange(n)))`, and minus that "
+        "of sin",
+    ),
+    "func": (
+        "vmap grad grad_and_value vjp jvp linearize jacrev jacfwd hessian functional_call stack_module_state",
+        "call the module itself; `autograd.grad(outputs, inputs)` gives gradients of anything, and a batch is one dimension "
+        "more: operations broadcast",
+    ),
+    "_higher_order_ops": ("associative_scan", "nothing is compiled here: write it as a loop of Python"),
+}
+"""Modules that published files import and seldom call: their names, and what to do instead."""
+
+
+def module(name: str) -> ModuleType:
+    """Return a stand-in for a module of :data:`MODULES`."""
+    made = ModuleType(name, f"A stand-in for ``torch.{name}``: its functions can be imported, and raise when they are called.")
+    names, instead = MODULES[name]
+    vars(made).update(refused(name, names, instead), __getattr__=absent.refuses(name))
+    return made

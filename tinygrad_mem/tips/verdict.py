@@ -182,5 +182,5 @@ def summary(rows: Sequence[Row]) -> str:
         said = f"{wrong} of {len(measured)} pairs differ from their prediction, which is a defect: please report it"
     parts = [f"{len(rows)} tip{'s' * (len(rows) != 1)}: {counts}."]
     parts += [f"{said}."] if measured else []
-    parts += ["What is about several ranks was predicted, and not run."] if len(both) > len(measured) else []
+    parts += ["Tips about several ranks were predicted, not run."] if len(both) > len(measured) else []
     return " ".join(parts)

@@ -88,9 +88,9 @@ def fails(path):
         checkpoint.load(other, checkpoint_id=path / "a")
     with pytest.raises(RuntimeError, match=r"optimizer\.state\.first\.weight\.exp_avg is in the checkpoint, not in the state"):
         checkpoint.load({"optimizer": {"state": {}}}, checkpoint_id=path / "a")
-    with pytest.raises(RuntimeError, match=r"do not have the same: x\."):
+    with pytest.raises(RuntimeError, match=r"these differ between ranks: x\."):
         checkpoint.save({"x": tm.tensor([float(RANK)])}, checkpoint_id=path / "a")
-    with pytest.raises(RuntimeError, match=r"do not have the same: x\."):
+    with pytest.raises(RuntimeError, match=r"these differ between ranks: x\."):
         checkpoint.save({"x": RANK}, checkpoint_id=path / "a")
     with pytest.raises(NotImplementedError, match="storage_writer, storage_reader and planner are not offered"):
         checkpoint.save({}, checkpoint_id=path / "a", planner=3)

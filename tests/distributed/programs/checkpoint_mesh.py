@@ -127,7 +127,7 @@ def fails(path):
     with tm.no_grad():
         training.stages[0].blocks[0].mlp_norm.bias[0] = float(RANK)
     with pytest.raises(
-        RuntimeError, match=r"do not have the same: model\.blocks\.0\.mlp_norm\.bias, model\.blocks\.2\.mlp_norm"
+        RuntimeError, match=r"these differ between ranks: model\.blocks\.0\.mlp_norm\.bias, model\.blocks\.2\.mlp_norm"
     ):
         checkpoint.save(state(training), checkpoint_id=path / "new")
     error, said = (TypeError, "is a set") if RANK else (RuntimeError, "rank 1 could not write its values")

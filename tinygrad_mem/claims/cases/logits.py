@@ -1,4 +1,4 @@
-"""The scores of all words for all tokens, which the loss of a language model is taken of."""
+"""Logits: the scores of all words for all tokens, from which the loss of a language model is computed."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def _refuse(differing: Iterable[str]) -> None:
     """Raises: StateDictError: there are differences."""
     if names := list(differing):
         raise StateDictError(
-            f"checkpoint.save: the ranks do not have the same: {', '.join(names[:20])}. What is not divided, and values that "
-            "several ranks have, must be the same on all of them. Stages of a pipeline name the options of their optimizers by "
+            f"checkpoint.save: these differ between ranks: {', '.join(names[:20])}. Tensors that are not divided, and other "
+            "values, must be the same on all ranks that have them. Stages of a pipeline need their optimizers' options by "
             "parameter: StateDictOptions(flatten_optimizer_state_dict=True)"
         )

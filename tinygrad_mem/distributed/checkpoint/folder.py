@@ -237,7 +237,7 @@ class _Pieces:
                         raise ValueError(entry.name)
                     self._pieces.setdefault(entry.name, []).append(_Piece(path, at, entry, begin))
             except (KeyError, TypeError, ValueError):
-                raise FileFormatError(f"{path}: it does not say which parts of tensors it has") from None
+                raise FileFormatError(f"{path} does not say which parts of tensors it holds") from None
 
     def read(self, key: str, box: Box) -> np.ndarray:
         """The box that ``box`` has, in its dtype.

@@ -99,7 +99,7 @@ def _read(file: IO[bytes], what: str) -> Log:
         codes.extend(log.codes(texts[len(codes) :]))
         log.extend(records, np.frombuffer(codes, np.uint32))
     if count != events or file.read(1):
-        raise FileFormatError(f"{what} is damaged: it should have {events:,} events, and has others or more")
+        raise FileFormatError(f"{what} is damaged: it does not have the {events:,} events that its first line says")
     return log
 
 
