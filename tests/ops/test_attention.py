@@ -376,7 +376,7 @@ def _packed(q: Any = None, cu: Any = _CU, most: int = 3, **options: Any) -> Any:
         (lambda: sdpa(_Q, tm.ones(2, 3, 5, 6), _Q), RuntimeError, "heads of query and key must have one size, found 4 and 6"),
         (lambda: sdpa(_Q, _Q, tm.ones(2, 3, 6, 4)), RuntimeError, "key and value have one number of tokens"),
         (lambda: sdpa(_Q, tm.ones(2, 2, 5, 4), _Q), RuntimeError, r"do not broadcast.*enable_gqa=True"),
-        (lambda: sdpa(_Q, *[tm.ones(2, 2, 5, 4)] * 2, enable_gqa=True), RuntimeError, "by which that of query can be divided"),
+        (lambda: sdpa(_Q, *[tm.ones(2, 2, 5, 4)] * 2, enable_gqa=True), RuntimeError, "a divisor of query's"),
         (lambda: sdpa(tm.ones(4), _Q, _Q), RuntimeError, "at least 2 dimensional"),
         (lambda: sdpa(_Q, _Q, _Q, dropout_p=1.5), ValueError, "dropout probability has to be between 0 and 1, but got 1.5"),
         (lambda: sdpa(*[tm.ones(1, 1, 2, 9000)] * 3), RuntimeError, "8192 numbers a head at most"),
