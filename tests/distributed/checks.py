@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from tests.predicted import facts
 from tests.sums import check_sums, counted
 from tinygrad_mem import memory
 from tinygrad_mem.devices import Pool
+
+STEPS = int(os.environ.get("STEPS_OF_PROGRAMS", "10"))  # of training: ranks.py says how many
 
 
 def exact(run: Callable[[], Any]) -> memory.Track:

@@ -47,10 +47,14 @@ def infer() -> None:
         del logits
 
 
-def test_inference_is_the_recorded_one_event_for_event() -> None:
+@pytest.fixture(scope="module")
+def inferred() -> pytorch.Prediction:
+    return pytorch.predict(infer)
+
+
+def test_inference_is_the_recorded_one_event_for_event(inferred: pytorch.Prediction) -> None:
     kinds = {Kind.MALLOC: "ask", Kind.FREE: "end"}
-    log = pytorch.predict(infer).log
-    events = [(kinds[event.kind], event.address, event.requested) for event in log if event.kind in kinds]
+    events = [(kinds[event.kind], event.address, event.requested) for event in inferred.log if event.kind in kinds]
     theirs = recorded("lm-medium-256-infer")
     first = next(place for place, event in enumerate(events) if event[2] == 4 * 256 * 8) + 1  # the ids are the last before
     ours = numbered([event for event in events[first:] if event[2] != CUBLAS])
@@ -78,20 +82,26 @@ def train(steps: int) -> None:
         step()
 
 
-def test_a_training_step_is_the_recorded_one_event_for_event() -> None:
+@pytest.fixture(scope="module")
+def trained() -> pytorch.Prediction:
+    """Five steps of warm-up and the recorded one."""
+    return pytorch.predict(train, 6)
+
+
+def test_a_training_step_is_the_recorded_one_event_for_event(trained: pytorch.Prediction) -> None:
     """Requests and ends of forward, backward and optimizer: their order, their sizes, and which request each end is of."""
     kinds = {Kind.MALLOC: "ask", Kind.FREE: "end"}
-    events = [event for event in pytorch.predict(train, 2).log if event.kind in kinds]
+    events = [event for event in trained.log if event.kind in kinds]
     first = next(place for place, event in enumerate(events) if event.requested == START) + 2
     ours = numbered([(kinds[event.kind], event.address, event.requested) for event in events[first:]])
     theirs = recorded("lm-medium-128-train")
     assert ours[: len(theirs)] == theirs
 
 
-@pytest.mark.parametrize(("name", "run"), [("lm-medium-128-train", lambda: train(6)), ("lm-medium-256-infer", infer)])
-def test_the_segments_are_the_recorded_ones(name: str, run: Callable[[], None]) -> None:
-    """After five steps of warm-up and the recorded one; 16.25 MiB of them are workspaces of cuBLAS."""
-    track = pytorch.predict(run)
+@pytest.mark.parametrize(("name", "run"), [("lm-medium-128-train", "trained"), ("lm-medium-256-infer", "inferred")])
+def test_the_segments_are_the_recorded_ones(name: str, run: str, request: pytest.FixtureRequest) -> None:
+    """16.25 MiB of them are workspaces of cuBLAS."""
+    track: pytorch.Prediction = request.getfixturevalue(run)
     held: Counter[int] = Counter()
     for event in track.log:
         held[event.rounded] += (event.kind is Kind.RESERVE) - (event.kind is Kind.RELEASE)
@@ -100,11 +110,11 @@ def test_the_segments_are_the_recorded_ones(name: str, run: Callable[[], None]) 
     assert track.peak_reserved == sum(size * count for size, count in theirs.items())
 
 
-def test_the_peak_of_a_training_step_is_the_recorded_one() -> None:
+def test_the_peak_of_a_training_step_is_the_recorded_one(trained: pytorch.Prediction) -> None:
     """In bytes above what was there when it began, as requests ask for them."""
     live: dict[int, int] = {}
     began = most = 0
-    for event in pytorch.predict(train, 2).log:
+    for event in trained.log:
         if event.kind is Kind.MALLOC:
             live[event.address] = event.requested
             if event.requested == START:

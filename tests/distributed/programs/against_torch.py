@@ -10,6 +10,7 @@ import torch.distributed
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
+from tests.distributed import checks
 from tinygrad_mem.distributed.data_parallel import in_buckets
 
 dist.init_process_group()
@@ -17,7 +18,7 @@ RANK, SIZE = dist.get_rank(), dist.get_world_size()
 torch.set_num_threads(1)
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # nobody is asked for the name of this machine
 torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=RANK, world_size=SIZE)
-STEPS, BATCH = 10, 6
+STEPS, BATCH = 2 * checks.STEPS, 6  # of which some cases accumulate two
 
 
 def network(lib, which):

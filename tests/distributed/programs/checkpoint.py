@@ -1,4 +1,4 @@
-"""Checkpoints of sharded training. Arguments: what to do, and the folder."""
+"""Checkpoints of sharded training. Arguments: what to do, with commas between, and the folder."""
 
 import os
 import signal
@@ -119,5 +119,6 @@ def killed(path):
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]](Path(sys.argv[2]))
+    for name in sys.argv[1].split(","):
+        globals()[name](Path(sys.argv[2]))
     print(f"rank {RANK}: done", flush=True)

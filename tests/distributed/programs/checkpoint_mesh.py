@@ -1,4 +1,7 @@
-"""Checkpoints of tensor and pipeline parallel training. Arguments: what to do, the folder, names of meshes that save."""
+"""Checkpoints of tensor and pipeline parallel training. Arguments: "begin" or "go on", the folder, names of what is loaded.
+
+Ranks that begin save on every mesh first.
+"""
 
 import re
 import sys
@@ -82,8 +85,8 @@ def check(training, folder):
             assert array.any() or not p.numel() or not p.grad
 
 
-def begin(path, *names):
-    for name in names:
+def begin(path):
+    for name in SAVED:
         size, mesh = SAVED[name]
         training = made(size, mesh)
         train(training)
@@ -139,5 +142,7 @@ def fails(path):
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])
+    if sys.argv[1] == "begin":
+        begin(Path(sys.argv[2]))
+    go_on(Path(sys.argv[2]), *sys.argv[3:])
     print(f"rank {RANK}: done", flush=True)

@@ -2,7 +2,8 @@
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
-from tests.distributed.programs.shared import RANK, SIZE, exact
+from tests.distributed.checks import exact
+from tests.distributed.programs.shared import RANK, SIZE
 from tinygrad_mem import nn
 from tinygrad_mem.cli.estimate_ranks import ZERO, parallel
 from tinygrad_mem.cli.networks import OPTIMIZERS

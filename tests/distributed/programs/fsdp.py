@@ -6,7 +6,8 @@ import numpy as np
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
-from tests.distributed.programs.shared import BATCH, RANK, SIZE, batch, exact, mine
+from tests.distributed.checks import STEPS, exact
+from tests.distributed.programs.shared import BATCH, RANK, SIZE, batch, mine
 from tinygrad_mem import memory, nn
 from tinygrad_mem.distributed.fsdp import fully_shard
 from tinygrad_mem.nn import functional as F
@@ -68,7 +69,7 @@ def check_shards(alone, model, **tolerance):
         np.testing.assert_allclose(q.detach().numpy(), rows(p.detach().numpy()), err_msg=name, **tolerance)
 
 
-def trained(model, part, rule=tm.optim.Adam, steps=10, clip=None):
+def trained(model, part, rule=tm.optim.Adam, steps=STEPS, clip=None):
     optimizer = rule(model.parameters(), lr=0.01)
     losses, norms = [], []
     for step in range(steps):

@@ -5,9 +5,10 @@ import pytest
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
+from tests.distributed.checks import exact
 from tests.distributed.programs.fsdp import network, rows, sharded, trained
 from tests.distributed.programs.fsdp_options import Recomputing
-from tests.distributed.programs.shared import BATCH, RANK, SIZE, batch, exact, mine
+from tests.distributed.programs.shared import BATCH, RANK, SIZE, batch, mine
 from tests.predicted import facts
 from tests.sums import check_sums, counted
 from tinygrad_mem import memory, nn
@@ -106,7 +107,7 @@ def bytes_of_device_and_host():
         said = exact(lambda: run(options, clip))  # noqa: B023
         assert not any(said.by_category(mark) for mark in ("sharded", "backward ends", "step ends"))
         first = heard[0][0]
-        for track, used in heard:  # two runs, and a prediction
+        for track, used in heard:  # the run and its prediction
             check_sums(track, used)
             assert facts(track) == facts(first)
             assert (track.peak, track.pool().reserved) == (first.peak, first.pool().reserved)

@@ -7,8 +7,9 @@ import pytest
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
+from tests.distributed.checks import exact
 from tests.distributed.programs.fsdp import Block, check_shards, network, rows, sharded, trained
-from tests.distributed.programs.shared import BATCH, RANK, SIZE, batch, exact, mine
+from tests.distributed.programs.shared import BATCH, RANK, SIZE, batch, mine
 from tinygrad_mem import memory, nn
 from tinygrad_mem.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from tinygrad_mem.nn import functional as F

@@ -7,7 +7,7 @@ import numpy as np
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
-from tests.distributed.checks import equal, exact, part, same
+from tests.distributed.checks import STEPS, equal, exact, part, same
 from tinygrad_mem.distributed.cut import Cut
 from tinygrad_mem.models.parallel import Layers, Mesh, MeshTraining, TransformerSize, layers_of
 
@@ -15,7 +15,7 @@ dist.init_process_group()
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
 GPT = TransformerSize(4, 16, 4, 4, 24, 32, 16)
 LLAMA = replace(GPT, key_heads=2, layers=5, llama=True, heads=4)
-STEPS, SAMPLES = 10, 8
+SAMPLES = 8
 CUT = {"query": 0, "key_value": 0, "up": 0, "gate": 0, "out": 1, "down": 1, "table": 0, "head": 0}
 MESHES = {
     2: [

@@ -7,14 +7,14 @@ import numpy as np
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
-from tests.distributed.checks import equal, exact, same
+from tests.distributed.checks import STEPS, equal, exact, same
 from tinygrad_mem import nn
 from tinygrad_mem.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from tinygrad_mem.nn import functional as F
 
 dist.init_process_group(timeout=timedelta(seconds=20))
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
-STEPS, BATCH, WIDTH = 10, 8, 12
+BATCH, WIDTH = 8, 12
 SCHEDULES = (ScheduleGPipe, Schedule1F1B, ScheduleInterleaved1F1B)
 
 

@@ -6,8 +6,9 @@ import numpy as np
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
+from tests.distributed.checks import exact
 from tests.distributed.programs.fsdp import rows
-from tests.distributed.programs.shared import RANK, SIZE, batch, exact, mine, same
+from tests.distributed.programs.shared import RANK, SIZE, batch, mine, same
 from tinygrad_mem import memory, nn
 from tinygrad_mem.distributed.fsdp import fully_shard
 from tinygrad_mem.nn import functional as F

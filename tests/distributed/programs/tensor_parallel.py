@@ -5,7 +5,7 @@ import pytest
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
-from tests.distributed.checks import equal, exact, part, same
+from tests.distributed.checks import STEPS, equal, exact, part, same
 from tinygrad_mem import nn
 from tinygrad_mem.distributed import regions
 from tinygrad_mem.distributed.tensor import Replicate, Shard
@@ -22,7 +22,7 @@ from tinygrad_mem.nn import functional as F
 dist.init_process_group()
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
 GROUP = dist.init_device_mesh("cpu", (SIZE,)).get_group()
-WIDTH, WORDS, TOKENS, BATCH, STEPS = 16, 24, 8, 3, 10
+WIDTH, WORDS, TOKENS, BATCH = 16, 24, 8, 3
 
 
 class Network(nn.Module):

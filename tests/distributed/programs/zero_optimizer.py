@@ -7,7 +7,8 @@ import pytest
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
-from tests.distributed.programs.shared import BATCH, RANK, SIZE, batch, exact, mine, parameters, same
+from tests.distributed.checks import STEPS, exact
+from tests.distributed.programs.shared import BATCH, RANK, SIZE, batch, mine, parameters, same
 from tinygrad_mem import memory, nn
 from tinygrad_mem.distributed.optim import ZeroRedundancyOptimizer
 from tinygrad_mem.nn import functional as F
@@ -25,10 +26,10 @@ def network(dtype=tm.float64):
     return nn.Sequential(nn.Linear(6, 30), nn.Tanh(), nn.Linear(30, 90), nn.ReLU(), nn.Linear(90, 3)).to(dtype)
 
 
-def trained(wrap, part, steps=10):
+def trained(wrap, part, steps=STEPS):
     model = network()
     called, optimizer = wrap(model)
-    schedule = tm.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
+    schedule = tm.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
     losses = []
     for step in range(steps):
         x, y = batch(step, part)
