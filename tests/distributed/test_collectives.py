@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import weakref
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
 from tests.distributed.ranks import RANKS, passes
+from tinygrad_mem.distributed.world import PendingWork, World
+from tinygrad_mem.errors import RankError
 
 
 @pytest.mark.parametrize("ranks", RANKS)
@@ -72,3 +78,29 @@ def test_in_a_prediction_the_group_is_the_fake_one():
 
     assert tm.memory.predict(run).peak == 4096
     assert not dist.is_initialized()
+
+
+def test_work_that_fails_keeps_nothing_alive_of_who_advanced_it():
+    """Any collective that waits advances all pending work: also a broadcast that another error has left behind."""
+
+    class Kept:
+        pass
+
+    def steps():
+        yield [1]
+        raise RankError("ranks do not do the same")
+
+    work: Any = PendingWork(cast(World, None), steps(), "broadcast", 1.0, ())
+
+    def advanced() -> weakref.ref:
+        mine = Kept()
+        work.advance()
+        work.advance()
+        return weakref.ref(mine)
+
+    found = advanced()
+    assert work.done
+    assert found() is None
+    work._world = SimpleNamespace(wait=lambda *_: None)
+    with pytest.raises(RankError, match="ranks do not do the same"):
+        work.wait()

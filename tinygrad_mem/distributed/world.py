@@ -65,7 +65,7 @@ class PendingWork(Work):
         except StopIteration:
             self.done = True
         except Exception as error:
-            self.done, self.error = True, error
+            self.done, self.error = True, error.with_traceback(None)  # its frames would keep alive whatever waits here
 
     def is_completed(self) -> bool:
         self._world.advance()

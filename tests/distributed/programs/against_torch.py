@@ -1,23 +1,15 @@
 """``DistributedDataParallel`` beside PyTorch's under gloo, in the same processes: losses, parameters, buffers, buckets."""
 
-import os
-import sys
 from contextlib import nullcontext
 
 import numpy as np
 import torch
-import torch.distributed
 
 import tinygrad_mem as tm
-import tinygrad_mem.distributed as dist
 from tests.distributed import checks
+from tests.distributed.programs.gloo import RANK
 from tinygrad_mem.distributed.data_parallel import in_buckets
 
-dist.init_process_group()
-RANK, SIZE = dist.get_rank(), dist.get_world_size()
-torch.set_num_threads(1)
-os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # nobody is asked for the name of this machine
-torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=RANK, world_size=SIZE)
 STEPS, BATCH = 2 * checks.STEPS, 6  # of which some cases accumulate two
 
 
@@ -144,10 +136,3 @@ def same_buckets():
             assert [sum(4 * sizes[i] for i in each) for each in members] == list(
                 map(int, said["rebuilt_bucket_sizes"].split(","))
             )
-
-
-if __name__ == "__main__":
-    same_numbers()
-    same_buckets()
-    torch.distributed.destroy_process_group()
-    print(f"rank {RANK} of {SIZE}: done", flush=True)

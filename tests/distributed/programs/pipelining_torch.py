@@ -1,19 +1,14 @@
-"""The same pipeline in PyTorch under gloo: the same losses, outputs and gradients. The argument is a file to meet at."""
-
-import sys
+"""The same pipeline in PyTorch under gloo: the same losses, outputs and gradients."""
 
 import numpy as np
 import torch
 import torch.distributed.pipelining as theirs
 
 import tinygrad_mem as tm
-import tinygrad_mem.distributed as dist
 from tests.distributed.checks import equal
+from tests.distributed.programs.gloo import RANK, SIZE
 from tinygrad_mem.distributed import pipelining as ours
 
-dist.init_process_group()
-RANK, SIZE = dist.get_rank(), dist.get_world_size()
-torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=RANK, world_size=SIZE)
 COUNT, ROWS, WIDTH = 4, 8, 6
 
 
@@ -39,10 +34,8 @@ def trained(lib, pipelining, name, each, tensor, array):
     return found + ([array(output), *map(array, losses)] if RANK == SIZE - 1 else [])
 
 
-if __name__ == "__main__":
+def same_pipelines():
     for name, each in (("ScheduleGPipe", 1), ("Schedule1F1B", 1), ("ScheduleInterleaved1F1B", 2)):
         mine = trained(tm, ours, name, each, tm.tensor, lambda t: t.detach().numpy())
         other = trained(torch, theirs, name, each, torch.tensor, lambda t: t.detach().numpy())
         equal(mine, other, name)
-    print(f"rank {RANK} of {SIZE}: done\n", end="", flush=True)
-    torch.distributed.destroy_process_group()
