@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -118,20 +119,25 @@ def plan(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["plan", "tiny", "--ranks", "2", "--batch-size", "2", *arguments])
 
 
-@pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SIZES, "tiny", replace(SMALL, layers=2))
+@pytest.fixture(scope="module", autouse=True)
+def tiny() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SIZES, "tiny", replace(SMALL, layers=2))
+        yield
 
 
-@pytest.mark.usefixtures("tiny")
-def test_the_command():
-    ran = plan("--capacity", "1GiB", "--optimizer", "adamw")
+@pytest.fixture(scope="module")
+def as_json(tiny: None) -> dict[str, Any]:
+    return json.loads(plan("--capacity", "1GiB", "--optimizer", "adamw", "--json").stdout)
+
+
+def test_the_command(as_json: dict[str, Any]):
+    ran = plan("--capacity", "1GiB", "--optimizer", "adamw", "--tokens", "64")
     assert ran.exit_code == 0, ran.output
-    assert "tiny in bfloat16 with float32 masters, 2 samples of 32 tokens on 2 ranks" in ran.stdout
+    assert "tiny in bfloat16 with float32 masters, 2 samples of 64 tokens on 2 ranks" in ran.stdout
     assert "training = MeshTraining(size, Mesh(" in ran.stdout
-    found = json.loads(plan("--capacity", "1GiB", "--optimizer", "adamw", "--json", "--tokens", "64").stdout)
-    assert found["fits"]
-    assert found["peak_used"] == max(each["peak"] for each in found["by_rank"]) <= found["peak_reserved"]
+    assert as_json["fits"]
+    assert as_json["peak_used"] == max(each["peak"] for each in as_json["by_rank"]) <= as_json["peak_reserved"]
     small = plan("--capacity", "1KiB", "--json")
     assert small.exit_code == 1
     assert "nothing fits into 1.00 KiB" in json.loads(small.stdout)["message"]
@@ -140,14 +146,12 @@ def test_the_command():
     assert "--largest-batch, --allow: not offered for tiny over a mesh of ranks" in refused.output
 
 
-@pytest.mark.usefixtures("tiny")
-def test_estimate_says_the_peak_of_the_plan():
-    found = json.loads(plan("--optimizer", "adamw", "--json").stdout)
-    mesh = found["mesh"]
+def test_estimate_says_the_peak_of_the_plan(as_json: dict[str, Any]):
+    mesh = as_json["mesh"]
     options = {"--ranks": 2, "--zero": mesh["zero"], "--precision": "bfloat16", "--optimizer": "adamw"}
     options |= {f"--{name}": mesh[name] for name in ("tensor", "pipeline", "context")}
     options |= {"--batch-size": mesh["micro"] * mesh["count"], "--accumulate": mesh["count"]}
-    options |= {"--recompute": "every-block"} if found["recompute"] else {}
+    options |= {"--recompute": "every-block"} if as_json["recompute"] else {}
     arguments = [str(part) for pair in options.items() for part in pair]
     said = json.loads(CliRunner().invoke(app, ["estimate", "tiny", *arguments, "--json"]).stdout)
-    assert max(each["peak_with_the_making"] for each in said["different"]) == found["peak_used"]
+    assert max(each["peak_with_the_making"] for each in said["different"]) == as_json["peak_used"]
