@@ -21,7 +21,7 @@ from tinygrad_mem.devices import device
 from tinygrad_mem.errors import DTypeError, NotOfferedError, ShapeError
 from tinygrad_mem.functional.recurrent import recurrent_layer
 from tinygrad_mem.kernels.numpy import recurrent
-from tinygrad_mem.kernels.numpy.fast import threads
+from tinygrad_mem.kernels.numpy.fast import blas, gate_steps, threads
 from tinygrad_mem.nn.utils.rnn import pack_padded_sequence
 from tinygrad_mem.utils.checkpoint import checkpoint
 
@@ -191,25 +191,38 @@ def test_numbers_do_not_depend_on_who_runs_them(large: int, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_transposed_products_give_the_same_numbers(kind: str, monkeypatch: pytest.MonkeyPatch):
-    """As with OpenBLAS's kernels for AVX-512, of sequences that end one after another; one row alone is never transposed."""
+def test_products_of_few_rows_give_the_same_numbers(kind: str, monkeypatch: pytest.MonkeyPatch):
+    """As with OpenBLAS's kernels for AVX-512, of sequences that end one after another, of weights without equal parts."""
     tm.manual_seed(0)
-    monkeypatch.setattr(recurrent, "_HEAVY", 1)
-    layer, x = getattr(nn, kind)(24, 40), tm.randn(9, 5, 24)
+    monkeypatch.setattr(blas, "SMALL", 9000)
+    monkeypatch.setattr(blas, "_RESULTS", 100)
+    monkeypatch.setattr(blas, "_TERMS", 16)
+    monkeypatch.setattr(blas, "_WIDTH", 12)
+    layer, x = getattr(nn, kind)(24, 74), tm.randn(9, 5, 24)
     packed = nn.utils.rnn.pack_padded_sequence(x, [9, 7, 7, 3, 1])
-    asked, is_turned, found = [], recurrent._is_turned, []
-    monkeypatch.setattr(recurrent, "_is_turned", lambda a, b: asked.append((len(a), is_turned(a, b))) or asked[-1][1])
-    for turned in (False, True):
-        monkeypatch.setattr(recurrent.blas, "for_avx512", turned)
-        asked.clear()
+    ways, few_rows, found = set(), blas.few_rows, []
+    monkeypatch.setattr(blas, "few_rows", lambda rows, b: ways.add(few_rows(rows, b)) or few_rows(rows, b))
+    for for_avx512 in (False, True):
+        monkeypatch.setattr(blas, "for_avx512", for_avx512)
+        ways.clear()
         layer.zero_grad()
         y = layer(packed)[0].data
         y.sum().backward()
         found.append([values(y), *[values(p.grad) for p in layer.parameters()]])
-        assert {rows for rows, yes in asked if yes} == ({2, 3, 4, 5} & {rows for rows, _ in asked} if turned else set())
-        assert {rows for rows, _ in asked} >= {1, 3, 5}
+        assert ways == ({blas._times_transposed, blas._in_terms} if for_avx512 else {np.matmul})
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_the_gates_logistic_function_by_both_ways(fast: bool, monkeypatch: pytest.MonkeyPatch):
+    """To 1e-7, and at the ends: also where NumPy's tanh is not fast."""
+    monkeypatch.setattr(gate_steps, "_BY_TANH", fast)
+    x = np.array([-np.inf, -200, -20, -1, -1e-6, 0, 1e-6, 1, 20, 200, np.inf, np.nan], np.float32)
+    y = x.copy()
+    with np.errstate(over="ignore"):
+        gate_steps._sigmoid(y)
+        np.testing.assert_allclose(y, 1 / (1 + np.exp(-x.astype(np.float64))), rtol=0, atol=1e-7)
 
 
 def test_last_states_that_nobody_uses_cost_their_own_bytes():

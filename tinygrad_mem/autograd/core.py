@@ -160,7 +160,7 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
         DeviceError: the tensors are on different devices.
         Errors of the op for shapes and dtypes; nothing was recorded or changed then.
     """
-    arrays, needs, device = [], [], None
+    arrays, needs, edges, device = [], [], [], None
     record, enabled = False, local.grad_enabled and op.differentiable
     for x in inputs:
         if isinstance(x, Tensor):
@@ -175,11 +175,12 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
             if enabled and (x._requires_grad or (x._view is not None and x.requires_grad)):
                 record = True
                 needs.append(True)
-            else:
-                needs.append(False)
+                edges.append(x.edge() if x._view is not None else (x, 0) if x._node is None else (x._node, x._index))
+                continue
         else:
             arrays.append(admitted(x) if isinstance(x, FOREIGN) else x)
-            needs.append(False)
+        needs.append(False)
+        edges.append(None)
     if device is None:
         device = local.default_device or Tensor.cpu_device()
     node = _new(Node)
@@ -199,13 +200,13 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
     if type(out) is tuple:
         outputs = tuple([Tensor._wrap(a, device) for a in out])
         if record:
-            connect(node, inputs, outputs)
+            connect(node, edges, inputs, outputs)
     else:
         outputs = _new(Tensor)
         outputs.array = out
         outputs.device = device
         if record:
-            connect(node, inputs, (outputs,))
+            connect(node, edges, inputs, (outputs,))
     if op.view:
         _share(op, inputs, params, outputs, enabled)
     elif local.dry is not None:
@@ -259,16 +260,8 @@ def one_device(op: type[Op], inputs: tuple) -> tuple[Any, list]:
     return device, [x.array if isinstance(x, Tensor) else x for x in arrays]
 
 
-def connect(node: Node, inputs: tuple, outputs: tuple) -> None:
-    """Connect ``node`` to the nodes or leaves of its inputs, and the outputs to ``node``."""
-    edges = []
-    for x, need in zip(inputs, node.needs):  # noqa: B905 (on the path of every op: strict costs)
-        if not need:
-            edges.append(None)
-        elif x._view is not None:
-            edges.append(x.edge())
-        else:
-            edges.append((x, 0) if x._node is None else (x._node, x._index))
+def connect(node: Node, edges: list, inputs: tuple, outputs: tuple) -> None:
+    """Record ``node``: its edges, what it saved of its inputs and outputs, and that the outputs are its own."""
     node.edges = tuple(edges)
     node.sequence = next_sequence()
     if node.saved or local.saved_hooks:
@@ -292,7 +285,7 @@ def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
     With hooks this also runs for a node that saved nothing: a checkpoint counts the ops that its function records.
     """
     versions = []
-    hooks = node_hooks.hooks_here()
+    hooks = local.saved_hooks and node_hooks.hooks_here()
     if hooks:
         local.recorded[hooks[2]] += 1
         if not node.saved:

@@ -68,7 +68,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     if record and target.array.dtype.kind in FLOATING:
         if target._view is None:
             with target._retained_anew():
-                connect(node, inputs, (target,))
+                connect(node, [x.edge() if need else None for x, need in zip(inputs, needs, strict=True)], inputs, (target,))
         else:
             _record_on_base(node, inputs, target)
         if not hooked:

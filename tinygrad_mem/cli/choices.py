@@ -61,10 +61,10 @@ def _products() -> MachineChoice:
 
 def _few_rows() -> MachineChoice:
     """For the steps of recurrent layers, by how OpenBLAS's kernels copy their matrices."""
-    turned, asked = blas.for_avx512, "OPENBLAS_CORETYPE" in os.environ
-    why = ASKED if asked else f"{'' if turned else 'no '}AVX-512 kernels of BLAS"
-    another = "OPENBLAS_CORETYPE=HASWELL" if turned else ""
-    return MachineChoice("few rows x weight", "transposed" if turned else "as they are", why, another)
+    parts, asked = blas.for_avx512, "OPENBLAS_CORETYPE" in os.environ
+    why = ASKED if asked else f"{'' if parts else 'no '}AVX-512 kernels of BLAS"
+    another = "OPENBLAS_CORETYPE=HASWELL" if parts else ""
+    return MachineChoice("few rows x weight", "in small parts" if parts else "as they are", why, another)
 
 
 def _idle() -> MachineChoice:

@@ -12,9 +12,7 @@ from .base import Op, broadcast
 
 def binary_output(ctx, name, x, y, floating=False):
     """The output of a broadcasting, promoting op of two operands, each an array or a Python number."""
-    if type(x) is type(y) and x.dtype is y.dtype and x.shape == y.shape:
-        shape, dtype = x.shape, x.dtype
-    else:
+    if not (type(x) is type(y) and (shape := x.shape) == y.shape and (dtype := x.dtype) is y.dtype):
         shape, dtype = _shape_and_dtype(name, x, y)
     if floating and not is_floating(dtype):
         dtype = dtypes.get_default_dtype()

@@ -85,10 +85,10 @@ def _arithmetic(ufunc: Any, says: str):
 
     @formula(plain.formula)  # pyright: ignore[reportFunctionMemberAccess]
     def kernel(x, y, out):
-        if out.dtype in HALVES and (_is_wide(x, out.dtype) or _is_wide(y, out.dtype)):
-            ufunc(x, y, out=out, dtype=np.float32, casting="unsafe")
+        if type(x) is not type(y) and out.dtype in HALVES and (_is_wide(x, out.dtype) or _is_wide(y, out.dtype)):
+            ufunc(x, y, out, dtype=np.float32, casting="unsafe")
         elif out.size < small:
-            ufunc(x, y, out=out, casting="unsafe")
+            ufunc(x, y, out, casting="unsafe")
         else:
             _on_cores(ufunc, (x, y), out)
 

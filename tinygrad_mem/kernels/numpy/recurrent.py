@@ -123,8 +123,6 @@ def _gru_back(gates, weight, sizes, reverse, before, gy, dh):
 _SHARE = 1 << 24  # multiplications that pay for a thread of its own
 _TILE = 1 << 16  # numbers of a step that go through all its passes at once
 _LARGE = 1 << 18  # numbers of a step that threads may share: on two cores it is no loss from here on, on more a gain
-_FEW = 64  # rows of a step that are few beside its weight
-_HEAVY = 1 << 16  # numbers of a weight whose copy takes longer than its product with few rows
 _SUM = 1 << 14  # columns that are added up at once
 _ONES = {size: np.ones((1, 1 << 9), f"f{size}") for size in (4, 8)}
 
@@ -193,29 +191,14 @@ def _tiles(count, width):
     return [slice(i, i + step) for i in range(0, count, step)]
 
 
-def _add_product(a, b, out):
+def _add_product(a, b, out, product):
     """out += a @ b. BLAS is up to 15% faster if it need not add, and three times where there is one row: as with vectors."""
-    if out.nbytes > threads.SCRATCH:
+    if out.nbytes > threads.SCRATCH // 2:
         blas.add_product(a, b, out)
         return
-    if _is_turned(a, b):
-        part = threads.scratch(out.shape[::-1], out.dtype)
-        np.matmul(b.T, a.T, out=part)
-        part = part.T
-    else:
-        part = threads.scratch(out.shape, out.dtype)
-        np.matmul(a, b, out=part)
+    part = threads.scratch(out.shape, out.dtype, 1, 2)
+    product(a, b, out=part)
     np.add(out, part, out=out)
-
-
-def _is_turned(a, b):
-    """True if the transposed product is faster: of few rows and a large weight that is read transposed.
-
-    OpenBLAS's kernels for AVX-512 copy the left matrix much faster than the right one: 0.36 to 0.85 of the time in float32, the
-    transposed sum included. With those for AVX2, and in float64, it takes 0.8 to 1.2 of the time.
-    """
-    few = 1 < len(a) <= _FEW and b.size >= _HEAVY
-    return few and blas.for_avx512 and b.dtype == np.float32 and b.T.flags.c_contiguous
 
 
 @formula(lambda a, b, out: out + a @ b)
@@ -254,11 +237,12 @@ def previous_states(y, sizes, reverse, h, out):
 def rnn(gates, weight, sizes, reverse, relu, h):
     """gates = h = tanh(gates + h @ weight.T), or relu, at each step. In place: gates holds the input's share before."""
     act = (lambda a: np.maximum(a, 0, out=a)) if relu else (lambda a: np.tanh(a, out=a))
+    product = blas.few_rows(len(h), weight.T)
 
     def part(first, last):
         for start, stop, count in _order(sizes, reverse, first, last):
             a, state = gates[start:stop], h[first : first + count]
-            _add_product(state, weight.T, a)
+            _add_product(state, weight.T, a, product)
             act(a)
             np.copyto(state, a)
 
@@ -269,6 +253,8 @@ def rnn(gates, weight, sizes, reverse, relu, h):
 def rnn_backward(gates, weight, sizes, reverse, relu, gy, dh):
     """In place: gates, from outputs to gradients before tanh or relu; dh, from the last state's gradient to the first's."""
 
+    product = blas.few_rows(len(dh), weight)
+
     def part(first, last):
         for start, stop, count in _order(sizes, not reverse, first, last):
             a, state = gates[start:stop], dh[first : first + count]
@@ -276,7 +262,7 @@ def rnn_backward(gates, weight, sizes, reverse, relu, gy, dh):
                 np.add(state, gy[start:stop], out=state)
             for cut in _tiles(count, a.shape[1]):
                 gate_steps.rnn_gradient(a[cut], state[cut], relu)
-            np.matmul(a, weight, out=state)
+            product(a, weight, out=state)
 
     _back_over(len(dh), gates, weight.size * len(sizes), part)
 
@@ -285,12 +271,13 @@ def rnn_backward(gates, weight, sizes, reverse, relu, gy, dh):
 def lstm(gates, weight, sizes, reverse, h, c, y):
     """gates (rows, 4 H), of the input's share: i, f, g, o; c = f * c + i * g; y = h = o * tanh(c). y may be ``None``."""
     width, direct = h.shape[1], None if y is None or y.dtype != h.dtype else y
+    product = blas.few_rows(len(h), weight.T)
 
     def part(first, last):
         states, latest = h[first:last], None
         for start, stop, count in _order(sizes, reverse, first, last):
             a, cell, state = gates[start:stop], c[first : first + count], _carried(states, latest, count)
-            _add_product(state, weight.T, a)
+            _add_product(state, weight.T, a, product)
             latest = states[:count] if direct is None else direct[start:stop]
             for cut in _tiles(count, 4 * width):
                 gate_steps.lstm_step(a[cut], latest[cut], cell[cut])
@@ -317,7 +304,7 @@ def lstm_backward(gates, weight, sizes, reverse, c, before, y, gy, dh, dc):
     The cells are made again from c, those before the first step, into ``before`` (rows, H): before each row's step. c is
     overwritten. tanh(c) is y / o where y, the output, is given in the dtype of the arithmetic: in a quarter of the time.
     """
-    width = dh.shape[1]
+    width, product = dh.shape[1], blas.few_rows(len(dh), weight)
 
     def part(first, last):
         for start, stop, count in _order(sizes, reverse, first, last):
@@ -340,7 +327,7 @@ def lstm_backward(gates, weight, sizes, reverse, c, before, y, gy, dh, dc):
                 )
             if y is None:
                 np.copyto(after, kept)
-            np.matmul(a, weight, out=state)
+            product(a, weight, out=state)
 
     _back_over(len(dh), gates, 2 * weight.size * len(sizes), part)
 
@@ -351,12 +338,12 @@ def gru(gates, weight, sizes, reverse, h, y):
 
     m is the state's share of the new state, to which the weight's product with h is added as it is to r and z.
     """
-    width = h.shape[1]
+    width, product = h.shape[1], blas.few_rows(len(h), weight.T)
 
     def part(first, last):
         for start, stop, count in _order(sizes, reverse, first, last):
             a, state = gates[start:stop], h[first : first + count]
-            _add_product(state, weight.T, a[:, width:])
+            _add_product(state, weight.T, a[:, width:], product)
             for cut in _tiles(count, 4 * width):
                 gate_steps.gru_step(a[cut], state[cut])
             if y is not None:
@@ -371,7 +358,7 @@ def gru_backward(gates, weight, sizes, reverse, before, gy, dh):
 
     ``before`` holds the state before each row's step.
     """
-    width = dh.shape[1]
+    width, product = dh.shape[1], blas.few_rows(len(dh), weight)
 
     def part(first, last):
         for start, stop, count in _order(sizes, not reverse, first, last):
@@ -380,6 +367,6 @@ def gru_backward(gates, weight, sizes, reverse, before, gy, dh):
                 np.add(state, gy[start:stop], out=state)
             for cut in _tiles(count, 4 * width):
                 gate_steps.gru_gradient(a[cut], kept[cut], state[cut])
-            _add_product(a[:, width:], weight, state)
+            _add_product(a[:, width:], weight, state, product)
 
     _back_over(len(dh), gates, weight.size * len(sizes), part)

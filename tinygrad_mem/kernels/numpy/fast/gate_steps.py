@@ -6,10 +6,18 @@ import numpy as np
 
 from .threads import scratch
 
+_BY_TANH = np._core._multiarray_umath.__cpu_features__.get("AVX512_SKX", False)  # type: ignore[attr-defined]
 _TINY = {size: np.finfo(f"f{size}").tiny for size in (4, 8)}
 
 
 def _sigmoid(x):
+    """x = 1 / (1 + exp(-x)) = (1 + tanh(x / 2)) / 2, by what is faster: NumPy has a tanh in vectors of 512 bits."""
+    if _BY_TANH and x.dtype == np.float32:
+        np.multiply(x, 0.5, out=x)
+        np.tanh(x, out=x)
+        np.multiply(x, 0.5, out=x)
+        np.add(x, 0.5, out=x)
+        return
     np.negative(x, out=x)
     np.exp(x, out=x)
     np.add(x, 1, out=x)
@@ -58,7 +66,7 @@ def lstm_gradient(a, before, after, y, dh, dc):
     if y is None:
         np.tanh(after, out=t)
     else:  # if o underflows, this value does not matter: everything computed from it is multiplied by o
-        np.maximum(o, _TINY[t.itemsize], out=t)
+        np.add(o, _TINY[t.itemsize], out=t)
         np.divide(y, t, out=t)
     np.multiply(dh, t, out=to_o)
     np.multiply(t, t, out=t)
