@@ -61,7 +61,7 @@ PARTS = (
             "memory/timeline:Timeline",
             "memory/record:Record",
         ),
-        ("memory/track", "memory/blocks", "memory/census", "memory/source", "memory/moments"),
+        ("memory/track", "memory/blocks", "memory/census", "source"),
         (8, 1497, 4),
     ),
     Part(

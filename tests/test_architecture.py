@@ -61,6 +61,7 @@ RANKS = {
     "absent": 0,
     "files": 0,
     "text": 0,
+    "source": 0,
 }
 SAME_RANK = {
     ("plan", "memory"),

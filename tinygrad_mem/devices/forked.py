@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterable
 
 from ..interrupts import uninterrupted
-from .chunks import Chunk
+from .chunks import chain
 from .pool import Block, Pool
 
 _done: weakref.WeakSet[Pool] | None = None  # pools that were checked since the fork; ``None`` in a process that is not a child
@@ -38,12 +38,6 @@ def _reclaim(pool: Pool, blocks: Callable[[], Iterable[Block]]) -> None:
         if not alone or _done is None:
             return  # inside a change: the next track tries again
         _done.add(pool)
-        taken = [chunk for first in pool._firsts.values() for chunk in _from(first) if not chunk.free]
+        taken = [chunk for first in pool._firsts.values() for chunk in chain(first) if not chunk.free]
         held = {id(block.chunk) for block in blocks()} | {id(chunk) for chunk in pool._pending}
         pool._pending.extend(chunk for chunk in taken if id(chunk) not in held)
-
-
-def _from(chunk: Chunk | None) -> Iterable[Chunk]:
-    while chunk is not None:
-        yield chunk
-        chunk = chunk.next

@@ -11,8 +11,6 @@ from .limit import limit as limit
 from .log import Event as Event
 from .log import Kind as Kind
 from .log import Log as Log
-from .moments import Mark as Mark
-from .moments import PoolState as PoolState
 from .predict import predict as predict
 from .ranks import Alike as Alike
 from .ranks import AllRanks as AllRanks
@@ -31,7 +29,9 @@ from .stats import memory_stats as memory_stats
 from .stats import memory_summary as memory_summary
 from .stats import reclaim as reclaim
 from .stats import reset_peak_memory_stats as reset_peak_memory_stats
+from .timeline import Mark as Mark
 from .timeline import Moment as Moment
+from .timeline import PoolState as PoolState
 from .timeline import Timeline as Timeline
 from .track import Track as Track
 from .track import load as load

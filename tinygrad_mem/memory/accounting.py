@@ -11,8 +11,8 @@ from ..autograd.tensor import Tensor
 from ..nn import Module
 from ..techniques.quantized import QuantizedLinear
 from .attribution import CATEGORIES, NOWHERE, Category
-from .moments import When
 from .record import Record
+from .timeline import When
 
 _PASSING = (Category.TEMPORARY, Category.WORKSPACE)
 

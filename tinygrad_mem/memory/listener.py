@@ -12,10 +12,10 @@ from ..devices.forked import reclaim
 from ..devices.pool import Block
 from ..nn.module import Module
 from ..scope import local, lock
+from ..source import source_line
 from .alive import alive
 from .census import Census
 from .log import Kind, Log
-from .source import source_line
 
 _MALLOC, _FREE = int(Kind.MALLOC), int(Kind.FREE)
 _LASTING = ("PARAMETER", "MASTER_WEIGHT", "BUFFER", "OPTIMIZER_STATE")  # roles of the tensor itself

@@ -14,9 +14,9 @@ from typing import Any, Literal, overload
 from .. import devices, scope
 from ..errors import ArgumentError, DataDependenceError, DeviceError
 from ..interrupts import FREE_THREADED, cleanup, context, signal_safe
+from ..source import is_engine, source_name
 from .ranks import AllRanks, of_all
 from .sizes import bytes_text
-from .source import is_engine, source_name
 from .stats import where
 from .track import Track
 

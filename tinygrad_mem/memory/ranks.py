@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from .attribution import Category
-from .moments import When
 from .render.peaks import peaks
 from .sizes import bytes_text
+from .timeline import When
 from .track import Track
 
 T = TypeVar("T")

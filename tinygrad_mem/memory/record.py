@@ -16,9 +16,8 @@ from .attribution import Category, attribution
 from .blocks import Block
 from .listener import Recorder
 from .log import Kind, Log
-from .moments import Mark, PoolState, When
 from .stats import where
-from .timeline import Moment, Timeline
+from .timeline import Mark, Moment, PoolState, Timeline, When
 
 
 class Record:

@@ -9,8 +9,8 @@ from typing import Any, TextIO
 from .. import scope
 from ..autograd.tensor import Tensor
 from ..nn.module import Module
+from ..source import source_line
 from .sizes import bytes_text
-from .source import source_line
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""The bytes in use during a run, by category, after each event that changed them."""
+"""Moments of a run, and the bytes in use during it, by category, after each event that changed them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,32 @@ class Moment:
     by_category: dict[Category, int]
     phase: str
     time: int = 0
+
+
+class Mark(NamedTuple):
+    """A moment that the user named."""
+
+    index: int
+    time: int
+    text: str
+
+
+class PoolState(NamedTuple):
+    """Bytes at one moment."""
+
+    requested: int  # bytes that callers asked for, in all live blocks
+    rounded: int  # the same, each block rounded up to 512
+    used: int  # in use: ``rounded``, and on ``cuda`` blocks older than the track
+    reserved: int  # reserved by the pool
+
+    @property
+    def fragmentation(self) -> float:
+        """The share of reserved bytes that is unused."""
+        return 1 - self.used / self.reserved if self.reserved else 0.0
+
+
+When = int | Mark | Moment | str | None
+"""A moment: an event number, a mark or its text, a ``Moment``, ``"peak"`` or ``"end"``; ``None`` is the peak."""
 
 
 class Timeline(Sequence[Moment]):

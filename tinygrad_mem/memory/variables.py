@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..autograd.tensor import Tensor
-from .source import is_engine
+from ..source import is_engine
 
 _FUNCTION = 0x1  # CO_OPTIMIZED: its locals are a copy that Python makes on request
 _MANY = 1000  # the most entries of a list that are searched

@@ -7,6 +7,7 @@ from typing import Any
 from ..autograd.tensor import Tensor
 from ..errors import NotOfferedError
 from ..functional.linear_loss import LinearCrossEntropyOptions
+from ..functional.loss import reduction_of
 from . import functional as F
 from .linear import Linear
 from .module import Module
@@ -19,21 +20,13 @@ __all__ = (
 )  # fmt: skip
 
 
-def reduction_of(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
-    """The reduction, from PyTorch's two old arguments if they are given."""
-    if size_average is None and reduce is None:
-        return reduction
-    if reduce is False:
-        return "none"
-    return "sum" if size_average is False else "mean"
-
-
 class _Loss(Module):
     """Args: ``reduction`` is ``mean``, ``sum`` or ``none``; the other two are its old form."""
 
     def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> None:
         super().__init__()
-        self.reduction = reduction_of(size_average, reduce, reduction)
+        old = size_average is not None or reduce is not None
+        self.reduction = reduction_of(reduction, size_average, reduce) if old else reduction
 
 
 class _WeightedLoss(_Loss):

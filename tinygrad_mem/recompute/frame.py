@@ -7,7 +7,6 @@ to backward by number.
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -23,6 +22,7 @@ from ..errors import CheckpointError, RecomputationStoppedError
 from ..interrupts import callback_depth, signal_safe
 from ..ops.base import Op
 from ..scope import local
+from ..source import source_line
 
 
 class Checkpoint(Op):
@@ -66,7 +66,7 @@ class Row(NamedTuple):
     def of(cls, tensor: Tensor, debug: bool, order: int) -> Row:
         node, name, place = local.saving
         array = tensor.array
-        line = users_line() if debug else ""
+        line = source_line() if debug else ""
         return cls(node.op, name, array.shape, array.dtype, line, place, order)
 
     def __str__(self) -> str:
@@ -322,14 +322,3 @@ def _rebuilt(value: Any, each: Callable[[Any], Any]) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*[each(item) for item in value])
     return value
-
-
-def users_line() -> str:
-    """``"train.py:12 forward"``: the innermost line on the stack that is not in this library."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        room = frame.f_globals.get("__name__", "").split(".")
-        if room[0] != "tinygrad_mem" or room[1:2] in (["models"], ["cli"]):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
-        frame = frame.f_back
-    return ""

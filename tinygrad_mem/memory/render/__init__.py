@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..moments import Mark, When
 from ..record import Record
+from ..timeline import Mark, When
 from .notebook import summary as summary
 from .page import to_html as to_html
 from .picture import plot as plot

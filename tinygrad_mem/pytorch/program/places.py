@@ -18,7 +18,7 @@ from torch.nn.modules import module as hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ...interrupts import context
-from ...memory.source import source_name
+from ...source import source_name
 from .ledger import Place
 
 _OURS = str(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))) + os.sep

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from types import CodeType
 
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_PACKAGE = str(Path(__file__).parent) + os.sep
 _USERS = tuple(_PACKAGE + room + os.sep for room in ("models", "cli"))  # these are written as users would write them
 _engines: dict[CodeType, bool] = {}
 _lines: dict[tuple[CodeType, int], str] = {}
