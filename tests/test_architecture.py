@@ -7,7 +7,9 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,19 @@ LONG_FILES: dict[str, str] = {
 LONG_FUNCTIONS: dict[str, str] = {}
 
 
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Each file of ours, parsed once for all tests here."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget() -> Iterator[None]:
+    """They are large."""
+    yield
+    trees.cache_clear()
+
+
 def room(parts: tuple[str, ...]) -> str:
     return parts[0].removesuffix(".py") if parts else ""
 
@@ -137,7 +152,7 @@ class Imports(ast.NodeVisitor):
 
 def imports_of(path: Path) -> list:
     visitor = Imports(path.relative_to(ROOT).parent.parts)
-    visitor.visit(ast.parse(path.read_text()))
+    visitor.visit(trees()[path])
     return visitor.found
 
 
@@ -177,10 +192,10 @@ def resolved(parts: tuple[str, ...], modules: dict) -> tuple[str, ...] | None:
     return parts if parts in modules else (*parts, "__init__") if (*parts, "__init__") in modules else None
 
 
-def reads(here: tuple[str, ...], text: str, modules: dict) -> set:
+def reads(here: tuple[str, ...], tree: ast.Module, modules: dict) -> set:
     """The files of ours that a file imports from."""
     found = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             named = tuple(node.module.split(".")) if node.module else ()
             if not node.level and named[:1] != ("tinygrad_mem",):
@@ -195,7 +210,7 @@ def test_files_do_not_import_in_circles():
     graph, used = {}, set()
     for here, path in modules.items():
         name, graph["/".join(here)] = "/".join(here), set()
-        for there in {"/".join(parts) for parts in reads(here, path.read_text(encoding="utf-8"), modules)}:
+        for there in {"/".join(parts) for parts in reads(here, trees()[path], modules)}:
             rows = {row for row in BACK if fnmatch(name, row.split()[0]) and fnmatch(there, row.split()[1])}
             used |= rows
             if not rows:
@@ -241,7 +256,7 @@ def test_a_function_that_pytorch_offers_is_declared_public():
     """``@public`` stands on it. Otherwise it has no name for users, no door and no place in the stubs."""
     bare = []
     for path in sorted((ROOT / "functional").glob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in trees()[path].body:
             if isinstance(node, ast.FunctionDef) and not any("public(" in ast.unparse(each) for each in node.decorator_list):
                 offered = [
                     place for place in (torch, torch.nn.functional, torch.Tensor, torch.special) if hasattr(place, node.name)
@@ -272,7 +287,7 @@ def test_a_class_name_stands_for_one_thing():
         parts = path.relative_to(ROOT).parts
         alike = {"ops": "nn", "techniques": "nn", "nn": "nn", "stand_ins": "amp", "amp": "amp"}
         home = f"kernels/{path.name}" if parts[0] == "kernels" else alike.get(parts[0], "/".join(parts))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(trees()[path]):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, set()).add(home)
     twice = {name: sorted(where) for name, where in homes.items() if len(where) > 1}
@@ -352,7 +367,7 @@ def test_an_op_names_what_it_gives_to_a_kernel():
     """Of two arrays that a kernel alone holds, it lets go in an order of its own: not the same on meta. One is no choice."""
     found = []
     for path in sorted((ROOT / "ops").glob("*.py")):
-        calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        calls = [node for node in ast.walk(trees()[path]) if isinstance(node, ast.Call)]
         kernels = [call for call in calls if ast.unparse(call.func).startswith("ctx.kernels.")]
         found += [f"{path.name}:{call.lineno}" for call in kernels if unnamed(call) > 1]
     assert found == [], "give all but one of these arguments a name first"
@@ -375,8 +390,8 @@ def test_every_exception_is_defined_in_errors_and_derives_from_what_pytorch_rais
             assert issubclass(value, bases) or value is errors.TinygradMemError, name
             assert name.endswith("Error"), name
             assert value.__doc__, name
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and path.name != "errors.py":
                 for base in node.bases:
                     text = ast.unparse(base)
@@ -387,11 +402,11 @@ def test_every_exception_is_defined_in_errors_and_derives_from_what_pytorch_rais
 
 def test_files_and_functions_stay_readable():
     files, functions = {}, {}
-    for path in MODULES:
+    for path, tree in trees().items():
         name, text = str(path.relative_to(ROOT)), path.read_text()
         if len(text.splitlines()) > LONGEST_FILE:
             files[name] = len(text.splitlines())
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None:
                 length = node.end_lineno - node.lineno + 1
                 if length > LONGEST_FUNCTION:
@@ -401,8 +416,8 @@ def test_files_and_functions_stay_readable():
 
 
 def test_every_module_says_what_it_is():
-    for path in MODULES:
-        assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+    for path, tree in trees().items():
+        assert ast.get_docstring(tree), f"{path} has no docstring"
 
 
 # --- what is put back at the end of a block
@@ -432,7 +447,7 @@ def _putting_back(tree: ast.AST) -> list[str]:
 
 
 def test_what_puts_back_does_not_rely_on_contextlib():
-    found = {f"{path.relative_to(ROOT)}: {name}" for path in MODULES for name in _putting_back(ast.parse(path.read_text()))}
+    found = {f"{path.relative_to(ROOT)}: {name}" for path, tree in trees().items() for name in _putting_back(tree)}
     assert found == set(PUT_BACK_BY_CONTEXTLIB)
 
 
@@ -456,8 +471,8 @@ def test_docstrings_open_with_a_thing_or_an_act():
     """``The peak in bytes`` or ``Return the peak``, and not ``What was highest``: the first words say what it is."""
     asking = re.compile(r"(What|Who|Whose|How|Where|When|Which|Whether|Why|That) ")
     found = []
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
                 first = (ast.get_docstring(node) or "").partition("\n")[0]
                 if asking.match(first) and not first.endswith("?"):

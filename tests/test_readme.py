@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import tinygrad_mem
+from tests.cli import inside
 from tinygrad_mem.cli.networks import OPTIMIZERS
 
 ROOT = Path(__file__).parents[1]
@@ -35,21 +34,20 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize(("block", "printed"), BLOCKS, ids=[block.splitlines()[-1][:40] for block, _ in BLOCKS])
-def test_python_blocks_print_what_they_say(block: str, printed: str):
+def test_python_blocks_print_what_they_say(block: str, printed: str, capsys: pytest.CaptureFixture):
     """A block runs as it stands; it prints the comments behind its ``print(...)``, or the block that follows it."""
     said = [line.split("  # ", 1)[1] for line in block.splitlines() if line.startswith("print(") and "  # " in line]
-    ran = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=True)
-    assert ran.stdout.splitlines() == (printed.splitlines() or said)
+    exec(compile(block, "<string>", "exec", dont_inherit=True), {"__name__": "__main__"})
+    assert capsys.readouterr().out.splitlines() == (printed.splitlines() or said)
 
 
 COMMANDS = re.findall(r"^python -m (tinygrad_mem [^\n]*)$(?:\n```\n\n```\n(.*?)```)?", README, flags=re.M | re.S)
 
 
 @pytest.mark.parametrize(("line", "printed"), COMMANDS, ids=[line for line, _ in COMMANDS])
-def test_other_commands_run(monkeypatch: pytest.MonkeyPatch, line: str, printed: str):
+def test_other_commands_run(line: str, printed: str):
     """And print what the block behind them says."""
-    monkeypatch.setenv("COLUMNS", "80")
-    ran = subprocess.run([sys.executable, "-m", *shlex.split(line)], capture_output=True, text=True, check=False)
+    ran = inside.run(*shlex.split(line)[1:])
     assert ran.returncode == 0, ran.stderr
     if printed:
         assert [text.rstrip() for text in ran.stdout.splitlines()] == printed.splitlines()

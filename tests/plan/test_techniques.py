@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import tinygrad_mem as tm
 from tests.plan.test_plan import NETWORKS, TIMES, images, mlp, planned, sgd, trained
-from tests.profiles import every
+from tests.profiles import every, pairs
 from tinygrad_mem import nn
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.errors import ArgumentError, BudgetError
@@ -56,13 +57,20 @@ def text(choice: tuple[Applied, ...]) -> str:
     return "; ".join(map(str, choice)) or "recompute alone"
 
 
+@cache
 def runs(name: str) -> Runs:
     return planned(name).search
 
 
+@cache
+def plain(name: str) -> tuple[list[float], list[np.ndarray]]:
+    """Losses, parameters and buffers of the step without techniques."""
+    return trained(name, Choice())[1:]
+
+
 @pytest.mark.parametrize(
     ("name", "techniques"),
-    [*((name, each) for name in RECOMPUTED for each in CHOICES), *(("llama", each) for each in LONG)],
+    [*pairs(list(RECOMPUTED), CHOICES), *(("llama", each) for each in LONG)],
     ids=lambda each: each if isinstance(each, str) else text(each),
 )
 def test_what_was_predicted_is_what_runs(name: str, techniques: tuple[Applied, ...]):
@@ -79,9 +87,9 @@ def test_what_was_predicted_is_what_runs(name: str, techniques: tuple[Applied, .
         Pool.host = before
     assert (peak, host.peak_used) == (point.peak, point.host)
     assert (host.peak_used > 0) == any(isinstance(each, Offload) for each in techniques)
-    _, plain, expected = trained(name, Choice())
+    steps, expected = plain(name)
     tolerance = {"identical": 0, "close": 1e-5, "approximate": 0.05}[choice.numbers]
-    np.testing.assert_allclose(losses, plain, rtol=tolerance)
+    np.testing.assert_allclose(losses, steps, rtol=tolerance)
     for a, b in zip(values, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=0.1 * tolerance)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -30,10 +31,27 @@ def own_pool() -> Iterator[None]:
     cpu.pool = before
 
 
+MEASURED: dict[tuple[str, str], Any] = {}
+
+
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each tip is measured once for all tests of what is shown of it."""
+    real = command.measure
+
+    def measure(tip: Any, device: str) -> Any:
+        if (tip.name, device) not in MEASURED:
+            MEASURED[tip.name, device] = real(tip, device)
+        return MEASURED[tip.name, device]
+
+    monkeypatch.setattr(command, "measure", measure)
+
+
 def tips(*arguments: str, columns: int = 100):
     return CliRunner().invoke(app, ["tips", *arguments], env={"COLUMNS": str(columns)})
 
 
+@pytest.mark.usefixtures("once")
 def test_json_has_both_numbers_of_every_effect():
     ran = tips("--tip", "sgd", "--tip", "zero_grad", "--json")
     assert ran.exit_code == 0
@@ -47,6 +65,7 @@ def test_json_has_both_numbers_of_every_effect():
             assert case[name]["after"] - case[name]["before"] == case[name]["change"]
 
 
+@pytest.mark.usefixtures("once")
 @pytest.mark.parametrize("columns", [60, 80, 100, 160])
 def test_the_table_fits_its_terminal_and_keeps_its_numbers(columns: int):
     ran = tips("--tip", "momentum", columns=columns)
@@ -59,6 +78,7 @@ def test_the_table_fits_its_terminal_and_keeps_its_numbers(columns: int):
     assert "all 2 runs are as predicted, to the byte" in " ".join(ran.stdout.split())
 
 
+@pytest.mark.usefixtures("once")
 def test_one_tip_has_its_timelines_and_its_reason():
     ran = tips("--tip", "momentum")
     text = " ".join(ran.stdout.split())
@@ -96,6 +116,7 @@ def test_a_machine_with_too_little_memory_says_so_and_goes_on():
     assert (sgd["tip"], sgd["verdict"]) == ("sgd", "saves")
 
 
+@pytest.mark.usefixtures("once")
 def test_an_interrupt_prints_what_is_done(monkeypatch: pytest.MonkeyPatch):
     real, seen = command.measure, []
 
@@ -113,6 +134,7 @@ def test_an_interrupt_prints_what_is_done(monkeypatch: pytest.MonkeyPatch):
     assert "Traceback" not in ran.output
 
 
+@pytest.mark.usefixtures("once")
 def test_the_biggest_effects_come_first_and_the_rest_is_asked_for(monkeypatch: pytest.MonkeyPatch):
     chosen = {name: TIPS[name] for name in ("empty_cache", "momentum", "lora", "sgd")}
     monkeypatch.setattr(command, "TIPS", chosen)

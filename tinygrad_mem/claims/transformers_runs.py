@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
-from transformers.optimization import Adafactor
 
 from ..pytorch import Prediction, predict
 
+transformers: Any = import_module("transformers")  # a type checker would read its thousands of files
 GPU, TOKENS = "cuda", 512
 BLOCK, SMALL = 2048, 4096
 """Numbers that share a scale in 8-bit states, and the size below which states stay in 32 bits, both as in bitsandbytes."""
@@ -35,16 +35,17 @@ class MomentsInBytes(torch.optim.Optimizer):
 
 def _optimizer(rule: str, parameters: Any) -> torch.optim.Optimizer:
     if rule == "adafactor":
-        return Adafactor(parameters, lr=1e-4, scale_parameter=False, relative_step=False)
+        return transformers.Adafactor(parameters, lr=1e-4, scale_parameter=False, relative_step=False)
     return MomentsInBytes(parameters) if rule == "adam8bit" else torch.optim.AdamW(parameters, foreach=False)
 
 
 def _bert(recomputed: bool = False) -> Any:
     """BERT-large for classification, on the GPU."""
-    config = BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096, use_cache=False)
+    sizes = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+    config = transformers.BertConfig(**sizes, use_cache=False)
     config._attn_implementation = "eager"
     torch.ones((1, 1)).to(GPU)
-    model: Any = BertForSequenceClassification(config)
+    model = transformers.BertForSequenceClassification(config)
     if recomputed:
         model.activation_checkpointing_enable()
     return model.train().to(GPU)
@@ -82,13 +83,13 @@ def bert_training(batch: int, recomputed: bool = False, half: bool = False, rule
 
 def llama_activations(batch: int = 8, tokens: int = 512) -> int:
     """The bytes that Llama of 7 billion parameters keeps for backward in float16, scores in memory, beside its parameters."""
-    config = LlamaConfig(intermediate_size=11_008, use_cache=False)  # the other sizes are its by default
+    config = transformers.LlamaConfig(intermediate_size=11_008, use_cache=False)  # the other sizes are its by default
     config._attn_implementation = "eager"
     kept: list[int] = []
 
     def run() -> None:
         with torch.device(GPU):
-            model: Any = LlamaForCausalLM(config)
+            model = transformers.LlamaForCausalLM(config)
         model.half()
         before = torch.cuda.memory_allocated()
         ids = torch.zeros(batch, tokens, dtype=torch.int64, device=GPU)

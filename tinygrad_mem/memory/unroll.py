@@ -77,7 +77,8 @@ class _Texts:
 
     def fill(self, log: Log, codes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """The codes in ``log`` of texts with their numbers."""
-        names, (low, high) = list(self.codes), (numbers.max(0) + 1 if len(numbers) else (1, 1))
+        names, bounds = list(self.codes), numbers.max(0) + 1 if len(numbers) else np.ones(2, np.int64)
+        low, high = bounds.tolist()
         found, places = np.unique((codes.astype(np.int64) * low + numbers[:, 0]) * high + numbers[:, 1], return_inverse=True)
         rows = zip((found // high // low).tolist(), (found // high % low).tolist(), (found % high).tolist(), strict=True)
         whole = [names[code].replace("\0", str(a), 1).replace("\0", str(b), 1) for code, a, b in rows]
