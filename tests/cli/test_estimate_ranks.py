@@ -12,7 +12,7 @@ import pytest
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
 from tests.cli import inside
-from tests.distributed.ranks import passes
+from tests.distributed.ranks import RANKS, passes
 from tinygrad_mem import memory
 from tinygrad_mem.distributed.fsdp import fully_shard
 from tinygrad_mem.distributed.optim import ZeroRedundancyOptimizer
@@ -32,7 +32,7 @@ def total(answer: dict[str, Any], category: str) -> int:
     return sum(len(each["ranks"]) * each["by_category"].get(category, 0) for each in answer["different"])
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", RANKS)
 def test_each_real_rank_has_the_events_that_are_predicted(ranks: int):
     """With each of ZeRO's stages, parts of a batch, and half precision."""
     assert sorted(passes(ranks, "estimated").splitlines()) == [f"rank {i} of {ranks}: done" for i in range(ranks)]

@@ -48,7 +48,8 @@ QUICK += ["dynamic_padding", "packed_sequences", "selection", "chunking", "atten
 
 @pytest.mark.parametrize("name", QUICK)
 def test_the_cpu_has_the_bytes_of_meta(name: str):
-    for result in measured(name, 4):
+    """A CPU computes slowly in half precision: one image has to do."""
+    for result in measured(name, 1 if name == "half" else 4):
         assert result.exact
         for effect in ("peak", "saved", "transient"):
             assert getattr(result.comparison, effect) == getattr(result.predicted, effect)
