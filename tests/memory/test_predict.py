@@ -104,8 +104,8 @@ SIZES = {
     "bert-tiny": [(1, (16,)), (3, (40,))],
 }
 NAMED = [(name, *size) for name, sizes in SIZES.items() for size in sizes]
-SAME_CODE = {"resnet34", "resnet101", "resnet152", "resnet1001", "vgg11", "vgg13", "vgg16", "vgg19", "gpt2"}
-"""More of the layers that others have; GPT's are those of the GPT that is planned and trained in ``tests/plan``."""
+SAME_CODE = {"resnet34", "resnet101", "resnet152", "resnet1001", "vgg11", "vgg13", "vgg16", "vgg16_bn", "vgg19", "gpt2"}
+"""More of the layers that others have; VGG's and GPT's are those of networks that are planned and trained in ``tests/plan``."""
 
 
 def two_steps(name: str, batch: int, sample: tuple[int, ...]) -> None:
