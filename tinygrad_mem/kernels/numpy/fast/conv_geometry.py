@@ -98,6 +98,18 @@ def even(size: int, most: int) -> int:
     return -(-size // -(-size // max(min(most, size), 1)))
 
 
+_SHORT = 64  # numbers of a row up to which starting to copy it takes as long as copying it
+
+
+def copy_rows(values: np.ndarray, out: np.ndarray) -> None:
+    """out = values (..., columns). Short rows are copied as one element each, which takes NumPy half of the time."""
+    columns, size = out.shape[-1], out.itemsize
+    if 0 < columns <= _SHORT and values.strides[-1] == out.strides[-1] == size and values.dtype == out.dtype:
+        row = np.dtype((np.void, columns * size))
+        values, out = values.view(row), out.view(row)
+    np.copyto(out, values, casting="same_kind")
+
+
 class Lane:
     """One lane's part of a workspace, given out as arrays."""
 

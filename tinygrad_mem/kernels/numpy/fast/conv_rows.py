@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import blas, threads
-from .conv_geometry import LANES, WORKSPACE, Geometry, Lane, even, lane_count, strided
+from .conv_geometry import LANES, WORKSPACE, Geometry, Lane, copy_rows, even, lane_count, strided
 
 NARROW = 8  # columns of an image below which images lie side by side within a column, so that copies stay long
 DEEP = 32  # terms of a product that is worth while without the kernel's columns
@@ -225,7 +225,7 @@ def gather(walk: TileWalk, source: np.ndarray, tile: Tile, lane: Lane) -> np.nda
         right = max(min(walk.line, (width - 1 - shift) // step + 1), left)
         if left < right:
             values = part[..., left * step + shift : (right - 1) * step + shift + 1 : step]
-            np.copyto(to[a:b, j, ..., left:right], values)
+            copy_rows(values, to[a:b, j, ..., left:right])
     return flat
 
 
@@ -269,7 +269,7 @@ def correlate(walk: TileWalk, source: np.ndarray, w: np.ndarray, bias: Any, work
         if bias is not None:
             products[0] += bias[:, None]
         values = _in_images(walk, products[0], walk.columns)[..., : walk.outside[1]].transpose(2, 1, 0, 3)
-        np.copyto(out[tile.n0 : tile.n1, :, tile.r0 : tile.r1], values, casting="same_kind")
+        copy_rows(values, out[tile.n0 : tile.n1, :, tile.r0 : tile.r1])
 
     with blas.single():
         threads.lanes(len(tasks), lanes, run)
@@ -341,7 +341,7 @@ def _weight_lane(walk: TileWalk, gy: np.ndarray, x: np.ndarray, lane: Lane, task
         incoming = _in_images(walk, right.swapaxes(1, 2), walk.columns)
         if walk.columns > walk.outside[1]:
             incoming[..., walk.outside[1] :] = 0  # what the slab holds there does not count
-        np.copyto(incoming[..., : walk.outside[1]], gy[tile.n0 : tile.n1, :, tile.r0 : tile.r1].transpose(2, 1, 0, 3))
+        copy_rows(gy[tile.n0 : tile.n1, :, tile.r0 : tile.r1].transpose(2, 1, 0, 3), incoming[..., : walk.outside[1]])
         stacked = _stacked(walk, rows) - 1
         if stacked > 0:
             _add_stacked(left, right, lane.take((walk.parts, stacked + 1, *total.shape[1:]), walk.wide), total)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import blas, threads
-from .conv_geometry import LANES, Geometry, Lane, even, lane_count, strided
+from .conv_geometry import LANES, Geometry, Lane, copy_rows, even, lane_count, strided
 from .conv_rows import Tile
 
 _INPUT = np.array(  # B^T: six rows to six sums of rows
@@ -78,8 +78,9 @@ def _images(shape: tuple[int, ...], cin: int, cout: int, kind: str) -> int:
     Small maps get small lanes: they come last in a network, when the memory of all others is in use.
     """
     pixels = shape[0] * shape[2] * shape[3]
-    room = min(_LANE, (cin + cout) * pixels // 4 + 4 * cin * cout)
     fixed = _numbers(cin, cout, 0, kind)
+    few = kind == "weight" and min(cin, cout) < MANY  # then no more than rows take: see the rule that chooses
+    room = min(_LANE, (cin + cout) * pixels // 4 + (-fixed if few else 4 * cin * cout))
     most = max(room // (_numbers(cin, cout, shape[3] + 2, kind) - fixed), 1)
     if kind == "weight" and 18 * cin * cout <= _STACK:
         most = max(min(most, blas.SMALL // (cin * cout) // (shape[3] + 2)), 1)
@@ -161,7 +162,7 @@ def _gather(source: np.ndarray, tile: Tile, first: int, left: int, slab: np.ndar
     slab[a:b, ..., : max(left, 0)] = 0
     slab[a:b, ..., right:] = 0
     part = source[tile.n0 : tile.n1, :, first + a : first + b, max(-left, 0) : right - left]
-    np.copyto(slab[a:b, ..., max(left, 0) : right], part.transpose(2, 1, 0, 3))
+    copy_rows(part.transpose(2, 1, 0, 3), slab[a:b, ..., max(left, 0) : right])
 
 
 class Line(NamedTuple):
@@ -266,7 +267,7 @@ def _tile(source, transformed, shift, low, tile, lane, out):
     values = line.in_images(result, line.each)[: tile.r1 - tile.r0, ..., : line.out].transpose(2, 1, 0, 3)
     target = out[tile.n0 : tile.n1, :, tile.r0 : tile.r1]
     if shift is None:
-        np.copyto(target, values)
+        copy_rows(values, target)
     else:
         np.add(values, shift, out=target)
 
@@ -349,8 +350,8 @@ def _weight_tile(gy, x, low, tile, lane, total):
         np.matmul(windows, spread.reshape(6, columns, cout), out=products.swapaxes(2, 3))
         total += products
         return
-    for j, i in np.ndindex(3, 6):
-        blas.add_product(spread.reshape(6, cout, columns)[i], windows[j, i].T, total[j, i])
+    for window, part in zip(windows.swapaxes(2, 3), total, strict=True):
+        blas.add_products(spread.reshape(6, cout, columns), window, part)
 
 
 def _weight_back(total: np.ndarray, out: np.ndarray) -> None:
