@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 import tinygrad_mem as tm
 from tests.case import values
 from tinygrad_mem import memory
-from tinygrad_mem.data import docstrings
 from tinygrad_mem.utils.data import (
     BucketBatchSampler,
     DataLoader,
@@ -28,7 +27,6 @@ from tinygrad_mem.utils.data import (
     TokenFile,
     TokenStream,
     pack_collate,
-    pad_collate,
     write_tokens,
 )
 
@@ -73,7 +71,7 @@ def test_passes_are_drawn_anew_and_seeds_repeat_them():
 def test_a_loader_of_buckets_pads_to_the_longest_of_the_batch():
     rng = np.random.default_rng(0)
     data = [rng.integers(1, 9, n) for n in (3, 9, 4, 1, 10, 8)]
-    loader = DataLoader(data, batch_sampler=BucketBatchSampler([len(d) for d in data], 2), collate_fn=pad_collate)  # type: ignore[arg-type]
+    loader = DataLoader(data, batch_sampler=BucketBatchSampler([len(d) for d in data], 2), collate_fn=PadCollate())  # type: ignore[arg-type]
     seen = 0
     for batch in loader:
         tokens, lengths = values(batch.tokens), values(batch.lengths)
@@ -93,7 +91,7 @@ def test_padding_of_tuples_dicts_and_labels():
     assert values(values_.tokens)[0].tolist() == [4.0, -100.0, -100.0, -100.0]
     assert values(values_.lengths).tolist() == [1, 3]
     assert values(label).tolist() == [7, 8]
-    named = pad_collate([{"x": tm.ones(2, 3), "name": "a"}, {"x": tm.zeros(4, 3), "name": "b"}])
+    named = PadCollate()([{"x": tm.ones(2, 3), "name": "a"}, {"x": tm.zeros(4, 3), "name": "b"}])
     assert tuple(named["x"].tokens.shape) == (2, 4, 3)
     assert named["name"] == ["a", "b"]
 
@@ -223,15 +221,6 @@ def test_a_stream_holds_one_chunk():
     assert 512 << 10 < peak < 1 << 20  # all chunks are 25 MiB
 
 
-def test_docstrings_ship_with_python():
-    texts = docstrings.load_docstrings(10)
-    assert len(texts) > 50
-    assert texts == docstrings.load_docstrings(10)
-    tokens = docstrings.encode(texts[0])
-    assert tokens.dtype == np.uint8
-    assert docstrings.decode(tokens) == texts[0]
-
-
 def _write(tmp_path: Path, count: int) -> Path:
     write_tokens(tmp_path / "x.bin", [np.arange(count)])
     return tmp_path / "x.bin"
@@ -244,7 +233,7 @@ def _write(tmp_path: Path, count: int) -> Path:
         (lambda p: BucketBatchSampler([1, -2], 1), ValueError, "lengths are a row of whole numbers"),
         (lambda p: BucketBatchSampler([0.5], 1), ValueError, "lengths are a row of whole numbers"),
         (lambda p: TokenBatchSampler([1, 20, 3], 10), ValueError, "sequence 1 has 20 tokens, more than max_tokens=10"),
-        (lambda p: pad_collate([np.ones((2, 3)), np.ones((2, 4))]), ValueError, "differ in their lengths only"),
+        (lambda p: PadCollate()([np.ones((2, 3)), np.ones((2, 4))]), ValueError, "differ in their lengths only"),
         (lambda p: pack_collate([np.ones(2), np.array([1])]), ValueError, "differ in their lengths only"),
         (lambda p: PadCollate(multiple_of=0), ValueError, "multiple_of should be a positive integer"),
         (lambda p: TokenFile(_write(p, 8), 8), ValueError, "has 8 tokens; a window of 8 and its targets need 9"),

@@ -97,7 +97,7 @@ IN: dict[str, Callable[[Any], Any]] = {
     "a list": lambda a: tm.tensor([a])[0],
     "collate": lambda a: tm.utils.data.default_collate([a])[0],
     "convert": tm.utils.data.default_convert,
-    "pad_collate": lambda a: tm.data.pad_collate([a]).tokens[0],
+    "PadCollate": lambda a: tm.data.PadCollate()([a]).tokens[0],
     "save and load": _saved,
     "copy_": lambda a: _after(lambda t: t.copy_(tm.as_tensor(a))),
     "data": lambda a: _after(lambda t: setattr(t, "data", tm.as_tensor(a))),

@@ -356,7 +356,7 @@ def streamed() -> None:
 def of_lengths() -> None:
     d = tm.data
     rows = [np.arange(n) for n in (5, 3, 8, 2)]
-    collate = [d.PadCollate(), d.pad_collate, d.pack_collate]
+    collate = [d.PadCollate(), d.pack_collate]
     for each in collate:
         for batch in d.DataLoader(rows, batch_sampler=d.BucketBatchSampler([5, 3, 8, 2], 2), collate_fn=each):
             del batch
@@ -509,7 +509,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     f"nn.init.constant dirac sparse {INITIAL}": initial_by_old_names,
     "data.TokenFile write_tokens": tokens,
     "data.ChainDataset IterableDataset TokenStream": streamed,
-    "data.PadCollate pad_collate pack_collate BucketBatchSampler TokenBatchSampler Padded Packed": of_lengths,
+    "data.PadCollate pack_collate BucketBatchSampler TokenBatchSampler Padded Packed": of_lengths,
     "techniques.accumulate": accumulated,
     "techniques.ReversibleBlock ReversibleSequential": reversed_blocks,
     "techniques.InPlaceABN inplace_abn compressed save_on_cpu checkpoints_on_cpu chunked tiled": techniques_each,
@@ -699,7 +699,7 @@ SILENT = {
         "is_grad_enabled is_inference_mode_enabled set_default_device set_default_dtype initial_seed manual_seed seed "
         "set_rng_state is_complex get_float32_matmul_precision set_float32_matmul_precision set_default_tensor_type "
         "distributions.Distribution nn.init.calculate_gain nn.LinearCrossEntropyOptions optim.Optimizer data.Dataset "
-        "data.Sampler data.WorkerInfo data.get_worker_info data.load_docstrings techniques.Technique"
+        "data.Sampler data.WorkerInfo data.get_worker_info techniques.Technique"
     ),
     "switches of recompute, and its parts without tensors": (
         "recompute.front recompute.noop_context_fn recompute.Profile recompute.set_checkpoint_debug_enabled "

@@ -13,15 +13,15 @@ from tests.case import values
 from tests.memory.test_predict import assert_predicted
 from tests.networks import MORE, our_peak, run_under, under_pytorch
 from tests.pytorch_memory import pytorch_peak
+from tests.texts import encode, load_docstrings
 from tinygrad_mem import memory, nn
-from tinygrad_mem.data import docstrings
 from tinygrad_mem.models import bert, gpt
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.nn.attention.varlen import varlen_attn
 from tinygrad_mem.techniques import select_labelled
 from tinygrad_mem.utils.data import BucketBatchSampler, DataLoader, PadCollate, TokenBatchSampler, pack_collate
 
-TEXTS = docstrings.load_docstrings(12)
+TEXTS = load_docstrings(12)
 BLOCK = ["ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight", "attn.c_proj.bias"]
 BLOCK += ["ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight", "mlp.c_proj.bias"]
 NANO_GPT = ["transformer.wte.weight", "transformer.wpe.weight", *[f"transformer.h.{i}.{key}" for i in (0, 1) for key in BLOCK]]
@@ -31,7 +31,7 @@ SMALL = {"layers": 2, "heads": 2, "width": 24, "context": 32, "vocabulary": 256}
 
 def windows(count: int, length: int, seed: int) -> np.ndarray:
     """Pieces of the text, one byte longer than ``length``, int64."""
-    text = docstrings.encode("\n".join(TEXTS)).astype(np.int64)
+    text = encode("\n".join(TEXTS)).astype(np.int64)
     places = np.random.default_rng(seed).integers(0, len(text) - length - 1, count)
     return np.stack([text[i : i + length + 1] for i in places])
 
@@ -124,7 +124,7 @@ def test_a_gpt_learns_real_text():
         rule.step()
         losses.append(loss.item())
     assert losses[0] == pytest.approx(np.log(256), rel=0.05)
-    assert np.mean(losses[-10:]) < letters_alone(docstrings.encode("\n".join(TEXTS))) - 0.7
+    assert np.mean(losses[-10:]) < letters_alone(encode("\n".join(TEXTS))) - 0.7
 
 
 def hidden_tokens(tokens: np.ndarray, real: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +138,7 @@ def test_a_masked_language_model_learns_real_text_of_any_length():
     """Batches by a budget of tokens, padded to their longest, and logits of the hidden tokens only."""
     tm.manual_seed(0)
     rng = np.random.default_rng(0)
-    data: list[Any] = [docstrings.encode(text[:48]).astype(np.int64) for text in TEXTS[:40]]
+    data: list[Any] = [encode(text[:48]).astype(np.int64) for text in TEXTS[:40]]
     sampler = TokenBatchSampler([len(d) for d in data], 600, generator=tm.Generator().manual_seed(1))
     loader = DataLoader(data, batch_sampler=sampler, collate_fn=PadCollate())  # type: ignore[arg-type]
     model = bert.MaskedLanguageModel(1, 4, 64, context=48, vocabulary=257, dropout=0.0)
@@ -221,7 +221,7 @@ def kept(run: Any) -> int:
 
 def test_padded_bucketed_and_packed_on_the_lengths_of_real_text():
     """A pass over documentation strings in batches of 16: places that are computed, and bytes that are kept, exactly."""
-    data: list[Any] = [docstrings.encode(text[:400]) for text in TEXTS[:256]]
+    data: list[Any] = [encode(text[:400]) for text in TEXTS[:256]]
     lengths = np.array([len(d) for d in data])
     order = np.random.default_rng(0).permutation(256)
     by_chance = [order[i : i + 16].tolist() for i in range(0, 256, 16)]

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tinygrad_mem as tm
+from tests.texts import encode, load_docstrings
 from tinygrad_mem import nn, optim
 from tinygrad_mem.data.digits import load_digits
-from tinygrad_mem.data.docstrings import encode, load_docstrings
 from tinygrad_mem.models.gpt import GPT
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.techniques import optimizer_in_backward

@@ -2,7 +2,6 @@
 
 from .collate import *
 from .dataset import *
-from .docstrings import *
 from .loader import *
 from .sampler import *
 from .sequences import *

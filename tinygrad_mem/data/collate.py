@@ -11,6 +11,7 @@ from .. import dtypes
 from ..autograd.tensor import Tensor
 from ..errors import ShapeError
 from ..functional.creation import tensor as make_tensor
+from ..functional.join import stack
 
 __all__ = ("default_collate", "default_convert")
 
@@ -62,8 +63,6 @@ def _stack(batch: Sequence[Tensor]) -> Tensor:
                 f"{list(other.shape)} at another; pad them in a collate_fn"
             )
     if any(t.requires_grad for t in batch):
-        from ..functional.join import stack
-
         return stack(list(batch))
     where, dtype = first.device, first.dtype
     for other in batch:

@@ -11,9 +11,10 @@ from ..autograd.tensor import Tensor
 from ..devices import Generator
 from ..functional.creation import arange
 from ..functional.creation import tensor as make_tensor
+from .collate import default_collate
 from .sampler import Sampler, draws, whole_number
 
-__all__ = ("BucketBatchSampler", "Packed", "PadCollate", "Padded", "TokenBatchSampler", "pack_collate", "pad_collate")
+__all__ = ("BucketBatchSampler", "Packed", "PadCollate", "Padded", "TokenBatchSampler", "pack_collate")
 
 
 def _lengths(lengths: Sequence[int]) -> np.ndarray:
@@ -191,8 +192,6 @@ class PadCollate:
         return self._column(batch)
 
     def _column(self, column: Sequence[Any]) -> Any:
-        from .collate import default_collate
-
         if isinstance(column[0], (str, bytes)) or np.ndim(_array(column[0])) == 0:
             return default_collate(list(column))
         rows = [_array(row) for row in column]
@@ -203,11 +202,6 @@ class PadCollate:
         for target, row in zip(out, rows, strict=True):
             target[: len(row)] = row
         return Padded(make_tensor(out), make_tensor(np.array(lengths, np.int64)))
-
-
-def pad_collate(batch: Sequence[Any]) -> Any:
-    """:class:`PadCollate` with zeros."""
-    return PadCollate()(batch)
 
 
 def pack_collate(batch: Sequence[Any]) -> Packed:

@@ -7,7 +7,6 @@ Each is an op whose backward is the forward of its conjugate:
     scatter_to          this rank's part           backward: all-gather
     gather_from         all-gather                 backward: this rank's part
     reduce_scatter_to   reduce-scatter             backward: all-gather
-    gather_to_sum       all-gather                 backward: reduce-scatter
 
 None saves anything. A gradient that the engine owns is reduced in place. With a group of one rank they return their input.
 
@@ -147,19 +146,6 @@ class ReduceScatterTo(Op):
         return gather_along(ctx, gy, ctx.group, ctx.axis)
 
 
-class GatherToSum(Op):
-    """The parts of all ranks along an axis; the gradients of all ranks are summed, and each gets its part. Saves nothing."""
-
-    @staticmethod
-    def forward(ctx, x, *, group, axis):
-        ctx.group, ctx.axis = group, axis
-        return gather_along(ctx, x, group, axis)
-
-    @staticmethod
-    def backward(ctx, gy):
-        return reduce_scatter_along(ctx, gy, ctx.group, ctx.axis)
-
-
 def copy_to(x: Tensor, group: ProcessGroup) -> Tensor:
     """``x``, from where ranks do different things with it: its gradient is the sum of theirs.
 
@@ -204,14 +190,6 @@ def reduce_scatter_to(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
     Raises: as :func:`scatter_to`.
     """
     return _applied("reduce_scatter_to", ReduceScatterTo, x, group, axis=divided("reduce_scatter_to", x, group, dim))
-
-
-def gather_to_sum(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
-    """The parts of all ranks along ``dim``, from where ranks do different things: the gradient is this part of their sum.
-
-    Raises: as :func:`copy_to`.
-    """
-    return _applied("gather_to_sum", GatherToSum, x, group, axis=dim % x.ndim)
 
 
 def _applied(name: str, op: type[Op], x: Tensor, group: ProcessGroup, how: Any = apply, **axis: int) -> Tensor:

@@ -72,12 +72,6 @@ class Block:
                 return holder.note.rpartition(".")[0]
         return self.name.rpartition(".")[0] or self.module
 
-    def category_at(self, event: int) -> Category | None:
-        """The category after that event; ``None`` before it was allocated and after it was freed."""
-        if event < self.born or (self.died is not None and event >= self.died):
-            return None
-        return next(category for at, category in reversed(self.categories) if at <= event)
-
 
 def lives(log: Log, attribution: Attribution) -> Iterator[Block]:
     """Each block when it is freed, then those that are still alive. Only live blocks are kept in memory."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from .. import scope
 from ..devices import device as Device
 from ..devices import round_up
+from ..devices.pool import Block
 from .alive import alive
 from .sizes import bytes_text
 
@@ -88,8 +89,6 @@ def memory_stats(device: Any = None) -> OrderedDict[str, int]:
 
 def _requested(device: Device) -> list[int] | None:
     """The requested bytes of all live blocks, before rounding up; ``None`` if the pool does not know them."""
-    from ..devices.pool import Block
-
     if device.type == "cuda":
         return None
     with scope.scanning():

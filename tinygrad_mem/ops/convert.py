@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..devices import device
 from ..errors import ShapeError
 from .base import Op
 
@@ -86,8 +87,6 @@ def transferred(x, source, to):
     elif source.type == "cpu":
         to.upload(x, out)
     else:  # through a host buffer of the cpu's pool
-        from ..devices import device
-
         host = device("cpu").empty(x.shape, x.dtype)
         source.download(x, host)
         to.upload(host, out)

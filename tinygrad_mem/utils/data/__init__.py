@@ -25,7 +25,6 @@ from ...data.sequences import PadCollate as PadCollate
 from ...data.sequences import Padded as Padded
 from ...data.sequences import TokenBatchSampler as TokenBatchSampler
 from ...data.sequences import pack_collate as pack_collate
-from ...data.sequences import pad_collate as pad_collate
 from ...data.tokens import TokenFile as TokenFile
 from ...data.tokens import TokenStream as TokenStream
 from ...data.tokens import write_tokens as write_tokens

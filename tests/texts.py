@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ("load_docstrings",)
-
 
 def load_docstrings(modules: int = 40) -> list[str]:
     """The docstrings of modules, classes and functions in the first ``modules`` files of the standard library, sorted by name.
@@ -40,8 +38,3 @@ def load_docstrings(modules: int = 40) -> list[str]:
 def encode(text: str) -> np.ndarray:
     """The bytes of a text as tokens below 256, uint8."""
     return np.frombuffer(text.encode("utf-8"), np.uint8)
-
-
-def decode(tokens: np.ndarray) -> str:
-    """The text of bytes; bytes that are not valid UTF-8 become replacement characters."""
-    return np.asarray(tokens).astype(np.uint8).tobytes().decode("utf-8", errors="replace")
