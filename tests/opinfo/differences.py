@@ -15,7 +15,7 @@ class Difference:
     """One reason for which samples of some names fail.
 
     Attributes:
-        kind: the table: "op", "module", "optimizer" or "error".
+        kind: the table: "op" ("narrow": in 8 to 32 bits), "module", "optimizer" or "error".
         names: names in PyTorch's table, between blanks. Each must have a sample that this entry excuses.
         why: the reason, for a reader.
         says: a regular expression, found in the words of each failure that is excused.
@@ -104,5 +104,23 @@ DIFFERENCES: list[Difference] = [
         "The exponentials of large differences in float32: both are as far from the result in float64.",
         "^Not equal .* gradient 0 ",
         lambda trial: trial.dtype == torch.float32,
+    ),
+    Difference(
+        "narrow",
+        "add sub rsub index_add",
+        "A factor that the dtype cannot hold is refused, in words: PyTorch's wraps around.",
+        "out of bounds for uint8",
+    ),
+    Difference(
+        "narrow",
+        "nn.functional.interpolate",
+        "Images of bytes are refused, in words.",
+        "expected a floating tensor, found uint8",
+    ),
+    Difference(
+        "narrow",
+        "nn.functional.cosine_embedding_loss",
+        "PyTorch takes 255 for -1 as a target.",
+        "^Not equal .* result 0",
     ),
 ]

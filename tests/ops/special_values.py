@@ -9,6 +9,7 @@ VECTORS = "PyTorch's vector code for AVX2 and for AVX-512 gives other signs to w
 WHICH = "of several nan PyTorch names the last, ours the first"
 ROUNDING = "the difference of numbers near 1e13 is what rounding left of it"
 EPSILON = "at 0 and 1 the quotient is bounded by 1e-12, which is added elsewhere in PyTorch"
+BOUNDS = "where a bound is nan, or both are equal, PyTorch gives the gradient to none of three, ours to the bound"
 INVERSE = "the reference divides by the weight, which ours bounds from below: that is what makes it invertible"
 
 _BY_REASON: dict[str, dict[str, str]] = {
@@ -46,6 +47,7 @@ _BY_REASON: dict[str, dict[str, str]] = {
         "instance_norm": "value gradient",
     },
     EPSILON: dict.fromkeys([f"binary_cross_entropy {how}" for how in ("mean", "none", "weight")], "gradient"),
+    BOUNDS: {"clamp_tensors": "gradient"},
     INVERSE: dict.fromkeys(
         ("inplace_abn 2-d affine", "inplace_abn 4-d affine", "inplace_abn 4-d affine frozen"), "value gradient"
     ),
@@ -73,7 +75,7 @@ ON_CUDA = {
 
 _SIGNS: dict[str, str] = {
     VECTORS: "gelu",
-    MAXIMUM: "relu elu selu celu leaky_relu_negative amin max_dim min_dim adaptive_max_pool1d",
+    MAXIMUM: "relu elu selu celu leaky_relu_negative amin max_dim min_dim adaptive_max_pool1d clamp_tensors",
     SUMS: "batch_norm batch_norm_2d group_norm instance_norm layer_norm_plain std_biased",
     UNDERFLOW: "lerp lerp_weight",
     RANGE: "pow",

@@ -407,6 +407,11 @@ def i(*shape: int) -> tm.Tensor:
             "must be greater than 0, got -1",
         ),
         (lambda: distance.gaussian_nll_loss(z(2, 3), z(2, 3), -1.0), ValueError, "var has negative entry"),
+        (
+            lambda: distance.gaussian_nll_loss(z(2, 3), z(2, 3), z(2, 3) - 1),
+            ValueError,
+            "var has negative entry/entries: .*exp",
+        ),
         (lambda: distance.gaussian_nll_loss(z(2, 3), z(2, 3), z(2, 2)), ValueError, "var is of incorrect size"),
     ],
 )

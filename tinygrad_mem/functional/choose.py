@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..ops import choose as ops
-from .compare import eq, gt, isnan, logical_and, logical_not, lt
+from .compare import eq, gt, isnan, logical_and, logical_not, logical_or, lt
 from .convert import copy_
 from .door import AS_IS, public
 from .elementwise import Number, mul
@@ -22,15 +23,22 @@ from .unary import log
 
 @public("torch", "Tensor", "torch.clip", "Tensor.clip")
 def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Tensor:
-    """``input`` within ``[min, max]``. Saves: input; for bounds that are tensors one byte an element and bound.
+    """``input`` within ``[min, max]``, nan where a bound is. Saves: input; for tensors as bounds one byte an element and bound.
 
     Raises:
         ValueError: neither bound is given.
     """
     if isinstance(min, Tensor) or isinstance(max, Tensor):
-        low = input if min is None else where(lt(input, min), min, input)
-        return low if max is None else where(gt(low, max), max, low)
+        low = input if min is None else where(_or_nan(lt(input, min), min), min, input)
+        return low if max is None else where(_or_nan(gt(low, max), max), max, low)
     return apply(ops.Clamp, input, low=numbers_of(min, max), high=max)
+
+
+def _or_nan(beyond: Tensor, bound: Tensor | Number) -> Tensor:
+    """True also where the bound is nan."""
+    if isinstance(bound, Tensor):
+        return logical_or(beyond, isnan(bound)) if bound.is_floating_point() else beyond
+    return logical_or(beyond, True) if math.isnan(bound) else beyond
 
 
 def numbers_of(low: Any, high: Any) -> Any:

@@ -270,18 +270,22 @@ def arange(
 ) -> Tensor:
     """``start``, ``start + step``, ... below ``end``; int64 where all are integers.
 
+    In an integer dtype the numbers are made from the integer parts of ``start`` and ``step``. How many there are follows from
+    the numbers as they are given; for int64 from their integer parts, as in PyTorch.
+
     Raises:
         ValueError: the step is 0 or leads away from the end.
     """
     first, last = (0, start) if end is None else (start, end)
     whole = all(isinstance(x, (int, np.integer)) for x in (first, last, step))
     kind = dtypes.as_dtype(dtype) if dtype is not None else dtypes.int64 if whole else dtypes.get_default_dtype()
-    first, last, step = _numbers(kind, first, last, step)
+    first, last, step = _numbers(kind if kind == dtypes.int64 else dtypes.float64, first, last, step)
     if step == 0:
         raise ArgumentError("step must be nonzero")
     if (last - first) * step < 0:
         raise ArgumentError(f"upper bound and lower bound inconsistent with step sign: {first} to {last} by {step}")
     count = math.ceil((last - first) / step)
+    first, step = _numbers(kind, first, step)
     return _from_host((first + step * np.arange(count)).astype(kind), None, device, requires_grad)
 
 

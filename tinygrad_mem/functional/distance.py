@@ -6,11 +6,10 @@ import math
 
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
-from . import choose, compare, elementwise, join, unary
+from . import choose, compare, elementwise, join, reduce, unary
 from .creation import full_like
 from .door import FLOAT32, public
 from .loss import _reduce, reduction_of
-from .reduce import norm
 
 
 @public("torch", "nn.functional", cuda=FLOAT32)
@@ -21,7 +20,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 
     Saves: both, their norms, and both divided by them.
     """
-    lines = [elementwise.div(x, _at_least(norm(x, dim=dim, keepdim=True), eps)) for x in join.broadcast_tensors(x1, x2)]
+    lines = [elementwise.div(x, _at_least(reduce.norm(x, dim=dim, keepdim=True), eps)) for x in join.broadcast_tensors(x1, x2)]
     return elementwise.mul(*lines).sum(dim)
 
 
@@ -33,7 +32,7 @@ def _at_least(x: Tensor, low: float) -> Tensor:
 @public("torch", "nn.functional")
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """The p-norm of ``x1 - x2 + eps`` along the last axis. Saves: the difference and the norm; for p = 1 only it."""
-    return norm(elementwise.add(elementwise.sub(x1, x2), eps), p=p, dim=-1, keepdim=keepdim)
+    return reduce.norm(elementwise.add(elementwise.sub(x1, x2), eps), p=p, dim=-1, keepdim=keepdim)
 
 
 @public("torch", cpu=FLOAT32, cuda=FLOAT32)
@@ -60,7 +59,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_fo
         raise ShapeError(f"cdist: X1 and X2 must be rows of one size, found {list(x1.shape)} and {list(x2.shape)}")
     if p < 0:
         raise ArgumentError(f"cdist only supports non-negative p values, found {p}")
-    return norm(elementwise.sub(x1.unsqueeze(-2), x2.unsqueeze(-3)), p=p, dim=-1)
+    return reduce.norm(elementwise.sub(x1.unsqueeze(-2), x2.unsqueeze(-3)), p=p, dim=-1)
 
 
 @public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
@@ -158,7 +157,7 @@ def gaussian_nll_loss(
     Saves: what its parts save.
 
     Raises:
-        ValueError: the variance is a negative number, or of a shape that does not fit.
+        ValueError: a variance is negative, or they are of a shape that does not fit.
     """
     reduction = reduction_of(reduction)
     if not isinstance(var, Tensor):
@@ -172,6 +171,11 @@ def gaussian_nll_loss(
             raise ArgumentError(
                 f"var is of incorrect size: {list(var.shape)} for input {list(input.shape)}; sizes are the input's, or 1"
             )
+    negative = reduce.any(compare.lt(var, 0))
+    if not negative.is_meta and negative.item():
+        raise ArgumentError(
+            "var has negative entry/entries: a variance is a square; use softplus() or exp() to make it positive"
+        )
     safe = _at_least(var, eps)
     square = unary.square(elementwise.sub(input, target))
     losses = elementwise.mul(elementwise.add(unary.log(safe), elementwise.div(square, safe)), 0.5)

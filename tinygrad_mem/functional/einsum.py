@@ -119,8 +119,11 @@ def _merged(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
 
 def _contract(left: list[str], a: Tensor, right: list[str], b: Tensor, later: set[str]) -> tuple[list[str], Tensor]:
     """Two operands as one batched matrix product; letters that are not needed later are summed."""
+    alike = a.dtype == b.dtype
     a, left = _summed(a, left, set(right) | later)
     b, right = _summed(b, right, set(left) | later)
+    if alike and a.dtype != b.dtype:  # sums of integers are int64
+        a, b = a.long(), b.long()
     batch = [c for c in left if c in right and c in later]
     inner = [c for c in left if c in right and c not in later]
     rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]

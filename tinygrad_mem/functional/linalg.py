@@ -241,9 +241,9 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
         left, right = [d % a.ndim for d in dims[0]], [d % b.ndim for d in dims[1]]
     for i, j in zip(left, right, strict=False):  # a dimension of size 1 broadcasts
         if b.size(j) == 1 != a.size(i):
-            a = reduce.sum(a, i, keepdim=True)
+            a = reduce.sum(a, i, keepdim=True, dtype=a.dtype)
         elif a.size(i) == 1 != b.size(j):
-            b = reduce.sum(b, j, keepdim=True)
+            b = reduce.sum(b, j, keepdim=True, dtype=b.dtype)
     if [a.size(d) for d in left] != [b.size(d) for d in right]:
         raise ShapeError(
             f"contracted dimensions need to match, but they do not: {list(a.shape)} and {list(b.shape)} over {dims}"

@@ -27,6 +27,11 @@ def within(low: float, high: float) -> Inputs:
     return lambda rng: [rng.uniform(low, high, SHAPE)]
 
 
+def bounded(rng: np.random.Generator) -> list[np.ndarray]:
+    """Numbers, and bounds of which some are beyond them."""
+    return [rng.standard_normal(SHAPE), rng.uniform(-2, 0, SHAPE), rng.uniform(0, 2, SHAPE)]
+
+
 def x_bytes(*arrays: Any) -> int:
     return arrays[0].nbytes
 
@@ -144,6 +149,7 @@ CASES = [
     OpCase("atan2", "Atan2", tm.atan2, torch.atan2, normal(SHAPE, SHAPE), both),
     OpCase("clamp", "Clamp", lambda x: tm.clamp(x, -0.5, 0.5), lambda x: torch.clamp(x, -0.5, 0.5), normal(), x_bytes),
     OpCase("clamp_min", "Clamp", lambda x: x.clamp(min=0.1), lambda x: x.clamp(min=0.1), normal(), x_bytes),
+    OpCase("clamp_tensors", ["Where", "Where"], tm.clamp, torch.clamp, bounded, lambda x, low, high, y: 2 * y.size),
     OpCase(
         "where",
         "Where",
