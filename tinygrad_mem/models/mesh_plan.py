@@ -16,7 +16,6 @@ import numpy as np
 
 from .. import bfloat16, optim
 from ..errors import ArgumentError, BudgetError
-from ..memory.ranks import in_runs
 from ..memory.sizes import bytes_text, parse_bytes
 from ..plan import Point, Times
 from ..plan.runs import Ran, Recipe, Runs
@@ -98,11 +97,7 @@ class MeshPlan:
         point, inside = self.point, "" if self.budget is None else f" of {bytes_text(self.budget)}"
         slower = point.time / self.sketches[0].time
         lines = [f"{self.setting}: peak {bytes_text(point.peak)}{inside}, {slower:.2f} of the fastest setting's time"]
-        lines += [
-            f"rank{'s' * (len(each.ranks) > 1)} {in_runs(each.ranks)}: peak {each.peak:,} bytes, reserved {each.reserved:,}, "
-            f"sends {each.sent:,} in a step"
-            for each in point.by_rank
-        ]
+        lines += map(str, point.by_rank)
         meshes = len({replace(each.setting.mesh, zero=0, micro=1, count=1) for each in self.sketches})
         return "\n".join([*lines, f"tried: {len(self.sketches)} settings on {meshes} meshes, {len(self.full)} of them in full"])
 

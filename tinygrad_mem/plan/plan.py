@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, TypeVar
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, BudgetError
 from ..memory.predict import dry_run, predict
-from ..memory.ranks import in_runs
 from ..memory.sizes import bytes_text, parse_bytes
 from ..memory.stats import where
 from ..nn import Module
@@ -144,11 +143,7 @@ class Plan:
 
     def _of_ranks(self, search: Divided) -> str:
         """The needs of each different rank, and what was tried."""
-        lines = [
-            f"rank{'s' * (len(each.ranks) > 1)} {in_runs(each.ranks)}: peak {each.peak:,} bytes, reserved {each.reserved:,}, "
-            f"sends {each.sent:,} in a step"
-            for each in self.point.by_rank
-        ]
+        lines = [*map(str, self.point.by_rank)]
         tried = Counter(str(technique) for point in search.tried for technique in point.choice.techniques[-1:])
         lines.append(f"tried: {', '.join(f'{count} with {name}' for name, count in tried.items())}")
         return "\n".join([*lines, *(f"not possible: {way}: {reason}" for way, reason in search.refused.items())])

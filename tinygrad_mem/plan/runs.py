@@ -12,7 +12,7 @@ from ..distributed import init_process_group
 from ..distributed.fake import sent
 from ..errors import OutOfMemoryError
 from ..memory.predict import dry_run
-from ..memory.ranks import different
+from ..memory.ranks import different, in_runs
 from ..nn import Module
 from ..optim.optimizer import Optimizer
 from .choice import Choice, Loss, TrainingStep
@@ -45,6 +45,10 @@ class RankPeak(NamedTuple):
     peak: int
     reserved: int
     sent: int
+
+    def __str__(self) -> str:
+        who = f"rank{'s' * (len(self.ranks) > 1)} {in_runs(self.ranks)}"
+        return f"{who}: peak {self.peak:,} bytes, reserved {self.reserved:,}, sends {self.sent:,} in a step"
 
 
 @dataclass(frozen=True)

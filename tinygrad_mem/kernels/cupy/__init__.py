@@ -4,7 +4,7 @@ from .activation import *
 from .attention import *
 from .block_codes import *
 from .blockwise import *
-from .computed import *
+from .computed import GENERATED
 from .conv import *
 from .ctc import *
 from .division import *
@@ -34,3 +34,6 @@ from .search import *
 from .softmax import *
 from .sort import *
 from .svd import *
+
+for _name, _kernel in GENERATED.items():  # from formulas of kernels/numpy that are marked with ``@computed`` or ``traced=True``
+    globals().setdefault(_name, _kernel)

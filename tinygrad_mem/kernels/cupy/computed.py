@@ -190,4 +190,5 @@ def _by_ufunc(name: str, kernel: Any) -> Any:
 
 _BUILT = {"elements": _Generated, "update": _Update, "loss": _Loss, "gradient": _Gradient}
 _BUILT |= {"ufunc": _by_ufunc, "arithmetic": _by_ufunc}
-globals().update({name: _BUILT[each.traced](name, each) for name, each in vars(numpy).items() if hasattr(each, "traced")})
+GENERATED = {name: _BUILT[each.traced](name, each) for name, each in vars(numpy).items() if hasattr(each, "traced")}
+"""Kernels by their names. A ``def`` of the same name in this folder takes the place of one."""

@@ -18,7 +18,7 @@ _APART = 1 << 21
 _SMALL = 1 << 20  # PyTorch keeps blocks up to this size in segments of their own
 
 
-class LiveSegments(NamedTuple):
+class LiveBlock(NamedTuple):
     """A block that is alive at the end."""
 
     address: int
@@ -96,10 +96,10 @@ class Segments:
             self.found[unused] = rest
             self.rest = unused if loose > 0 else 0
 
-    def described(self, living: Iterable[LiveSegments]) -> list[dict[str, Any]]:
+    def described(self, living: Iterable[LiveBlock]) -> list[dict[str, Any]]:
         """The segments in the form of PyTorch's snapshot, with their live blocks and the gaps between."""
         starts = sorted(self.found)
-        inside: dict[int, list[LiveSegments]] = {start: [] for start in starts}
+        inside: dict[int, list[LiveBlock]] = {start: [] for start in starts}
         for block in sorted(living, key=lambda block: block.address):
             at = int(np.searchsorted(starts, block.address, "right")) - 1
             if at >= 0:
@@ -118,7 +118,7 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def _segment(start: int, size: int, living: list[LiveSegments]) -> dict[str, Any]:
+def _segment(start: int, size: int, living: list[LiveBlock]) -> dict[str, Any]:
     blocks, at = [], start
     for block in living:
         if block.address < at or block.address + block.rounded > start + size:

@@ -24,7 +24,7 @@ from ..attribution import CATEGORIES, NOWHERE, Attribution, Category, walk
 from ..log import Kind, Log
 from . import native
 from .opcodes import Items, Memo, PickledDicts, pickled, texts
-from .segments import LiveSegments, Segments
+from .segments import LiveBlock, Segments
 
 OURS = "tinygrad_mem_track"  # the key of the facts that PyTorch's format has no place for: pytorch.load reads them back
 _ACTIONS = {Kind.OLDER: "alloc", Kind.MALLOC: "alloc", Kind.FREE: "free_requested", Kind.MARK: "snapshot"}
@@ -49,7 +49,7 @@ def write(log: Log, file: IO[bytes]) -> None:
     living = survey.living()
     survey.segments.settle((block.address for block in living), survey.loose)
     if survey.segments.rest:
-        living.append(LiveSegments(survey.segments.rest, survey.loose, survey.loose, []))
+        living.append(LiveBlock(survey.segments.rest, survey.loose, survey.loose, []))
     memo = Memo()
     trace = _Trace(survey, memo)
     whole = {
@@ -122,7 +122,7 @@ class _Survey:
                 shown &= (kind == Kind.OLDER) == older
                 yield records[shown], block[shown]
 
-    def living(self) -> list[LiveSegments]:
+    def living(self) -> list[LiveBlock]:
         """The blocks that were not freed."""
         found, start = [], 0
         for records, _ in self._parts:
@@ -131,7 +131,7 @@ class _Survey:
                 address, rounded, requested, line, module, op = (
                     int(record[name]) for name in ("address", "rounded", "requested", "line", "module", "op")
                 )
-                found.append(LiveSegments(address, rounded, requested, self.frames(line, module, op)))
+                found.append(LiveBlock(address, rounded, requested, self.frames(line, module, op)))
             start = here.stop
         return found
 
