@@ -42,8 +42,8 @@ class Places:
         self._running: list[tuple[str, int]] = []  # path, and the backward that called it again
         self._steps, self._phase = 0, "user"
         self._thread = get_ident()
-        self._lines: dict[tuple[CodeType, int], str] = {}
-        self._users: dict[CodeType, int] = {}
+        self._lines: dict[tuple[int, int], str] = {}  # by the id of the code and the line in it: Python hashes code slowly
+        self._users: dict[int, tuple[CodeType, int]] = {}  # by the id of the code, which is kept
 
     @context
     def listening(self, roles: Any) -> Iterator[None]:
@@ -88,7 +88,7 @@ class Places:
         if get_ident() != self._thread:
             return
         if change > 0:
-            roles.gradients()
+            roles.gradients(optimizer if torch._C._current_graph_task_id() != -1 else None)
         else:
             roles.of_optimizer(optimizer)
         self._steps += change
@@ -127,14 +127,16 @@ class Places:
         """The innermost line of the user's own code; if there is none, of a library that is not PyTorch."""
         frame, other = sys._getframe(1), ""
         while frame is not None:
-            kind = self._users.get(frame.f_code)
-            if kind is None:
-                kind = self._users[frame.f_code] = _kind(frame.f_code.co_filename)
+            code = frame.f_code
+            known = self._users.get(id(code))
+            if known is None:
+                known = self._users[id(code)] = code, _kind(code.co_filename)
+            kind = known[1]
             if kind and (kind == 2 or not other):
-                key = frame.f_code, frame.f_lineno
+                key = id(code), frame.f_lineno
                 said = self._lines.get(key)
                 if said is None:
-                    said = self._lines[key] = source_name(*key)
+                    said = self._lines[key] = source_name(code, frame.f_lineno)
                 if kind == 2:
                     return said
                 other = said

@@ -50,10 +50,15 @@ class Roles:
                 for key, tensor in held.items():
                     self._is(tensor, kind, f"{path}.{key}")
 
-    def gradients(self) -> None:
-        """The gradients that parameters have now."""
-        for module in list(self.places.modules):
-            for parameter in module._parameters.values():
+    def gradients(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """The gradients that parameters have now; ``optimizer``: of its own alone. Programs that step in backward have an
+        optimizer for each parameter."""
+        if optimizer is None:
+            held: Iterable[Any] = (each for module in list(self.places.modules) for each in module._parameters.values())
+        else:
+            held = (each for group in optimizer.param_groups for each in group["params"])
+        with torch._C.DisableTorchFunction():
+            for parameter in held:
                 if parameter is not None and parameter.grad is not None:
                     self._is_gradient(parameter)
 

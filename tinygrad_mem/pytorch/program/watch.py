@@ -50,6 +50,7 @@ _PYTHON = "torch_nn"  # PyTorch's own ops that are written in Python
 _BY_NUMBERS, _NUMBERS_BYTES = {aten.mul.Tensor, aten.div.Tensor}, 8
 _WHOLE = {aten._native_multi_head_attention.default, aten._transformer_encoder_layer_fwd.default}
 _COUNTED = ("aten", "prim", "prims")
+_MARKS = "profiler"  # ``record_function``, which every step of an optimizer calls: without tensors
 _LOG_SIGMOID = aten.log_sigmoid_forward.default
 
 
@@ -63,6 +64,7 @@ class _Facts(NamedTuple):
     of_others: bool
     foreign: bool
     resizes: bool
+    marks: bool
 
 
 _FACTS: dict[int, _Facts] = {}  # by the id of the op: PyTorch hashes ops slowly
@@ -71,7 +73,8 @@ _FACTS: dict[int, _Facts] = {}  # by the id of the op: PyTorch hashes ops slowly
 def _facts(op: Any) -> _Facts:
     python, foreign = op.namespace == _PYTHON, op.namespace not in _COUNTED
     composite = op.has_kernel_for_dispatch_key(_COMPOSITE) and not op.has_kernel_for_dispatch_key(_OWN_KERNEL)
-    found = _Facts(op, op in _FILLS, composite or op in _WHOLE, python, op in OF_OTHERS, foreign, op in _RESIZES)
+    whole, marks = composite or op in _WHOLE, op.namespace == _MARKS
+    found = _Facts(op, op in _FILLS, whole, python, op in OF_OTHERS, foreign, op in _RESIZES, marks)
     return _FACTS.setdefault(id(op), found)
 
 
@@ -131,6 +134,9 @@ class Watch(TorchDispatchMode):
         if facts.fills and self.device.type != "cpu":
             self.numbers.written(args[0])
             return args[0]
+        if facts.marks:
+            with torch._C._DisableTorchDispatch():
+                return func(*args, **kwargs)
         if self.processes is not None and (made := self.processes.op(func, args, kwargs)) is not NotImplemented:
             return made
         if func is _FUSED_SGD:  # in place, and PyTorch has no kernel for fake tensors
