@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import weakref
 from collections.abc import Iterator
@@ -45,6 +46,7 @@ else:
     torch.set_warn_always(True)  # else only the first test that does what it warns of would hear it
     torch.manual_seed = torch.default_generator.manual_seed  # its own writes a stack trace for each kind of GPU, each time
 
+os.environ["TINYGRAD_MEM_CACHE"] = ""  # nothing that was measured before, or is measured now, outlives the tests
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 

@@ -1,4 +1,4 @@
-"""Writing files as a whole or not at all, and unpacking gzip files up to a limit."""
+"""Writing files as a whole or not at all, unpacking gzip files up to a limit, and the user's cache folder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
 
 from .errors import FileFormatError
@@ -23,6 +24,14 @@ _LONGEST = 230  # most bytes of a name that leave room for the ending of a tempo
 _YOUNG = 60.0  # seconds: without locks, a younger temporary file may still be in use
 _UNPACKED, _RATIO = 1 << 26, 100  # allowed bytes after unpacking, and as a multiple of the file's size (real files: 10)
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
+
+
+def cache_folder() -> Path | None:
+    """The folder of what was measured: ``TINYGRAD_MEM_CACHE``, or the user's cache folder; ``None`` if the variable is empty."""
+    named = os.environ.get("TINYGRAD_MEM_CACHE")
+    if named is not None:
+        return Path(named) if named else None
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tinygrad_mem"
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ WORTH = 1.1  # a smaller speedup over OpenBLAS's own choice is noise
 VARIABLES = {
     "TINYGRAD_MEM_THREADS": "threads of the CPU's kernels",
     "TINYGRAD_MEM_CONV": "algorithm of convolutions",
-    "TINYGRAD_MEM_CACHE": "folder of the planner's times",
+    "TINYGRAD_MEM_CACHE": "folder of the measurements",
     "OPENBLAS_CORETYPE": "OpenBLAS's kernels",
 }
 PRODUCT = """

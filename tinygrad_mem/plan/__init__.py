@@ -1,11 +1,11 @@
 """The planner: set a budget in bytes; it finds the fastest training step that fits."""
 
 from ..errors import BudgetError as BudgetError
+from ..files import cache_folder as cache_folder
 from .choice import Choice as Choice
 from .choice import TrainingStep as TrainingStep
 from .plan import NAMES as NAMES
 from .plan import Plan as Plan
-from .plan import cache_folder as cache_folder
 from .plan import largest as largest
 from .plan import plan as plan
 from .runs import Point as Point

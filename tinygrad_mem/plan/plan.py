@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, BudgetError
+from ..files import cache_folder
 from ..memory.predict import dry_run, predict
 from ..memory.sizes import bytes_text, parse_bytes
 from ..memory.stats import where
@@ -212,14 +212,6 @@ def plan(
         return found if budget is None else found.within(budget)
     finally:
         times.save()
-
-
-def cache_folder() -> Path | None:
-    """The folder of measured times: ``TINYGRAD_MEM_CACHE``, or the user's cache folder; ``None`` if the variable is empty."""
-    named = os.environ.get("TINYGRAD_MEM_CACHE")
-    if named is not None:
-        return Path(named) if named else None
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tinygrad_mem"
 
 
 def largest(build: Callable[[int], T], most: int = 1 << 20) -> tuple[int, T]:

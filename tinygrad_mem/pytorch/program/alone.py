@@ -1,6 +1,6 @@
 """The memory that an op takes beside its results, on PyTorch's CPU: learned by running it once, alone, on this machine.
 
-The op gets real tensors of the same shapes, strides and dtypes, full of zeros. PyTorch's CPU allocator tells each block that is
+What was learned is kept for later predictions of this process, and of others (see :mod:`.remembered`). The op gets real tensors of the same shapes, strides and dtypes, full of zeros. PyTorch's CPU allocator tells each block that is
 taken and given back meanwhile: oneDNN's packed weights and workspaces, im2col's columns, copies to another dtype. Only this one
 op's memory is needed.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -18,10 +19,12 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from ...files import cache_folder
 from ...interrupts import context
 from ...memory.sizes import bytes_text
 from .described import AloneCall, Given, Made, Within, givens, storage_bytes, tensors_in
 from .opaque import made_by_forward
+from .remembered import Remembered
 from .smaller import Elementwise, as_cut, cut_call
 
 _autograd: Any = torch.autograd
@@ -32,13 +35,15 @@ _PLAIN = (
     1 << 20
 )  # bytes: smaller storages are PyTorch's own, larger ones are pages that the machine gives when they are written
 NO_LARGER = {
+    aten.native_batch_norm.default,
     aten.native_batch_norm_backward.default,
     aten._native_batch_norm_legit.default,
     aten.convolution_backward.default,
 }
 """Ops whose results are no larger than their arguments, all in memory of their own."""
 _learned: dict[tuple[AloneCall, tuple], Within] = {}
-_learned_of_elements: dict[AloneCall, Within | None] = {}
+_before_results: dict[AloneCall, Within | None] = {}
+_remembered = cache(Remembered)
 
 
 class Alone:
@@ -46,19 +51,25 @@ class Alone:
 
     Args:
         share: of the machine's free memory: an op that needs more is not run.
+
+    Attributes:
+        remembered: what other processes have learned, and what this one learns.
     """
 
     def __init__(self, share: float = 0.5) -> None:
         self.share = share
+        self.remembered = _remembered(cache_folder())
 
     def first(self, call: AloneCall, args: tuple, kwargs: dict[str, Any]) -> Within | None:
-        """The memory of a call that can be learned before its results are known; ``None``: of this one it cannot."""
-        if call.func in NO_LARGER:
-            return self.within(call, args, kwargs, ())
-        if call not in _learned_of_elements:
+        """The memory of a call that can be known before its results are; ``None``: of this one it cannot."""
+        if call not in _before_results:
             same = Elementwise.of(call)
-            _learned_of_elements[call] = same and same.whole(self.within(same.small, args, kwargs, ()))
-        return _learned_of_elements[call]
+            found = same and same.whole(self.within(same.small, args, kwargs, ()))
+            found = found or self.remembered.get(call)
+            if found is None and call.func in NO_LARGER:
+                return self.within(call, args, kwargs, ())
+            _before_results[call] = found
+        return _before_results[call]
 
     def within(self, call: AloneCall, args: tuple, kwargs: dict[str, Any], results: Any) -> Within:
         """The memory of a call, learned the first time that such a call is met.
@@ -72,11 +83,14 @@ class Alone:
         if found is None:
             cut = cut_call(call)
             found = as_cut(self.within(cut, args, kwargs, ()), results) if cut is not None else None
+            found = found or self.remembered.get(call)
             made = sum(storage_bytes(t) for t in tensors_in(results))
             why = "" if found else self._prevented(call, made)
             if why:
                 return Within(made, made, unknown=why)
             found = _learned[key] = found or _learn(call, args, kwargs, made)
+            self.remembered.add(call, found)
+            _before_results[call] = None if found.unknown else found
         return found
 
     def _prevented(self, call: AloneCall, made: int) -> str:

@@ -91,8 +91,10 @@ def settings_now(exact: bool) -> tuple:
         exact and torch.is_grad_enabled(),
         torch.get_num_threads(),
         _C._get_mkldnn_enabled(),
+        _C._get_nnpack_enabled(),
         _C._get_deterministic_algorithms(),
-        _C._get_float32_matmul_precision(),
+        *[_C._get_fp32_precision_getter("mkldnn", op) for op in ("conv", "matmul", "rnn")],
+        torch.get_default_dtype(),
     )
 
 

@@ -3,6 +3,8 @@
 - Gradients that meet are added to the first one, if nobody else has it. Source: ``torch/csrc/autograd/input_buffer.cpp``.
 - Some formulas write into zeros that they have just made. Source: ``torch/csrc/autograd/FunctionsManual.cpp``, wherever it asks
   ``areAnyTensorSubclassLike``.
+
+And the numbers that forward keeps as tensors.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ _FORMULAS = {
     aten.masked_fill.Scalar: aten.masked_fill_.Scalar,
     aten.index_add.default: aten.index_add_.default,
 }
+_BY_NUMBERS, _NUMBERS_BYTES = {aten.mul.Tensor, aten.div.Tensor}, 8
 
 
 class AutogradWrites:
@@ -89,3 +92,11 @@ def node() -> Any:
     """The node of the graph that runs, as a value that differs between nodes; ``None`` outside of backward."""
     running: Any = torch._C._current_autograd_node()
     return None if running is None else (running.name(), running._sequence_nr(), torch._C._current_graph_task_id())
+
+
+def kept_number(func: Any, args: tuple) -> int:
+    """The bytes of a number among the arguments that is a tensor which the forward kept, and not one that the op makes of it."""
+    if func not in _BY_NUMBERS or not any(type(each) in (int, float) for each in args):
+        return 0
+    running: Any = torch._C._current_autograd_node()
+    return _NUMBERS_BYTES if running is not None and running.name() in ("MulBackward0", "DivBackward0") else 0

@@ -87,15 +87,19 @@ class Results:
 
     def real(self, func: Any, args: tuple, kwargs: dict[str, Any], made: tuple[Made | None, ...]) -> Any:
         """The result of a call on the CPU, by what a real one has made; ``None``: that does not tell."""
-        kind, written = _kind(func)
-        if any(isinstance(each, FakeTensor) and each.constant is not None for each in args) or not made:
+        if _constant(args) or not made:
             return None
         tensors = [None if each is None else self._tensor(_Told(each.sizes, each.strides, each.dtype, _CPU)) for each in made]
         if func in NO_LARGER:
             return tuple(tensors)
+        kind, written = _kind(func)
+        if len(tensors) != _tensors_returned(func):
+            return None
         if kind == "written" and tensors == [None]:
             return args[0] if written is None else kwargs[written]
-        return tensors[0] if kind == "new" and len(tensors) == 1 else None
+        if kind != "new" or None in tensors:
+            return None
+        return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
     def _view(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """A view, by PyTorch's own kernel on ``meta``; ``NotImplemented``: only fake tensors can tell."""
@@ -162,6 +166,20 @@ def _kind(func: Any) -> tuple[str, str | None]:
         return "", None
     last = arguments[-1]
     return ("written", None) if written[0] else ("written", last.name) if written[-1] and last.kwarg_only else ("", None)
+
+
+@cache
+def _tensors_returned(func: Any) -> int:
+    """The number of an op's results; 0 if they are not tensors alone."""
+    returns = func._schema.returns
+    return len(returns) if all(str(each.type) == "Tensor" for each in returns) else 0
+
+
+def _constant(values: Any) -> bool:
+    """True if the contents of a tensor among the values are known: those of results may be, too."""
+    if isinstance(values, (list, tuple)):
+        return any(map(_constant, values))
+    return isinstance(values, FakeTensor) and values.constant is not None
 
 
 def _state() -> tuple:

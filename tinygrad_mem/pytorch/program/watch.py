@@ -24,7 +24,7 @@ from .cuda import OTHER_STREAM
 from .described import described
 from .dispatcher import operator, written_in_python
 from .fake import DEVICE, GpuTensorMode, seen_by_cpp
-from .in_place import AutogradWrites, node
+from .in_place import AutogradWrites, kept_number, node
 from .kernels import NOTHING, Gpu, Kernels
 from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
@@ -47,7 +47,6 @@ _LIFT = aten.lift_fresh.default  # ``torch.tensor`` made a real one, unseen
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _OWN_KERNEL = torch._C.DispatchKey.CPU  # where the CPU has one, such as of silu's backward, CUDA has one
 _PYTHON = "torch_nn"  # PyTorch's own ops that are written in Python
-_BY_NUMBERS, _NUMBERS_BYTES = {aten.mul.Tensor, aten.div.Tensor}, 8
 _WHOLE = {aten._native_multi_head_attention.default, aten._transformer_encoder_layer_fwd.default}
 _COUNTED = ("aten", "prim", "prims")
 _MARKS = "profiler"  # ``record_function``, which every step of an optimizer calls: without tensors
@@ -191,7 +190,7 @@ class Watch(TorchDispatchMode):
             made = as_made(made, found, args)
         if found.unknown:
             self.note(f"what {_name(func)} takes beside its results is not known: {found.unknown}")
-        within = found.peak - found.kept - (_NUMBERS_BYTES if _kept_number(func, args) else 0)
+        within = found.peak - found.kept - kept_number(func, args)
         if within > 0:
             place = self.places.here(_name(func))
             workspace = self.ledger.malloc(within, place, "WORKSPACE")
@@ -209,7 +208,8 @@ class Watch(TorchDispatchMode):
             self.role = before
 
     def end(self) -> None:
-        """The program has ended: note what only Python's collector would free."""
+        """The program has ended: remember what ops take, and note what only Python's collector would free."""
+        self.alone.remembered.save()
         if not self.ledger.asked:
             self.note(
                 f"the program asked for no memory of {self.device}: move its model and data there, or name another device"
@@ -396,14 +396,6 @@ class Watch(TorchDispatchMode):
         if tensor.device == self.device and storage.nbytes() and storage.resizable():
             place = self.places.here("tensor")
             self._hold(seen.untyped_storage(), self.ledger.malloc(storage.nbytes(), place, self._role(place.phase, ())))
-
-
-def _kept_number(func: Any, args: tuple) -> bool:
-    """True if a number among the arguments is a tensor that the forward kept, and not one that the op makes of it."""
-    if func not in _BY_NUMBERS or not any(type(each) in (int, float) for each in args):
-        return False
-    running: Any = torch._C._current_autograd_node()
-    return running is not None and running.name() in ("MulBackward0", "DivBackward0")
 
 
 def _on_gpu(value: Any) -> bool:
