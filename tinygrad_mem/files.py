@@ -27,7 +27,7 @@ _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 
 def cache_folder() -> Path | None:
-    """The folder of what was measured: ``TINYGRAD_MEM_CACHE``, or the user's cache folder; ``None`` if the variable is empty."""
+    """The folder of what was measured: ``TINYGRAD_MEM_CACHE`` (empty: ``None``), or the user's cache folder."""
     named = os.environ.get("TINYGRAD_MEM_CACHE")
     if named is not None:
         return Path(named) if named else None

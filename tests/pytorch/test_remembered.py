@@ -114,7 +114,9 @@ def test_what_its_text_does_not_tell_is_not_written(tmp_path: Path, written: Alo
     assert list(tmp_path.iterdir()) == [], why
 
 
-@pytest.mark.parametrize("damage", ["", "[]", "{", '{"KEY": 7}', '{"KEY": [1, 2, [[3]]]}', '{"KEY": [1, 2, [[[3], [1], "no", 4]]]}'])
+@pytest.mark.parametrize(
+    "damage", ["", "[]", "{", '{"KEY": 7}', '{"KEY": [1, 2, [[3]]]}', '{"KEY": [1, 2, [[[3], [1], "no", 4]]]}']
+)
 def test_a_damaged_file_is_learned_again(tmp_path: Path, damage: str):
     one = Remembered(tmp_path)
     one.add(call(), FOUND)

@@ -95,7 +95,7 @@ def node() -> Any:
 
 
 def kept_number(func: Any, args: tuple) -> int:
-    """The bytes of a number among the arguments that is a tensor which the forward kept, and not one that the op makes of it."""
+    """The bytes of a number among the arguments that is a tensor of the forward, and not one that the op makes of it."""
     if func not in _BY_NUMBERS or not any(type(each) in (int, float) for each in args):
         return 0
     running: Any = torch._C._current_autograd_node()
