@@ -1,9 +1,9 @@
 """``python -m tests.benchmarks.predictions``: what a prediction of a PyTorch program costs, and one of the same step of ours.
 
-Each network takes two training steps. Ours runs on ``meta``; PyTorch's program is predicted for a GPU and for the CPU. *cpu,
-first*: on a machine that has never predicted it, each op is run alone to learn what it takes inside. *cpu, process*: the first
-prediction in a process on a machine that has learned. Times are processor seconds, the least of some turns. Imports are measured
-apart: whoever predicts a PyTorch program imports it anyway.
+Each network takes two training steps. Ours runs on ``meta``; PyTorch's program is predicted for a GPU and for the CPU.
+"cpu, first": on a machine that has never predicted it, each op is run alone to learn what it takes inside. "cpu, process": the
+first prediction in a process on a machine that has learned. Times are processor seconds, the least of some turns. Imports are
+measured apart: whoever predicts a PyTorch program imports it anyway.
 """
 
 from __future__ import annotations
