@@ -1,4 +1,4 @@
-"""What calls take inside, in a file of the user's cache folder: one process runs them, later ones read it."""
+"""The memory inside calls, in a file of the user's cache folder: one process runs them, later ones read it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Remembered:
         self._known, self._new = self._read(), dict[str, list]()
 
     def get(self, call: AloneCall) -> Within | None:
-        """What the call takes; ``None``: no process has learned it."""
+        """The memory of a call; ``None``: no process has learned it."""
         found = self._known.get(_key(call)) if self._known else None
         try:
             return None if found is None else Within(found[0], found[1], tuple(map(_made, found[2])))
