@@ -281,3 +281,24 @@ def test_hooks_of_tensors_are_refused():
     layer.weight.register_hook(lambda g: g)
     with pytest.raises(NotOfferedError, match=r"weight: its hooks are functions of PyTorch's"):
         from_torch(layer)
+
+
+def test_a_module_of_pytorchs_is_read_once_and_again_when_it_has_more_names(monkeypatch: pytest.MonkeyPatch):
+    before = Names(torch)
+    read: list[str] = []
+    names: Any = import_module("tinygrad_mem.utils.torch_names")
+    own = names.place_of
+    monkeypatch.setattr(names, "place_of", lambda place: read.append(place) or own(place))
+    again = Names(torch)
+    assert read == []
+    assert (again.ours, again.absent) == (before.ours, before.absent)
+
+    def later() -> None: ...
+
+    later.__module__ = "torch.nn.utils"
+    assert not again.knows(later)
+    monkeypatch.setattr(nn.utils, "later", later, raising=False)
+    found = Names(torch)
+    assert read == ["torch.nn.utils"]
+    assert found.knows(later)
+    assert found.of(F.relu) is tm.nn.functional.relu

@@ -42,6 +42,26 @@ def place_of(name: str) -> types.ModuleType | None:
         return None
 
 
+Read = tuple[types.ModuleType, int, list[tuple[Any, str, Any]]]
+"""A module of PyTorch's as it was read: the module, the number of its names, and (object, name, ours) of its own objects."""
+_read: dict[str, Read] = {}  # it keeps the objects, so that no other one gets the identity of one of them
+
+
+def _objects_of(place: str) -> list[tuple[Any, str, Any]]:
+    """The last part of :data:`Read` for the module ``place``. It is read again if it has more names, or fewer."""
+    theirs = sys.modules.get(place)
+    if not isinstance(theirs, types.ModuleType):
+        return []
+    names, kept = vars(theirs), _read.get(place)
+    if kept is None or kept[0] is not theirs or kept[1] != len(names):
+        ours, found = place_of(place), []
+        for name, value in names.items():
+            if not issubclass(type(value), types.ModuleType) and not name.startswith("__") and is_torchs(value):
+                found.append((value, name, getattr(ours, name, None)))
+        kept = _read[place] = theirs, len(names), found
+    return kept[2]
+
+
 class Names:
     """The public names of PyTorch, as they are loaded now, and what each stands for here.
 
@@ -54,19 +74,12 @@ class Names:
         self.absent: dict[int, tuple[str, str]] = {}  # place and name
         first = ["torch", "torch.nn.functional", "torch.nn", "torch.optim"]
         others = sorted(name for name in sys.modules if name.startswith("torch.") and "._" not in name)
-        for name in dict.fromkeys([*first, *others]):
-            self._read(name, sys.modules.get(name))
-
-    def _read(self, place: str, theirs: Any) -> None:
-        ours = place_of(place)
-        for name, value in vars(theirs).items() if isinstance(theirs, types.ModuleType) else ():
-            if issubclass(type(value), types.ModuleType) or name.startswith("__") or not is_torchs(value):
-                continue
-            found = getattr(ours, name, None)
-            if found is not None:
-                self.ours.setdefault(id(value), found)
-            elif not name.startswith("_"):
-                self.absent.setdefault(id(value), (place, name))
+        for place in dict.fromkeys([*first, *others]):
+            for value, name, found in _objects_of(place):
+                if found is not None:
+                    self.ours.setdefault(id(value), found)
+                elif not name.startswith("_"):
+                    self.absent.setdefault(id(value), (place, name))
 
     def knows(self, value: Any) -> bool:
         """Return whether ``value`` has a public name in PyTorch."""
