@@ -14,6 +14,7 @@ import tinygrad_mem as tm
 from tests.optim import light
 from tests.optim.light import LIGHT
 from tests.optim.test_optim import GRID, NAMES, SHAPES
+from tests.profiles import examples
 from tests.witness import numpy_allocations
 from tinygrad_mem import memory, nn, optim, scope
 from tinygrad_mem.devices import device
@@ -56,7 +57,7 @@ def test_the_update_is_float32s_rounded_once(name: str, options: dict, grads: st
     other = getattr(optim, name)(whole, **options)
     for p in half if grads == "float32" else ():
         p.grad_dtype = tm.float32
-    for step in range(20):
+    for step in range(examples(5)):
         give(half, step, np.dtype(grads))
         give(whole, step, np.float32)
         mine.step()
