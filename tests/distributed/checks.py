@@ -15,7 +15,9 @@ from tests.sums import check_sums, counted
 from tinygrad_mem import memory
 from tinygrad_mem.devices import Pool
 
-STEPS = int(os.environ.get("STEPS_OF_PROGRAMS", "10"))  # of training: ranks.py says how many
+THOROUGH = bool(os.environ.get("THOROUGH_PROGRAMS", "1"))  # ranks.py says whether the run is
+STEPS = 10 if THOROUGH else 3
+"""How many steps are compared with those of one process. From the second on, all that the first one left takes part."""
 
 
 def exact(run: Callable[[], Any]) -> memory.Track:

@@ -17,8 +17,6 @@ RANKS = some([2, 4], [4])
 """How many ranks a program runs on. Four stand for two, but in a thorough run."""
 BESIDE_TORCH = some([2, 4], [2])
 """The same for programs in which each rank imports PyTorch, which takes longer than all else there."""
-STEPS = 10 if every(2) == 1 else 3
-"""How many steps a program trains, to compare with one process. From the second on, all that the first one left takes part."""
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -26,7 +24,7 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "TINYGRAD_MEM_THREADS": "1",
     "PYTHONUNBUFFERED": "",
-    "STEPS_OF_PROGRAMS": str(STEPS),
+    "THOROUGH_PROGRAMS": "1" if every(2) == 1 else "",
     "PYTHONPATH": str(ROOT),
 }
 

@@ -209,7 +209,7 @@ def test_gradients_of_halves_are_summed_as_floats(name, shape):
     np.testing.assert_allclose(grads[0], grads[1], rtol=1.5e-3, atol=1e-2)
 
 
-@pytest.mark.parametrize("dtype", some([np.float16, np.float32, np.float64], [np.float16, np.float32]))
+@pytest.mark.parametrize("dtype", some([np.float16, np.float32, np.float64], [np.float16]))
 def test_more_planes_than_the_scratch_holds(dtype):
     x = tm.tensor(np.arange(2 * 600_000, dtype=np.int64).reshape(600_000, 1, 2) % 1000, dtype=np.dtype(dtype)).requires_grad_()
     for wanted in (1, 2):
