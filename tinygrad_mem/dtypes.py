@@ -307,7 +307,7 @@ def borrowed(array: np.ndarray) -> np.ndarray:
 
 
 FOREIGN = (np.ndarray, complex, np.complexfloating)
-"""Operands that an op accepts beside tensors and its own numbers."""
+"""Operands that an op accepts besides tensors and its own numbers."""
 
 
 def admitted(value: Any) -> np.ndarray:

@@ -57,7 +57,7 @@ IN_BACKWARD = ("lomo", "adalomo")
 """Those whose steps ``estimate`` makes in backward, as their papers do."""
 
 _COMMAND = "python -m tinygrad_mem estimate"
-_ESTIMATE = f"its memory is told by {_COMMAND}"
+_ESTIMATE = f"for its memory run {_COMMAND}"
 
 
 def network_of(network: str, sample: str | None, tokens: str | None = None) -> Named:

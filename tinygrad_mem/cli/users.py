@@ -46,7 +46,7 @@ class Imports:
         try:
             tree = ast.parse(path.read_bytes())
         except SyntaxError:
-            return  # it is told when the file is loaded
+            return  # the error is shown when the file is loaded
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -64,7 +64,7 @@ class Imports:
             self._read(each)
 
     def load(self) -> None:
-        """Import the libraries now, so that none is imported within a prediction. What is missing is told where it is used."""
+        """Import the libraries now, so that none is imported within a prediction. A missing one is reported where it is used."""
         for module, attribute in self.names:
             with suppress(Exception):
                 getattr(importlib.import_module(module), attribute or "__name__")

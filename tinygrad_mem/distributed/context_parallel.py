@@ -193,7 +193,7 @@ def ring_attention(
 
     Saves: query, key, value, the output, and 4 bytes a row (8 of float64): of this rank's tokens.
 
-    Memory: scores are never kept; beside this rank's tokens there are two blocks of keys and values at a time, and in backward
+    Memory: scores are never kept; besides this rank's tokens there are two blocks of keys and values at a time, and in backward
     two of their gradients. Half precision is computed in float32 copies of a block.
 
     Price: keys and values go to every rank in forward and in backward, and their gradients once.

@@ -35,7 +35,7 @@ class DistributedDataParallel(Module):
 
     Memory:
         The buckets: a second copy of all gradients, for as long as this object lives. With ``gradient_as_bucket_view`` the
-        gradients lie in the buckets, which saves that copy; a gradient is then beside its bucket only until it is copied there.
+        gradients lie in the buckets, which saves that copy; outside its bucket a gradient exists only until it is copied there.
     Price:
         One all-reduce of all gradients for each backward. MPI advances transfers only while a rank calls it, so little of that
         is hidden on the cpu.

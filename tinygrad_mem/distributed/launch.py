@@ -149,7 +149,7 @@ class _Launch:
             os.close(self.lifeline)
 
     def _running(self) -> list[int]:
-        """The ranks that had not ended when we let go of them."""
+        """The ranks that have not ended."""
         return [rank for rank in sorted(self.started) if rank not in self.ends]
 
     # --- what ranks say

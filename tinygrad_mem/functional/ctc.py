@@ -41,8 +41,8 @@ def ctc_loss(
 
     Args:
         log_probs: (T, N, C) or (T, C): logarithms of probabilities, float32 or float64.
-        targets: (N, S), or all targets in a line; (S) beside (T, C). Labels are 0 to C - 1, without ``blank``.
-        input_lengths, target_lengths: (N) whole numbers each, or one beside (T, C). Sizes depend on them: a prediction wants
+        targets: (N, S), or all targets in a line; (S) with (T, C). Labels are 0 to C - 1, without ``blank``.
+        input_lengths, target_lengths: (N) whole numbers each, or one with (T, C). Sizes depend on them: a prediction wants
             numbers that the program gives.
         blank: the label for "no label".
         zero_infinity: the loss of a target that is too long for its input is 0, without a gradient, instead of inf.

@@ -40,7 +40,7 @@ class Codes:
 def quantize_blocks(x: Tensor, table: str, block: int, double: bool) -> Codes:
     """The tensor in codes. A block with a number that is not finite becomes nan or inf; with ``double`` the whole tensor.
 
-    Memory: beside the result, ``absmax`` in float32, and with ``double`` its difference from its mean.
+    Memory: besides the result, ``absmax`` in float32, and with ``double`` its difference from its mean.
     """
     codes, absmax = apply(QuantizeBlocks, x, table=table, block=block)
     whole = Codes(codes, absmax, None, None, table, block, tuple(x.shape))

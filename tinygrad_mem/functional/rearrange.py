@@ -92,7 +92,7 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None
 
     Raises:
         ArgumentError: ``n`` is negative.
-        ShapeError: input has no dimension; ``prepend`` or ``append`` has another size than input's beside ``dim``.
+        ShapeError: input has no dimension; ``prepend`` or ``append`` differs from input in another dimension than ``dim``.
     """
     if not input.ndim:
         raise ShapeError("diff expects input to be at least one-dimensional")

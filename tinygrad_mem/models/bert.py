@@ -1,4 +1,4 @@
-"""A masked language model: a transformer's encoder that is asked for the tokens that were hidden from it.
+"""A masked language model: a transformer's encoder that learns to find hidden tokens.
 
 Only the positions that were hidden reach the output projection, whose rows are as long as the vocabulary: of 15 % of the
 tokens instead of all.

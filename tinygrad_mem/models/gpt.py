@@ -100,7 +100,7 @@ class GPT(nn.Module):
         return self.lm_head(self.hidden(tokens))
 
     def loss(self, tokens: Tensor, targets: Tensor, loss_chunk: int | None = 1024) -> Tensor:
-        """Mean cross-entropy of ``targets`` (N, T), the tokens that should come next; where they are -100, nothing is asked.
+        """Mean cross-entropy of ``targets`` (N, T), the tokens that should come next; positions with -100 are ignored.
 
         Args:
             loss_chunk: the number of tokens whose logits are in memory at a time; backward computes them again. ``None``: all

@@ -338,7 +338,7 @@ class LanguageModel(nn.Module):
         return self.model(tokens, cache, length)
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy of ``targets`` (N, T), the tokens that should come next; where they are -100, nothing is asked.
+        """Mean cross-entropy of ``targets`` (N, T), the tokens that should come next; positions with -100 are ignored.
 
         With :attr:`tile`, backward computes the logits of each tile again.
         """

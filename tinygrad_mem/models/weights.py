@@ -22,7 +22,7 @@ _PLACES = {
 def load_weights(model: nn.Module, path: str | Path) -> None:
     """Copy published weights into the parameters of ``model``, converted to their dtype.
 
-    Files are read one after the other: beside the model there is one file's content in memory.
+    Files are read one after the other: besides the model, the content of one file is in memory.
 
     Args:
         path: a ``.safetensors`` file, or a folder with one, or with several and ``model.safetensors.index.json``.

@@ -239,7 +239,7 @@ class RNN(RNNBase):
 class LSTM(RNNBase):
     """Long short-term memory: ``c = f c + i g``, ``h = o tanh(c)``, where i, f, g and o are gates of ``W x + b + U h + d``.
 
-    Kept for backward beside inputs and outputs: 4 numbers per step, sequence and unit (the gates), and the cells once every
+    Kept for backward besides inputs and outputs: 4 numbers per step, sequence and unit (the gates), and the cells once every
     512 rows; with :attr:`recompute` = k, the cells every k steps and no gates.
 
     Args:
@@ -270,7 +270,7 @@ class LSTM(RNNBase):
 class GRU(RNNBase):
     """Gated recurrent unit: ``h = (1 - z) n + z h``, ``n = tanh(W x + b + r (U h + d))``, where r and z are gates.
 
-    Kept for backward beside inputs and outputs: 4 numbers per step, sequence and unit; none with :attr:`recompute`.
+    Kept for backward besides inputs and outputs: 4 numbers per step, sequence and unit; none with :attr:`recompute`.
 
     Args:
         num_layers, dropout, bidirectional: as :class:`RNN`.

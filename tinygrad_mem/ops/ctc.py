@@ -45,7 +45,7 @@ class CTCLoss(Op):
 def _buffers(ctx, x, kept, states):
     """The sums over beginnings, of the ``kept`` last rows; and six more rows, the label of each state, and a row of x."""
     rows, count, classes = x.shape
-    width = states + 2  # two beside the states, from which nothing comes
+    width = states + 2  # two more than the states: nothing comes from them
     sums = ctx.empty((min(rows, kept), count, width), x.dtype)
     return sums, (
         ctx.empty((6, count, width), x.dtype),

@@ -23,7 +23,7 @@ _NUMBERS = frozenset((float, int, bool))
 
 
 def _shape_and_dtype(name: str, x: Any, y: Any) -> tuple[tuple, Any]:
-    """Of two operands that are not alike; a number beside a floating array decides nothing."""
+    """Of two operands that are not alike; a number has no influence on the dtype of a floating array."""
     array = x if type(y) in _NUMBERS else y if type(x) in _NUMBERS else None
     if array is not None and is_floating(array.dtype):
         return array.shape, array.dtype

@@ -15,7 +15,7 @@ __all__ = ("APOLLO", "APOLLOMini")
 
 _GROWTH = 1.01  # how much longer than the last one an update may be
 _SEEDS = 1 << 63
-_EPS = 1e-8  # beside the lengths that it divides by
+_EPS = 1e-8  # added to lengths before a division
 
 
 class APOLLO(Projected):

@@ -16,7 +16,7 @@ from ..errors import ArgumentError, ArgumentTypeError, DTypeError, NotOfferedErr
 from ..functional.refusal import hint_for
 from .loading import like
 
-_NUMBERS = ("step", "mu_product", "seed")  # of a parameter's state, beside arrays
+_NUMBERS = ("step", "mu_product", "seed")  # the entries of a parameter's state that are no arrays
 
 MASTER = "master_weight"
 """The key of a parameter's float32 copy in its state."""

@@ -37,7 +37,7 @@ class optimizer_in_backward:
     gradients have come, and none is kept. So with ``max_norm`` or ``scaler`` call :meth:`backward` in place of
     ``loss.backward()``: it goes back twice, as LOMO does. The first time adds up the norm, and drops each gradient; the second
     time scales each, and updates.
-    Memory: what was saved for backward stays through the first time; beside it two numbers. A gradient of half precision is
+    Memory: what was saved for backward stays through the first time; two numbers more. A gradient of half precision is
     scaled in float32, in a copy. A prediction takes every gradient for finite. Price: a second backward.
 
     Args:

@@ -61,7 +61,7 @@ class checkpoints_on_cpu(graph.saved_tensors_hooks):
         n: activations no longer grow with depth. The host holds n. Inputs that several checkpoints share, such as a mask, are
         there once.
     Price:
-        Each input is copied to the host and back, beside the recomputation. An input that all checkpoints share comes back
+        Each input is copied to the host and back, besides the recomputation. An input that all checkpoints share comes back
         for each of them.
     Do not use when:
         The inputs are a small part of the peak; or there is no checkpoint, where it does nothing: see :class:`save_on_cpu`.

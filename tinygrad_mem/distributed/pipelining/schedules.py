@@ -126,7 +126,7 @@ class PipelineSchedule:
 
 
 class _Results:
-    """The losses of the last stage, and its outputs if somebody wants them."""
+    """The losses of the last stage, and its outputs if the caller wants them."""
 
     def __init__(self, wanted: bool, losses: list | None) -> None:
         self._wanted, self._outputs, self._edges, self._losses = wanted, {}, {}, losses
