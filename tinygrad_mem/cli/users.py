@@ -64,7 +64,7 @@ class Imports:
             self._read(each)
 
     def load(self) -> None:
-        """Import the libraries now, so that none is imported within a prediction. A missing one is reported where it is used."""
+        """Import the libraries now, so that none is imported within a prediction. A missing one is reported on use."""
         for module, attribute in self.names:
             with suppress(Exception):
                 getattr(importlib.import_module(module), attribute or "__name__")
