@@ -192,12 +192,12 @@ def test_numbers_do_not_depend_on_who_runs_them(large: int, monkeypatch: pytest.
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_of_few_rows_give_the_same_numbers(kind: str, monkeypatch: pytest.MonkeyPatch):
-    """As with OpenBLAS's kernels for AVX-512, of sequences that end one after another, of weights without equal parts."""
+    """As with OpenBLAS's kernels for AVX-512, of sequences that end one after another."""
     tm.manual_seed(0)
     monkeypatch.setattr(blas, "SMALL", 9000)
     monkeypatch.setattr(blas, "_RESULTS", 100)
-    monkeypatch.setattr(blas, "_TERMS", 16)
-    monkeypatch.setattr(blas, "_WIDTH", 12)
+    monkeypatch.setattr(blas, "_TERMS", 40)
+    monkeypatch.setattr(blas, "_WIDTH", 37)
     layer, x = getattr(nn, kind)(24, 74), tm.randn(9, 5, 24)
     packed = nn.utils.rnn.pack_padded_sequence(x, [9, 7, 7, 3, 1])
     ways, few_rows, found = set(), blas.few_rows, []
@@ -209,7 +209,7 @@ def test_products_of_few_rows_give_the_same_numbers(kind: str, monkeypatch: pyte
         y = layer(packed)[0].data
         y.sum().backward()
         found.append([values(y), *[values(p.grad) for p in layer.parameters()]])
-        assert ways == ({blas._times_transposed, blas._in_terms} if for_avx512 else {np.matmul})
+        assert ways == ({blas._by_results, blas._by_terms} if for_avx512 else {np.matmul})
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 

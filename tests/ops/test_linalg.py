@@ -375,6 +375,28 @@ def test_a_large_product_is_right_whoever_shares_it(monkeypatch: pytest.MonkeyPa
     np.testing.assert_allclose(out, a.astype(np.float64) @ b.T.astype(np.float64), atol=1e-4)
 
 
+FEW = [(256, 320), (512, 1024), (1012, 64)]  # with parts of equal width; 1,009 terms have none
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 32, 33, 64, 65])
+@pytest.mark.parametrize("shape", [(256, 320), (512, 1024), (1012, 64), (1009, 128), (300, 1000), (9000, 20)])
+def test_products_of_few_rows(rows: int, shape: tuple, monkeypatch: pytest.MonkeyPatch):
+    """As with OpenBLAS's kernels for AVX-512: in parts or not, on one thread or several."""
+    monkeypatch.setattr(blas, "for_avx512", True)
+    monkeypatch.setattr(blas, "_SHARE", 1 << 12)
+    generator = np.random.default_rng(0)
+    a, b, turned = (generator.standard_normal(s).astype(np.float32) for s in ((rows, shape[0]), shape, shape[::-1]))
+    parts = [blas.few_rows(rows, other) is not np.matmul for other in (b, turned.T)]
+    assert parts == [1 < rows < 33 and rows * b.size > blas.SMALL and shape in FEW, 1 < rows < 65 and rows * shape[0] < 125e3]
+    for other in (b, turned.T):
+        expected = a.astype(np.float64) @ other
+        for cores in (1, 2, 3):
+            monkeypatch.setattr(threads._pool, "size", cores)
+            out = np.full(expected.shape, np.nan, np.float32)
+            blas.matmul(a, other, out=out)
+            np.testing.assert_allclose(out, expected, rtol=1e-5, atol=5e-4)
+
+
 def test_grouped_mm_refuses():
     x, y, ends = tm.zeros(4, 2), tm.zeros(2, 2, 8), tm.tensor([1, 4], dtype=tm.int32)
     grouped = tm.nn.functional.grouped_mm

@@ -167,8 +167,10 @@ def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     if out.size * a.shape[-1] <= _ALONE[vector] or not out.ndim:
         np.matmul(a, b, out=out)
         return
-    large = a.ndim == b.ndim == 2 and out.size * a.shape[1] > _WHOLE and a.shape[1] >= _THIN
-    if large and _has_all_cores():
+    two = a.ndim == b.ndim == 2
+    product = few_rows(len(a), b) if two and a.flags.c_contiguous else np.matmul
+    large = two and out.size * a.shape[1] > _WHOLE and a.shape[1] >= _THIN
+    if large and product is np.matmul and _has_all_cores():
         np.matmul(a, b, out=out)
         return
     with single():
@@ -187,7 +189,7 @@ def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
             step = _PART // out.shape[1] + 1 if matrices and a.shape[1] < _THIN else len(out)
             cut(len(out), lambda i, j: _rows(a, b, out, i, j, step))
         else:
-            cut(out.shape[1], lambda i, j: np.matmul(a, b[:, i:j], out=out[:, i:j]))
+            cut(out.shape[1], lambda i, j: product(a, b[:, i:j], out=out[:, i:j]))
 
 
 def _rows(a: np.ndarray, b: np.ndarray, out: np.ndarray, start: int, stop: int, step: int) -> None:
@@ -236,32 +238,38 @@ def _equal_parts(count: int, most: int) -> int:
 
 _FEW = 64  # rows of a product that are few, and half of them if terms are added up in parts
 _RESULTS = 1200  # of a product with a transposed matrix, up to which OpenBLAS does not copy that
+_NARROW = 8  # the fewest columns of such a part
 _TERMS, _WIDTH = 256, 64  # of a part of a product with another matrix
 
 
 def few_rows(rows: int, b: np.ndarray) -> Callable[..., Any]:
-    """The product ``(a, b, out=)`` for an ``a`` of at most ``rows`` rows: the same for all parts of them."""
-    few = for_avx512 and b.dtype == np.float32 and 1 < rows <= _FEW
-    if few and b.T.flags.c_contiguous:
-        return _times_transposed
-    room = rows * b.nbytes // _TERMS <= SCRATCH // 2
-    return _in_terms if few and 2 * rows <= _FEW and rows * b.size > SMALL and room else np.matmul
+    """The product ``(a, b, out=)`` for an ``a`` of ``rows`` contiguous rows, or of fewer; in parts if ``b`` allows it.
 
-
-def _times_transposed(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
-    """out = a @ b of few rows, where b.T is contiguous: so many columns at a time that OpenBLAS copies nothing.
-
-    OpenBLAS's kernels for AVX-512 take 0.3 to 0.9 of the time then; those for AVX2 copy in any case.
+    Then OpenBLAS's kernels for AVX-512 copy nothing: 0.2 to 0.5 of the time with 8 rows, 0.5 to 1.0 with 32. Those for AVX2 copy
+    in any case.
     """
+    if not (for_avx512 and b.dtype == np.float32 and 1 < rows <= _FEW):
+        return np.matmul
+    terms, columns = b.shape
+    if b.T.flags.c_contiguous:
+        return _by_results if SMALL // (rows * terms) >= _NARROW else np.matmul
+    parts = _equal_parts(terms, _TERMS)
+    room = parts == 1 or 0 < parts * rows * columns * b.itemsize <= SCRATCH // 2
+    few = 2 * rows <= _FEW and rows * b.size > SMALL and columns % _WIDTH == 0
+    return _by_terms if few and room and b.flags.c_contiguous else np.matmul
+
+
+def _by_results(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+    """out = a @ b, where b.T is contiguous, some columns at a time."""
     rows, terms = a.shape
-    _by_width(a, b, out, max(min(_RESULTS // rows, SMALL // (rows * terms)), 8))
+    _by_width(a, b, out, min(_RESULTS // rows, SMALL // (rows * terms)))
 
 
-def _in_terms(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
-    """out = a @ b of few rows, where b is contiguous: some terms and columns at a time, for the same reason."""
+def _by_terms(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+    """out = a @ b, some terms and columns at a time."""
     parts = _equal_parts(len(b), _TERMS)
-    if not parts:
-        np.matmul(a, b, out=out)
+    if parts == 1:
+        _by_width(a, b, out, _WIDTH)
         return
     sums = scratch((parts, *out.shape), out.dtype, 0, 2)
     _by_width(a.reshape(len(a), parts, -1).swapaxes(0, 1), b.reshape(parts, -1, b.shape[1]), sums, _WIDTH)

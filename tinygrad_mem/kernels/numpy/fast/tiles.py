@@ -37,6 +37,10 @@ def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0
         most = max(min(flat.size * _PASSES[min(temps, 2)] // GRAIN, threads()), 1)  # threads that are worth using
         tile = min(TILE, SCRATCH // (max(temps, 1) * np.dtype(dtype).itemsize) & -64, (flat.size // most + 64) & -64)
 
+        if flat.size <= tile:
+            run(flat, *flats, *[scratch(flat.shape, dtype, k, temps) for k in range(temps)])
+            return
+
         def one(_: int, number: int) -> None:
             i, j = number * tile, min((number + 1) * tile, flat.size)
             cut = [a[i:j] if isinstance(a, np.ndarray) else a for a in flats]
