@@ -245,8 +245,8 @@ _TERMS, _WIDTH = 256, 64  # of a part of a product with another matrix
 def few_rows(rows: int, b: np.ndarray) -> Callable[..., Any]:
     """The product ``(a, b, out=)`` for an ``a`` of ``rows`` contiguous rows, or of fewer; in parts if ``b`` allows it.
 
-    Then OpenBLAS's kernels for AVX-512 copy nothing: 0.2 to 0.5 of the time with 8 rows, 0.5 to 1.0 with 32. Those for AVX2 copy
-    in any case.
+    Then OpenBLAS's kernels for AVX-512 copy nothing: 0.2 to 0.5 of the time with 8 rows, 0.5 to 1.0 with 32. Those for AVX2
+    copy in any case.
     """
     if not (for_avx512 and b.dtype == np.float32 and 1 < rows <= _FEW):
         return np.matmul
