@@ -13,6 +13,7 @@ import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
 from tests.cli import inside
 from tests.distributed.ranks import RANKS, passes
+from tests.profiles import some
 from tinygrad_mem import memory
 from tinygrad_mem.distributed.fsdp import fully_shard
 from tinygrad_mem.distributed.optim import ZeroRedundancyOptimizer
@@ -210,7 +211,7 @@ def test_a_mesh_is_the_prediction_of_its_training_step():
             training.step()
 
     options = ("--ranks=8", "--tensor=2", "--pipeline=2", "--tokens=32", "--batch-size=8", "--accumulate=4")
-    for zero in (0, 3):
+    for zero in some([0, 3], [3]):
         wanted = memory.predict(train, zero, world_size=8, ranks="all").since("training")
         answer = found("llama-3-8b", *options, "--precision=bfloat16", "--optimizer=adam", f"--zero={zero}")
         assert [tuple(each["ranks"]) for each in answer["different"]] == [(0, 1, 2, 3), (4, 5, 6, 7)]

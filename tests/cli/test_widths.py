@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.profiles import some
 from tests.pytorch.faults import TooLarge
 from tinygrad_mem.cli.app import app
 
+NARROW = some([60, 80], [60])
 NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+")
 COMMANDS = [
     ["estimate", "resnet20"],
@@ -38,8 +40,8 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_no_line_is_too_wide_and_no_number_is_cut(command: list[str], snapshot: Path):
     command = [str(snapshot) if word == "FILE" else word for word in command]
-    shown = {width: CliRunner().invoke(app, command, env={"COLUMNS": str(width)}).stdout for width in (60, 80, 200)}
-    for width in (60, 80):
+    shown = {width: CliRunner().invoke(app, command, env={"COLUMNS": str(width)}).stdout for width in (*NARROW, 200)}
+    for width in NARROW:
         assert shown[width].strip()
         assert [line for line in shown[width].splitlines() if len(line) > width] == []
         assert set(NUMBER.findall(shown[width])) <= set(NUMBER.findall(shown[200])), "a number was cut"

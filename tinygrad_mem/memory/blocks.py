@@ -79,13 +79,25 @@ def lives(log: Log, attribution: Attribution) -> Iterator[Block]:
     return _lives((index, event, *row) for (index, event), row in zip(enumerate(log), columns, strict=False))
 
 
-def living(log: Log, attribution: Attribution, at: int) -> list[Block]:
-    """The blocks that are alive after event number ``at``, as they were then, largest first."""
+def _about_living(attribution: Attribution, at: int) -> np.ndarray:
+    """Numbers of the events until ``at`` that are about blocks that are alive after it."""
     block, after = attribution.block[: at + 1], attribution.after[: at + 1]
     dead = np.zeros(len(block) + 1, bool)  # by the block's number; the last, which is -1 too, is where there is none
     dead[block[after == NOWHERE]] = dead[-1] = True
-    about = np.flatnonzero(~dead[block])
-    rows = zip(about.tolist(), log.select(about), block[about].tolist(), after[about].tolist(), strict=True)
+    return np.flatnonzero(~dead[block])
+
+
+def births(attribution: Attribution, at: int) -> np.ndarray:
+    """Numbers of the events that allocated the blocks that are alive after event number ``at``."""
+    about = _about_living(attribution, at)
+    return about[attribution.block[about] == about]
+
+
+def living(log: Log, attribution: Attribution, at: int) -> list[Block]:
+    """The blocks that are alive after event number ``at``, as they were then, largest first."""
+    about = _about_living(attribution, at)
+    columns = (attribution.block[about].tolist(), attribution.after[about].tolist())
+    rows = zip(about.tolist(), log.select(about), *columns, strict=True)
     return sorted(_lives(rows), key=lambda b: (-b.rounded, b.born))
 
 

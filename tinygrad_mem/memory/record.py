@@ -148,10 +148,10 @@ class Record:
     def pool(self, at: When = None) -> PoolState:
         """The pool's numbers at a moment: requested, rounded, used and reserved bytes."""
         event = self._event(at)
-        kind, size = self.log.column("kind")[: event + 1], self.log.column("rounded")[: event + 1].astype(np.int64)
+        kind, asked, size = (self.log.column(name)[: event + 1].astype(np.int64) for name in ("kind", "requested", "rounded"))
         reserved = int(size[kind == Kind.RESERVE].sum() - size[kind == Kind.RELEASE].sum())
-        live, used = self.live(event), sum(self.by_category(event).values())
-        return PoolState(sum(b.requested for b in live), sum(b.rounded for b in live), used, reserved)
+        born = blocks.births(self.timeline().attribution, event)
+        return PoolState(int(asked[born].sum()), int(size[born].sum()), sum(self.by_category(event).values()), reserved)
 
     def by_category(self, at: When = None) -> dict[Category, int]:
         """Bytes in use at a moment, of each category."""
