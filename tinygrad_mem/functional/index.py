@@ -91,8 +91,12 @@ def _checked(input: Tensor, parts: list) -> list:
 def _basic(input: Tensor, parts: list) -> tuple[Tensor, list]:
     """Apply integers, slices and new axes as a view. Returns it with the remaining key of slices and index tensors."""
     key, left = [], []
+    beside = sum(isinstance(part, (Tensor, bool)) for part in parts) > 1
     for part in parts:
-        if isinstance(part, Tensor):
+        if part is False or (part is True and beside):  # an index of a new axis, which is broadcast with the others
+            key.append(None)
+            left.append(tensor([0] if part else [], dtype=dtypes.int64, device=input.device))
+        elif isinstance(part, Tensor):
             if part.ndim == 0 and _is_mask(part):  # on a new axis of one entry, which it keeps or drops
                 key.append(None)
                 left.append(shape.reshape(part, (1,)))
@@ -103,8 +107,6 @@ def _basic(input: Tensor, parts: list) -> tuple[Tensor, list]:
         elif part is None or part is True:
             key.append(None)
             left.append(slice(None))
-        elif part is False:
-            raise DTypeError("indexing with False is not offered: use narrow(..., 0, 0)")
         else:
             key.append(part if isinstance(part, slice) else part.__index__())
             if isinstance(part, slice):
@@ -221,31 +223,30 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
         DTypeError: the key holds tensors, and the value is a tensor of another dtype.
     """
     given = value if isinstance(value, Tensor) else None
-    parts = _checked(input, _expanded(input, key))
-    if _is_one_mask(parts) and np.ndim(value) == 0:
-        _fill_masked(*_basic(input, parts), value)
+    view, left = _basic(input, _checked(input, _expanded(input, key)))
+    if _is_one_mask(left) and np.ndim(value) == 0:
+        _fill_masked(view, left, value)
         return
     if not isinstance(value, Tensor):
         value = tensor(value, dtype=input.dtype, device=input.device)
     value = value.to(device=input.device)
-    if not any(isinstance(part, Tensor) for part in parts):
-        view, _ = _basic(input, parts)
+    arrays = [part for part in left if isinstance(part, Tensor)]
+    if not arrays:
         if view is input:
             view = apply(shape_ops.Slice, input, key=(...,))
         while value.ndim > view.ndim and value.size(0) == 1:
             value = value.squeeze(0)
         view.copy_(value)
         return
-    if given is not None and (given.ndim or not all(isinstance(part, Tensor) and part.dtype == dtypes.bool for part in parts)):
+    if given is not None and (given.ndim or len(arrays) < len(left) or any(part.dtype != dtypes.bool for part in arrays)):
         same_dtype("index_put_", input, given)
-    view, left = _basic(input, parts)
     axes, indices = _indices(view, left)
     key = tuple((axes.index(a),) if a in axes else slice(None) for a in range(view.ndim))
     apply_(ops.IndexPut, view, value.to(dtype=input.dtype), *indices, key=key, accumulate=False)
 
 
-def _is_one_mask(parts: list) -> bool:
-    arrays = [part for part in parts if isinstance(part, Tensor)]
+def _is_one_mask(left: list) -> bool:
+    arrays = [part for part in left if isinstance(part, Tensor)]
     return len(arrays) == 1 and _is_mask(arrays[0])
 
 
