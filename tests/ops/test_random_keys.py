@@ -35,8 +35,8 @@ def key(draw: random.Random, shape: tuple[int, ...]) -> tuple[Part, ...]:
         if kind == "integer":
             made.append(draw.randrange(-size, size))
         elif kind == "slice":
-            ends = [draw.choice([None, draw.randrange(-size - 1, size + 2)]) for _ in range(2)]
-            made.append(slice(*ends, draw.choice([None, 1, 2, 3])))
+            start, stop = (draw.choice([None, draw.randrange(-size - 1, size + 2)]) for _ in range(2))
+            made.append(slice(start, stop, draw.choice([None, 1, 2, 3])))
         elif kind == "list":
             made.append([draw.randrange(-size, size) for _ in range(3)])
         elif kind == "array":
