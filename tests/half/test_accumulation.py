@@ -18,6 +18,7 @@ import tinygrad_mem as tm
 from tests.case import OpCase, flat, ours, theirs, values
 from tests.ops.cases import CASES
 from tests.ops.test_contract import arrays_of
+from tests.profiles import pairs
 from tests.witness import numpy_allocations
 from tinygrad_mem import memory
 from tinygrad_mem.functional import recurrent
@@ -28,7 +29,8 @@ from tinygrad_mem.ops.base import Op
 F, TF = tm.nn.functional, torch.nn.functional
 MANY = 5000  # more than 2,048, and no multiple of a tile or of a power of two
 Run = Callable[..., Any]
-halves = pytest.mark.parametrize("half", ["float16", "bfloat16"])
+HALVES = ["float16", "bfloat16"]
+halves = pytest.mark.parametrize("half", HALVES)
 
 
 @dataclass
@@ -238,9 +240,13 @@ def rounding(exact: np.ndarray, half: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("half", "dev"), [("float16", "cpu"), ("bfloat16", "cpu"), pytest.param("float16", "cuda", marks=pytest.mark.cuda)]
+    ("row", "half", "dev"),
+    [
+        *[(row, half, "cpu") for row, half in pairs(ROWS, HALVES)],
+        *[pytest.param(row, "float16", "cuda", marks=pytest.mark.cuda) for row in ROWS],
+    ],
+    ids=lambda each: f"{each.op}-{each.name}" if isinstance(each, Row) else each,
 )
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.op}-{row.name}")
 def test_sums_of_many_are_made_in_float32(row: Row, half: str, dev: str):
     arrays = row.arrays(half)
     exact = answers(row.run, torch, TF, arrays, "float64", half)
@@ -371,8 +377,9 @@ def test_a_half_takes_half_and_a_workspace(name: str, half: str):
     assert 0.99 * whole / 2 <= peak <= whole / 2 + WORKSPACE
 
 
-@halves
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.op}-{row.name}")
+@pytest.mark.parametrize(
+    ("row", "half"), pairs(ROWS, HALVES), ids=lambda each: f"{each.op}-{each.name}" if isinstance(each, Row) else each
+)
 def test_nothing_is_taken_behind_the_pools_back(row: Row, half: str):
     arrays = row.arrays(half)
     answers(row.run, tm, F, arrays, half, half)

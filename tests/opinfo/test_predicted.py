@@ -11,12 +11,13 @@ import pytest
 import tinygrad_mem as tm
 from tests.case import flat
 from tests.predicted import difference
+from tests.profiles import examples
 from tinygrad_mem.errors import DataDependenceError, TinygradMemError
 
 from .said import NotOursError, Said
 from .trial import DTYPES, Trial, offered, trials
 
-CAP = 4
+CAP = examples(2)
 """How many samples of an op are tried in each dtype."""
 
 

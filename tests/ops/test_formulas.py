@@ -14,6 +14,7 @@ import tinygrad_mem as tm
 from tests.case import OpCase, ours
 from tests.memory.test_predicted import RULES, layer, trained
 from tests.nn.rows import ROWS
+from tests.profiles import every
 from tinygrad_mem.devices import device
 from tinygrad_mem.dtypes import is_floating
 from tinygrad_mem.errors import DTypeError
@@ -130,7 +131,8 @@ def test_of_ops(case: OpCase, dev: str, checked: Checked):
     run(case, "float32", dev)
     if dev == "cuda":  # its kernels of other dtypes are the same source
         return
-    run(case, "float64", dev)
+    if every(2) == 1:  # NumPy's code is that of float32, and test_contract.py compares answers in float64
+        run(case, "float64", dev)
     with suppress(DTypeError):  # a few ops refuse halves
         run(case, "float16", dev)
 
@@ -171,7 +173,7 @@ def arguments_beside_rows() -> dict[str, tuple]:
     codes, top = np.arange(8, dtype=np.uint8), np.ones(2, np.float32)
     work = np.empty(kernels.matmul_workspace((2, 2), (2, 2), half.dtype), np.uint8)
     bits = ("bitwise_or", "bitwise_xor", "left_shift", "right_shift")
-    tests = ("greater_equal", "less_equal", "not_equal", "logical_or", "logical_xor")
+    tests = ("greater_equal", "less_equal", "not_equal", "logical_xor")
     p, g = np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)
     return {
         **{name: (numbers, others, numbers.copy()) for name in bits},
