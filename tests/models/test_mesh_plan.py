@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +28,18 @@ def planned(budget: int | None = None, samples: int = 4, ranks: int = 2) -> Mesh
     return plan_mesh(replace(SMALL, layers=5), samples, ranks, budget, dtype=tm.float32)
 
 
-def test_real_ranks_have_the_peaks_of_the_plan():
-    assert sorted(passes(2, "planned_mesh").splitlines()) == ["rank 0: done", "rank 1: done"]
+def test_real_ranks_have_the_peaks_of_the_plan(tmp_path: Path):
+    size = TransformerSize(2, 32, 4, 4, 64, 64, 16)
+    found = plan_mesh(size, 2, 2, dtype=tm.float32)
+    least = min(each.peak for each in found.sketches)
+    plans = [found, *(found.within(int(times * least)) for times in (1.2, 1.5))]
+    said = {
+        each.setting: {rank: (alike.peak, alike.reserved) for alike in each.point.by_rank for rank in alike.ranks}
+        for each in plans
+    }
+    (tmp_path / "plans").write_bytes(pickle.dumps((size, said)))
+    done = passes(2, "planned_mesh", str(tmp_path / "plans"))
+    assert sorted(done.splitlines()) == ["rank 0: done", "rank 1: done"]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +48,7 @@ def fastest() -> MeshPlan:
 
 
 def test_sketches_are_as_near_as_the_search_allows(fastest: MeshPlan):
-    for each in fastest.sketches[:: every(7)]:
+    for each in fastest.sketches[:: every(12)]:
 
         def run(mesh: Mesh = each.setting.mesh, recompute: str = each.setting.recompute) -> None:
             training = MeshTraining(replace(SMALL, layers=5, recompute=recompute), mesh, dtype=tm.float32)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch, values
-from tests.profiles import examples
+from tests.profiles import examples, pairs
 from tinygrad_mem import memory, nn
 from tinygrad_mem.kernels.numpy.fast import attention_tiles, threads
 from tinygrad_mem.nn import functional as F
@@ -55,9 +55,9 @@ def test_as_pytorch(data: Any, dtype: str):
     against_torch(lambda *x: sdpa(*x, **options), lambda *x: theirs(*x, **options), arrays, dtype, tolerance=tolerance)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("rows", "columns"), [(700, 1100), (1100, 700), (513, 513)])
-def test_many_tiles(rows: int, columns: int, causal: bool, dev: str):
+@pytest.mark.parametrize(("sizes", "causal"), pairs([(700, 1100), (1100, 700), (513, 513)], [False, True]), ids=str)
+def test_many_tiles(sizes: tuple[int, int], causal: bool, dev: str):
+    rows, columns = sizes
     arrays = normal((2, 4, rows, 8), (2, 2, columns, 8), (2, 2, columns, 5))
     options = {"is_causal": causal, "enable_gqa": True}
     against_torch(lambda *x: sdpa(*x, **options), lambda *x: theirs(*x, **options), arrays, device=dev)
