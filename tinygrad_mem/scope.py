@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import copy
 import functools
 import os
 import threading
@@ -341,7 +342,7 @@ class setting(contextlib.ContextDecorator):
         self.values = values
 
     def _recreate_cm(self) -> setting:
-        return setting(**self.values)  # a decorated function may call itself
+        return copy.copy(self)  # a decorated function may call itself
 
     def __enter__(self) -> None:
         self.before = {name: getattr(local, name) for name in self.values}

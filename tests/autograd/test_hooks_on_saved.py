@@ -160,5 +160,7 @@ def test_disabled():
         saved_tensors_hooks(identity, identity).__enter__()
     with saved_tensors_hooks(identity, identity), pytest.raises(RuntimeError, match="not now"):
         disable_saved_tensors_hooks("not now").__enter__()
+    with saved_tensors_hooks(identity, identity), pytest.raises(RuntimeError, match="not in a function"):
+        disable_saved_tensors_hooks("not in a function")(lambda: None)()
     with pytest.raises(TypeError, match="must be callable"):
         saved_tensors_hooks(None, identity)
