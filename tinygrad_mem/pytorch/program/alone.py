@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from ...files import cache_folder
 from ...interrupts import context
 from ...memory.sizes import bytes_text
+from . import by_values
 from .described import AloneCall, Given, Made, Within, givens, storage_bytes, tensors_in
 from .opaque import made_by_forward
 from .remembered import Remembered
@@ -104,7 +105,10 @@ class Alone:
 def _learn(call: AloneCall, args: tuple, kwargs: dict[str, Any], made: int) -> Within:
     try:
         with _by_itself():
-            return run_alone(call, args, kwargs)
+            found = run_alone(call, args, kwargs)
+            if call.func in by_values.DEPENDENT:
+                return found._replace(more=max(0, run_alone(call, args, kwargs, most=True).peak - found.peak))
+            return found
     except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
         return Within(made, made, unknown=f"alone it fails: {str(error).splitlines()[0]}")
 
@@ -147,12 +151,13 @@ def _by_itself() -> Iterator[None]:
             torch.default_generator.set_state(state)
 
 
-def run_alone(call: AloneCall, args: tuple, kwargs: dict[str, Any]) -> Within:
-    """The memory of a call, from running it now on tensors of zeros."""
+def run_alone(call: AloneCall, args: tuple, kwargs: dict[str, Any], most: bool = False) -> Within:
+    """The memory of a call, from running it now on tensors of zeros, or on what :func:`.by_values.fill` writes."""
     fill = _Fill()
     real = [fill(value, told) for value, told in zip(args, call.args, strict=True)]
     named = {key: fill(kwargs[key], told) for key, told in call.kwargs}
     made_by_forward(call.func, real)
+    by_values.fill(call.func, fill.made, most)
     older = {t.untyped_storage()._cdata for t in fill.made}
     events: list[int] = []
     with allocator_events(events):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,19 +10,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ...autograd.unknown import Unknown
-from ...errors import DataDependenceError, DeviceError, NotOfferedError
+from ...errors import DeviceError, NotOfferedError
+from .reading import HANDLERS, handles
 from .roles import Roles
 from .watch import Watch
 
 Tensor = torch.Tensor
 _parse_to: Any = torch._C._nn._parse_to  # type: ignore[attr-defined]
-_HANDLERS: dict[Any, Callable[..., Any]] = {}
-_FLOAT = (
-    "float(tensor) gave 1.0: the number is not known, and a plain float cannot say so. A decision by it would not be noticed; "
-    "tensor.item() gives a number that stays unknown"
-)
-_LISTED = {Tensor.tolist: "tolist()", Tensor.numpy: "numpy()", Tensor.__array__: "a NumPy array"}
 
 
 class Calls(TorchFunctionMode):
@@ -35,7 +28,7 @@ class Calls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         placed = self._placed(kwargs) if kwargs else {}
-        handler = _HANDLERS.get(func)
+        handler = HANDLERS.get(func)
         made = func(*args, **placed) if handler is None else handler(self.watch, *args, **placed)
         if kwargs and _is_meta_device(kwargs.get("device")) and isinstance(made, Tensor):
             self.watch.without_memory(made, made=True)
@@ -74,14 +67,6 @@ def _without_memory(watch: Watch) -> torch.device:
     return torch.device("cpu")
 
 
-def _handles(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def add(handler: Callable[..., Any]) -> Callable[..., Any]:
-        _HANDLERS.update(dict.fromkeys(functions, handler))
-        return handler
-
-    return add
-
-
 def _getter(name: str) -> Any:
     """The function that reads an attribute of a tensor."""
     return vars(torch._C.TensorBase)[name].__get__
@@ -90,13 +75,13 @@ def _getter(name: str) -> Any:
 # --- devices --------------------------------------------------------------------------------------------------------------
 
 
-@_handles(torch.device)
+@handles(torch.device)
 def _device(watch: Watch, *args: Any, **kwargs: Any) -> torch.device:
     """A number alone is a GPU's, which PyTorch refuses where it sees none."""
     return torch.device("cuda", args[0]) if args and isinstance(args[0], int) else torch.device(*args, **kwargs)
 
 
-@_handles(_parse_to)
+@handles(_parse_to)
 def _parsed(watch: Watch, *args: Any, **kwargs: Any) -> Any:
     """The arguments of ``.to``."""
     if args and isinstance(args[0], int):
@@ -104,9 +89,11 @@ def _parsed(watch: Watch, *args: Any, **kwargs: Any) -> Any:
     return _parse_to(*args, **kwargs)
 
 
-@_handles(Tensor.to)
+@handles(Tensor.to)
 def _to(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     copy = kwargs.pop("copy", False)
+    if len(args) > 2 and type(args[-2]) is type(args[-1]) is bool:  # non_blocking and copy
+        *args, copy = args  # type: ignore[assignment]
     other = args[0] if args else kwargs.get("other")
     if isinstance(other, Tensor):
         device, dtype, wait, layout = other.device, other.dtype, False, kwargs.get("memory_format")
@@ -131,7 +118,7 @@ def _indexed(watch: Watch, device: torch.device | None) -> torch.device | None:
     return device
 
 
-@_handles(torch.tensor, torch.as_tensor, torch.asarray)
+@handles(torch.tensor, torch.as_tensor, torch.asarray)
 def _tensor(watch: Watch, data: Any, *, device: Any = None, **kwargs: Any) -> Tensor:
     """Made on the CPU, then moved: as PyTorch does."""
     trained = kwargs.pop("requires_grad", False)
@@ -143,7 +130,7 @@ def _tensor(watch: Watch, data: Any, *, device: Any = None, **kwargs: Any) -> Te
     return made.requires_grad_() if trained else made
 
 
-@_handles(Tensor.new_tensor)
+@handles(Tensor.new_tensor)
 def _new_tensor(watch: Watch, tensor: Tensor, data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Tensor:
     return _tensor(watch, data, dtype=dtype or tensor.dtype, device=device or tensor.device, **kwargs)
 
@@ -154,55 +141,55 @@ def default_device() -> torch.device:
     return torch.device("cpu") if found is None else found.device
 
 
-@_handles(Tensor.cuda)
+@handles(Tensor.cuda)
 def _cuda(watch: Watch, tensor: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
     index = device if isinstance(device, int) else torch.device("cuda" if device is None else device).index
     target = torch.device("cuda", watch.device.index or 0 if index is None else index)
     return _to(watch, tensor, target, non_blocking=non_blocking, memory_format=memory_format or torch.preserve_format)
 
 
-@_handles(Tensor.cpu)
+@handles(Tensor.cpu)
 def _cpu(watch: Watch, tensor: Tensor, memory_format: Any = torch.preserve_format) -> Tensor:
     return _to(watch, tensor, torch.device("cpu"), memory_format=memory_format)
 
 
-@_handles(_getter("device"))
+@handles(_getter("device"))
 def _device_of(watch: Watch, tensor: Tensor) -> torch.device:
     """C++ made a divided tensor where it sees its part."""
     return watch.local(tensor).device
 
 
-@_handles(_getter("is_cuda"))
+@handles(_getter("is_cuda"))
 def _is_cuda(watch: Watch, tensor: Tensor) -> bool:
     return watch.local(tensor).device.type == "cuda"
 
 
-@_handles(_getter("is_meta"))
+@handles(_getter("is_meta"))
 def _is_meta(watch: Watch, tensor: Tensor) -> bool:
     return watch.local(tensor).device.type == "meta"
 
 
-@_handles(_getter("is_cpu"))
+@handles(_getter("is_cpu"))
 def _is_cpu(watch: Watch, tensor: Tensor) -> bool:
     return watch.local(tensor).device.type == "cpu"
 
 
-@_handles(Tensor.get_device)
+@handles(Tensor.get_device)
 def _get_device(watch: Watch, tensor: Tensor) -> int:
     return -1 if tensor.device.index is None else tensor.device.index
 
 
-@_handles(Tensor.pin_memory)
+@handles(Tensor.pin_memory)
 def _pin_memory(watch: Watch, tensor: Tensor, device: Any = None) -> Tensor:
     return tensor.clone()
 
 
-@_handles(Tensor.is_pinned)
+@handles(Tensor.is_pinned)
 def _is_pinned(watch: Watch, tensor: Tensor, device: Any = None) -> bool:
     return False
 
 
-@_handles(vars(torch._C.TensorBase)["data"].__set__)
+@handles(vars(torch._C.TensorBase)["data"].__set__)
 def _set_data(watch: Watch, tensor: Tensor, value: Tensor) -> None:
     _own(watch, tensor, ".data is set")
     replace(watch, tensor, value)
@@ -213,19 +200,19 @@ def _own(watch: Watch, tensor: Tensor, what: str) -> None:
         raise DeviceError(f"{what} for a tensor that was made outside of the prediction. Make it inside the predicted function")
 
 
-@_handles(Tensor.requires_grad_)
+@handles(Tensor.requires_grad_)
 def _requires_grad(watch: Watch, tensor: Tensor, requires_grad: bool = True) -> Tensor:
     _own(watch, tensor, "requires_grad is set")
     return tensor.requires_grad_(requires_grad)
 
 
-@_handles(vars(torch._C.TensorBase)["requires_grad"].__set__)
+@handles(vars(torch._C.TensorBase)["requires_grad"].__set__)
 def _set_requires_grad(watch: Watch, tensor: Tensor, value: bool) -> None:
     _own(watch, tensor, "requires_grad is set")
     tensor.requires_grad = value
 
 
-@_handles(vars(torch._C.TensorBase)["grad"].__set__)
+@handles(vars(torch._C.TensorBase)["grad"].__set__)
 def _set_grad(watch: Watch, tensor: Tensor, value: Tensor | None) -> None:
     _own(watch, tensor, "grad is set")
     tensor.grad = value
@@ -250,7 +237,7 @@ def replace(watch: Watch, tensor: Tensor, value: Tensor) -> None:
             tensor.fake_device = value.fake_device
 
 
-@_handles(Tensor.__deepcopy__)
+@handles(Tensor.__deepcopy__)
 def _deepcopy(watch: Watch, tensor: Tensor, memo: dict) -> Tensor:
     """A fake tensor's own way would copy the mode that it belongs to."""
     found = memo.get(id(tensor))
@@ -273,22 +260,7 @@ def _deepcopy(watch: Watch, tensor: Tensor, memo: dict) -> Tensor:
 # --- values ---------------------------------------------------------------------------------------------------------------
 
 
-@_handles(Tensor.__float__)
-def _float(watch: Watch, tensor: Tensor) -> float:
-    number = _item(watch, tensor)
-    if isinstance(number, Unknown):
-        watch.note(_FLOAT)
-    return float(number)
-
-
-@_handles(Tensor.__format__)
-def _format(watch: Watch, tensor: Tensor, spec: str) -> str:
-    if tensor.dim() or not spec:
-        return object.__format__(tensor, spec)
-    return format(_item(watch, tensor), spec)
-
-
-@_handles(torch.randperm)
+@handles(torch.randperm)
 def _randperm(watch: Watch, n: int, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
     """On the CPU with values: programs split and shuffle their data by them."""
     place = default_device() if device is None else torch.device(device)
@@ -305,73 +277,3 @@ def _known_tensor(watch: Watch, real: Tensor) -> Tensor:
     if isinstance(made, FakeTensor):
         made.constant = real
     return made
-
-
-@_handles(Tensor.item)
-def _item(watch: Watch, tensor: Tensor) -> Any:
-    known = _known(watch, tensor)
-    if known is not None:
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
-            return known.item()
-    return 0.0 if _overflow() else Unknown()
-
-
-def _known(watch: Watch, tensor: Tensor) -> Tensor | None:
-    """The tensor with its values, where they are known: it was made before, or from numbers of the program."""
-    with torch._C.DisableTorchFunction():
-        return watch.numbers.value(tensor)
-
-
-def _asking() -> tuple[str, str]:
-    """The file and function that ask for a value: the innermost that are not ours, nor a way into this mode."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        path, code = frame.f_code.co_filename.replace("\\", "/"), frame.f_code
-        if code.co_filename != __file__ and not path.endswith(("torch/_tensor.py", "torch/overrides.py")):
-            return path, code.co_qualname
-        frame = frame.f_back
-    return "", ""
-
-
-def _overflow() -> bool:
-    """True where GradScaler asks if gradients overflowed: in a prediction they do not."""
-    path, function = _asking()
-    return path.endswith("torch/amp/grad_scaler.py") and "_maybe_opt_step" in function
-
-
-def _in_order(watch: Watch) -> bool | None:
-    """The answer where PyTorch itself checks that numbers are in order: in a prediction they are."""
-    path, _ = _asking()
-    if path.endswith("torch/nn/init.py"):
-        return watch.redrawn.left(watch.note)
-    return True if "/torch/distributions/" in path else False if path.endswith("torch/nn/utils/clip_grad.py") else None
-
-
-def _decides(what: str) -> Callable[..., Any]:
-    def handler(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        known, answer = _known(watch, tensor), _in_order(watch) if what == "the truth" else None
-        if known is None and answer is not None:
-            return answer
-        if known is None:
-            raise DataDependenceError(
-                f"the program asks for {what} of a tensor, whose values are not known in a prediction. It may log loss.item(); "
-                "for a decision, give it a fixed answer"
-            )
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
-            return _plain(what, known)
-
-    return handler
-
-
-def _plain(what: str, known: Tensor) -> Any:
-    convert = {"the truth": bool, "a whole number": int, "an index": lambda t: t.__index__(), "tolist()": Tensor.tolist}
-    return convert.get(what, Tensor.numpy)(known)
-
-
-for _function, _what in {
-    Tensor.__bool__: "the truth",
-    Tensor.__int__: "a whole number",
-    Tensor.__index__: "an index",
-    **_LISTED,
-}.items():
-    _HANDLERS[_function] = _decides(_what)

@@ -58,12 +58,14 @@ class Within(NamedTuple):
         made: what it returns, in order; ``None`` for what is no tensor, or shares memory with an argument
             or an earlier result.
         unknown: why it is not known; ``""``: it is.
+        more: bytes that the peak may be above that, for other values of the arguments.
     """
 
     peak: int
     kept: int
     made: tuple[Made | None, ...] = ()
     unknown: str = ""
+    more: int = 0
 
 
 class AloneCall(NamedTuple):

@@ -21,8 +21,21 @@ _FORMULAS = {
     aten.scatter.value: aten.scatter_.value,
     aten.masked_fill.Scalar: aten.masked_fill_.Scalar,
     aten.index_add.default: aten.index_add_.default,
+    aten.put.default: aten.put_.default,
+    aten.index_fill.int_Scalar: aten.index_fill_.int_Scalar,
+    aten.index_fill.int_Tensor: aten.index_fill_.int_Tensor,
 }
 _BY_NUMBERS, _NUMBERS_BYTES = {aten.mul.Tensor, aten.div.Tensor}, 8
+_OUT_OF_PLACE = ("XlogyBackward", "SpecialXlog1PyBackward", "ScatterReduceBackward", "IndexReduceBackward")
+"""Nodes whose formulas write to tensors of their own out of place. Source: ``derivatives.yaml``; ``FunctionsManual.cpp``."""
+_LOGITS = {aten.sub.Tensor: aten.sub_.Tensor, aten.mul.Tensor: aten.mul_.Tensor}
+_OF_NODE = {
+    "BinaryCrossEntropyWithLogitsBackward0": _LOGITS,
+    "BinaryCrossEntropyBackward0": {aten.mul.Tensor: aten.mul_.Tensor},
+    "ClampBackward0": {aten.logical_and.default: aten.logical_and_.default, aten.logical_or.default: aten.logical_or_.default},
+}
+"""Ops that only the formulas of these nodes run in place."""
+_SOME = frozenset(op for table in _OF_NODE.values() for op in table)
 
 
 class AutogradWrites:
@@ -57,8 +70,9 @@ class AutogradWrites:
         if func is aten.index_put.default and self._fresh(args[0]):
             accumulate = args[3] if len(args) > 3 else False
             return aten._index_put_impl_.default, (*args[:3], accumulate, True)
-        if func in _FORMULAS and self._fresh(args[0]):
-            return _FORMULAS[func], args
+        other = _FORMULAS.get(func) or _of_node(func)
+        if other is not None and self._fresh(args[0]) and not node()[0].startswith(_OUT_OF_PLACE):
+            return other, args
         return func, args
 
     def _meets(self, args: tuple) -> bool:
@@ -75,6 +89,15 @@ class AutogradWrites:
     def _fresh(self, tensor: torch.Tensor) -> bool:
         """True if the node that runs made the tensor's storage."""
         return self._born(tensor) == node()
+
+
+def _of_node(func: Any) -> Any:
+    running: Any = torch._C._current_autograd_node() if func in _SOME else None
+    if running is None:
+        return None
+    table = _OF_NODE.get(running.name(), {})
+    targets = running.next_functions[1:2] if table is _LOGITS else ()
+    return None if any(above is not None for above, _ in targets) else table.get(func)  # targets' gradients are out of place
 
 
 def _dense(tensor: torch.Tensor) -> bool:

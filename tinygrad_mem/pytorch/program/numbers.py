@@ -10,7 +10,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import DataDependenceError
 
+aten = torch.ops.aten
 _UNKNOWN = object()
+_COUNTING = {aten._foreach_add_.Scalar, aten._foreach_add_.Tensor}
 
 
 class KnownNumbers:
@@ -68,6 +70,8 @@ class KnownNumbers:
         """Note the value that an op made, or wrote; ``value`` is what :meth:`before` said."""
         writes = func._schema.is_mutable and args and isinstance(args[0], FakeTensor)
         if func._schema.is_mutable:
+            if func in _COUNTING and self._count(func, args):
+                return
             self._forget_written(func, args, kwargs)
         target = args[0] if writes else made
         if not isinstance(target, FakeTensor) or target.untyped_storage().nbytes() != target.element_size():
@@ -81,6 +85,18 @@ class KnownNumbers:
             self._values.pop(key, None)
         else:
             self._values[key] = value
+
+    def _count(self, func: Any, args: tuple) -> bool:
+        """Add a known number to each of a list of known ones: the steps of an optimizer. False: they are not known."""
+        number = args[1] if len(args) > 1 else None
+        known = [self.value(each) if each.numel() == 1 else None for each in args[0]]
+        added = self.value(number) if isinstance(number, torch.Tensor) and number.numel() == 1 else number
+        if any(each is None for each in (added, *known)) or isinstance(added, (list, tuple)):
+            return False
+        with _disable_current_modes(), torch.no_grad():
+            for tensor, value in zip(args[0], known, strict=True):
+                self._values[tensor.untyped_storage()._cdata] = (value + added).to(value.dtype).reshape(())
+        return True
 
     def _forget_written(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         """Forget the numbers that an op writes beside its first argument, or in lists: they are not computed here."""

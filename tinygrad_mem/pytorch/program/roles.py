@@ -29,6 +29,8 @@ class Roles:
     Args:
         find: the block of a tensor, ``None`` where it is on another device.
         own: counts a real tensor that PyTorch made.
+        bound: hears how many bytes the backward of a node may take more or less, and why.
+        by_values: such nodes, by name; see :data:`.by_values.NODES`.
     """
 
     def __init__(
@@ -37,8 +39,11 @@ class Roles:
         places: Places,
         find: Callable[[torch.Tensor], HeldBlock | None],
         own: Callable[[torch.Tensor], None],
+        bound: Callable[[int, str], None],
+        by_values: dict[str, tuple[Callable[[Any], int], str]],
     ) -> None:
         self.places, self._own = places, own
+        self._bound, self._by_values = bound, by_values
         self._ledger, self._find = ledger, find
         self._names: dict[int, str] = {}  # address of a parameter's block -> its path
 
@@ -106,6 +111,9 @@ class Roles:
             place = place or self.places.here()
             token = _Token()
             mark(node, place, token)
+            known = self._by_values.get(node.name())
+            if known is not None and (size := known[0](node)):
+                self._bound(size, f"the gradient of {node.name()} {known[1]}")
             nodes.extend(above for above, _ in node.next_functions if above is not None)
             if not hooked:  # a hook packed what is saved: reading it would unpack it
                 self._enter(node, place._replace(op=node.name()), token)

@@ -20,6 +20,7 @@ from ...interrupts import context
 from ...memory.log import Log
 from ...memory.ranks import Grid
 from ..cards import GraphicsCard
+from . import by_values
 from .around import around
 from .autocast import CudaAutocast
 from .calls import Calls
@@ -57,7 +58,8 @@ def run_program(
         device,
         Gpu.of(card, version),
     )
-    roles = Roles(ledger, places, watch.find, watch.own)
+    nodes = by_values.NODES if device.type == "cuda" else by_values.ON_THE_CPU
+    roles = Roles(ledger, places, watch.find, watch.own, watch.bound, nodes)
     refused = ""
     with unchanged(), _words(places), ExitStack() as stack:
         for part in _parts(watch, roles, Card(ledger, card, capacity, watch.note)):
@@ -96,6 +98,15 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     yield around(watch)
 
 
+_FIXED = "Give it a fixed size, such as a mask that is multiplied instead of an index"
+_DECISION = "If the program decides by it, give the decision a fixed answer"
+_INSTEAD = {
+    "aten::_pack_padded_sequence": "Predict the padded batch, without packing: it needs no less",
+    "aten::allclose": _DECISION,
+    "aten::equal": _DECISION,
+}
+
+
 @context
 def _words(places: Places) -> Iterator[None]:
     """Errors of a prediction with the user's line."""
@@ -106,7 +117,7 @@ def _words(places: Places) -> Iterator[None]:
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise DataDependenceError(
             f"predict: at {users_line(error)}: {error.func} has a result whose shape, or number, depends on values, which are "
-            "not known in a prediction. Give it a fixed size, such as a mask that is multiplied instead of an index"
+            f"not known in a prediction. {_INSTEAD.get(error.func._schema.name, _FIXED)}"
         ) from error
     except UnsupportedFakeTensorException as error:
         raise NotOfferedError(f"predict: at {users_line(error)}: PyTorch cannot run this without values: {error}") from error
@@ -129,6 +140,11 @@ def _words(places: Places) -> Iterator[None]:
             raise NotOfferedError(
                 f"predict: at {users_line(error)}: safetensors reads and writes values, which a prediction does not have. Make "
                 "the model from its configuration"
+            ) from error
+        if "its data is not allocated yet" in str(error):
+            raise DataDependenceError(
+                f"predict: at {users_line(error)}: PyTorch reads the values of a tensor here, such as places of a "
+                "split, which are not known in a prediction. Give it plain numbers"
             ) from error
         error.add_note(f"predict: at {users_line(error)}")
         raise

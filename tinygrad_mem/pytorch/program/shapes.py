@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from ...errors import DataDependenceError
 from .alone import NO_LARGER
 from .described import Made
 
@@ -291,6 +292,27 @@ def _attention_layer(
     return query.new_empty(query.shape), weights
 
 
+def _ctc_loss(
+    log_probs: torch.Tensor, targets: torch.Tensor, inputs: Any, lengths: Any, *_: Any, **__: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A loss of each sequence, and a table of all its steps, as wide as the longest target; see :mod:`.reading`.
+
+    Source: ``aten/src/ATen/native/LossCTC.cpp``.
+    """
+    if targets.dim() != 2:
+        raise DataDependenceError(
+            "ctc_loss: the lengths of targets that lie one behind the other are not known in a prediction. Give targets of "
+            "shape (batch, longest)"
+        )
+    steps, batch = log_probs.shape[:2]
+    return log_probs.new_empty(batch), log_probs.new_empty(batch, steps, 2 * targets.shape[1] + 1)
+
+
+def _like_argument(place: int) -> Callable[..., torch.Tensor]:
+    """The formula of an op whose result is like one of its arguments, in rows that lie beside each other."""
+    return lambda *args, **_: args[place].new_empty(args[place].shape)
+
+
 def _uncached(func: Any) -> Callable[..., Any]:
     """The mode of fake tensors remembers calls with their storages, and so would hold those for ever."""
 
@@ -310,5 +332,11 @@ _SHAPES: dict[Any, Callable[..., Any]] = {
     aten._grouped_mm.default: _grouped_mm,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     aten._native_multi_head_attention.default: _attention_layer,
+    aten._ctc_loss.Tensor: _ctc_loss,
+    aten._ctc_loss_backward.Tensor: _like_argument(1),
+    aten._sample_dirichlet.default: _like_argument(0),
+    aten.multi_margin_loss_backward.default: _like_argument(1),
+    aten.multilabel_margin_loss_backward.default: _like_argument(1),
+    aten.fractional_max_pool3d_backward.default: _like_argument(1),
     **{op: _uncached(op) for op in SETS},
 }

@@ -6,7 +6,7 @@ import gc
 import weakref
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -28,53 +28,21 @@ from .in_place import AutogradWrites, kept_number, node
 from .kernels import NOTHING, Gpu, Kernels
 from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
+from .op_facts import FACTS, FILLS, RESIZES, facts_of
 from .places import Places
 from .redrawn import Redrawn
-from .shapes import SETS, Results
+from .shapes import Results
 from .whole_layers import whole_layers
 
 aten = torch.ops.aten
-_FILLS = {  # in place, without memory of their own; fake tensors would decompose them into ops that have
-    getattr(getattr(aten, name), overload)
-    for name in ["uniform_", "normal_", "exponential_", "bernoulli_", "random_", "geometric_", "log_normal_", "cauchy_"]
-    for overload in getattr(aten, name).overloads()
-    if overload != "Tensor"
-}
-_FUSED_SGD, _NUMBER = aten._fused_sgd_.default, aten._local_scalar_dense.default
-_RESIZE = aten.resize_.default
-_RESIZES = {_RESIZE, aten.resize_as_.default, *SETS}
+_functorch: Any = torch._C._functorch
+_NUMBER, _RESIZE = aten._local_scalar_dense.default, aten.resize_.default
+_CHECKS = {_NUMBER, aten.equal.default}
+_WITHOUT_SHAPES = {aten._fused_sgd_.default, aten._fused_adagrad_.default}  # in place: PyTorch has no kernels for fake tensors
 _LIFT = aten.lift_fresh.default  # ``torch.tensor`` made a real one, unseen
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_OWN_KERNEL = torch._C.DispatchKey.CPU  # where the CPU has one, such as of silu's backward, CUDA has one
-_PYTHON = "torch_nn"  # PyTorch's own ops that are written in Python
-_WHOLE = {aten._native_multi_head_attention.default, aten._transformer_encoder_layer_fwd.default}
-_COUNTED = ("aten", "prim", "prims")
-_MARKS = "profiler"  # ``record_function``, which every step of an optimizer calls: without tensors
+_ZERO = aten._efficientzerotensor.default  # has no memory
+_DENSE = "whose memory is not predicted. Use dense tensors, such as Embedding(sparse=False)"
 _LOG_SIGMOID = aten.log_sigmoid_forward.default
-
-
-class _Facts(NamedTuple):
-    """The facts of an op that decide how it is run; ``op`` is kept, so that its id stays its own."""
-
-    op: Any
-    fills: bool
-    composite: bool
-    python: bool
-    of_others: bool
-    foreign: bool
-    resizes: bool
-    marks: bool
-
-
-_FACTS: dict[int, _Facts] = {}  # by the id of the op: PyTorch hashes ops slowly
-
-
-def _facts(op: Any) -> _Facts:
-    python, foreign = op.namespace == _PYTHON, op.namespace not in _COUNTED
-    composite = op.has_kernel_for_dispatch_key(_COMPOSITE) and not op.has_kernel_for_dispatch_key(_OWN_KERNEL)
-    whole, marks = composite or op in _WHOLE, op.namespace == _MARKS
-    found = _Facts(op, op in _FILLS, whole, python, op in OF_OTHERS, foreign, op in _RESIZES, marks)
-    return _FACTS.setdefault(id(op), found)
 
 
 class Watch(TorchDispatchMode):
@@ -82,12 +50,13 @@ class Watch(TorchDispatchMode):
 
     Attributes:
         role: the category of what is asked for next, where a caller knows it.
+        alarms: False while PyTorch itself checks values: the check finds nothing.
     """
 
     def __init__(self, fake: GpuTensorMode, ledger: Ledger, places: Places, device: torch.device, gpu: Gpu) -> None:
         super().__init__()
         self.fake, self.ledger, self.places, self.device = fake, ledger, places, device
-        self.role = ""
+        self.role, self.alarms = "", True
         self.notes: list[str] = []
         self.elsewhere = ""  # why what another thread does cannot be counted
         self.gpu = gpu
@@ -124,12 +93,14 @@ class Watch(TorchDispatchMode):
             return self._run(func, args, dict(kwargs or {}))
 
     def _run(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if not self.alarms and func in _CHECKS and args[0].dtype is torch.bool:
+            return False
         if func is _NUMBER:
             in_backward = torch._C._current_graph_task_id() != -1
             if in_backward and args[0].dtype is torch.bool and torch.is_anomaly_check_nan_enabled():
                 return False  # set_detect_anomaly asks for each gradient if it has a NaN
             return self.numbers.number(args[0])
-        facts = _FACTS.get(id(func)) or _facts(func)
+        facts = FACTS.get(id(func)) or facts_of(func)
         if facts.fills and self.device.type != "cpu":
             self.numbers.written(args[0])
             return args[0]
@@ -138,7 +109,7 @@ class Watch(TorchDispatchMode):
                 return func(*args, **kwargs)
         if self.processes is not None and (made := self.processes.op(func, args, kwargs)) is not NotImplemented:
             return made
-        if func is _FUSED_SGD:  # in place, and PyTorch has no kernel for fake tensors
+        if func in _WITHOUT_SHAPES:
             return None
         if func is _LIFT and not isinstance(args[0], FakeTensor):
             fake = self.adopt(args[0])
@@ -178,18 +149,22 @@ class Watch(TorchDispatchMode):
 
     def _alone(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run an op with what its kernel takes beside its results; see :mod:`.alone`."""
-        elsewhere = func in _RESIZES or any(map(_on_gpu, (*_flat(args), *kwargs.values())))
+        elsewhere = func in RESIZES or any(map(_on_gpu, (*_flat(args), *kwargs.values())))
         call = None if elsewhere else described(func, args, kwargs)
         if call is None:
             return self._results.of(func, args, kwargs)
         found = self.alone.first(call, args, kwargs)
         made = None if found is None else self._results.real(func, args, kwargs, found.made)
         if found is None or made is None:
-            made = args[0] if func in _FILLS else self._results.of(func, args, kwargs)
+            made = args[0] if func in FILLS else self._results.of(func, args, kwargs)
+            if any(each.layout is not torch.strided for each in _tensors(made)):
+                return made
             found = self.alone.within(call, args, kwargs, made)
             made = as_made(made, found, args)
         if found.unknown:
             self.note(f"what {_name(func)} takes beside its results is not known: {found.unknown}")
+        if found.more:
+            self.bound(found.more, f"what {_name(func)} takes beside its results depends on values")
         within = found.peak - found.kept - kept_number(func, args)
         if within > 0:
             place = self.places.here(_name(func))
@@ -227,9 +202,11 @@ class Watch(TorchDispatchMode):
     # --- storages ---------------------------------------------------------------------------------------------------------
 
     def local(self, tensor: Any) -> Any:
-        """The part of a tensor that this process holds."""
+        """The part of a tensor that this process holds, or the tensor that ``torch.func`` has wrapped."""
         while isinstance(tensor, self.wrappers):
             tensor = getattr(tensor, tensor.__tensor_flatten__()[0][0])
+        while type(tensor) is torch.Tensor and _functorch.is_functorch_wrapped_tensor(tensor):
+            tensor = _functorch.get_unwrapped(tensor)
         return tensor
 
     def find(self, tensor: torch.Tensor) -> HeldBlock | None:
@@ -303,16 +280,13 @@ class Watch(TorchDispatchMode):
         new = [made] if isinstance(made, FakeTensor) else _tensors(made)
         for tensor in new:
             if tensor.layout is not torch.strided:
-                raise NotOfferedError(
-                    f"{_name(func)} makes a tensor of layout {tensor.layout}, whose memory is not predicted. Use dense "
-                    "tensors, such as Embedding(sparse=False)"
-                )
+                raise NotOfferedError(f"{_name(func)} makes a tensor of layout {tensor.layout}, {_DENSE}")
             storage = tensor.untyped_storage()
             if storage._cdata not in self._held:
                 self._count(storage, tensor, func, args)
 
     def _count(self, storage: Any, tensor: FakeTensor, func: Any, args: tuple) -> None:
-        size, held = storage.nbytes(), None
+        size, held = storage.nbytes() if func is not _ZERO else 0, None
         if size and self._here(tensor):
             place = self.places.here(_name(func))
             held = self._malloc(size, place, self.role or self._role(place.phase, args))
@@ -380,6 +354,8 @@ class Watch(TorchDispatchMode):
             raise NotOfferedError(
                 f"a {type(tensor).__name__}: what such tensors hold is not predicted. Use plain tensors, and one process"
             )
+        if fake.layout is not torch.strided:
+            raise NotOfferedError(f"a tensor of layout {fake.layout}, {_DENSE}")
         storage = fake.untyped_storage()
         if storage._cdata not in self._held:
             older = fake.fake_device == self.device and self.device.type == "cuda"

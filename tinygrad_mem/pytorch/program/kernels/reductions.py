@@ -348,11 +348,29 @@ def cumulate_with_places(call: KernelCall) -> None:
 
 
 @row(
-    "_foreach_add", "_foreach_add_", "_foreach_mul", "_foreach_mul_", "_foreach_div", "_foreach_div_", "_foreach_sqrt",
-    "_foreach_sqrt_", "_foreach_lerp_", "_foreach_addcmul_", "_foreach_addcdiv_", "_foreach_copy_", "_foreach_zero_",
-    "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_amp_foreach_non_finite_check_and_unscale_",
+    "_foreach_max",
+    takes="before its results: of each tensor one number for each 65,536 elements that the longest tensor has",
+    source="aten/src/ATen/native/cuda/ForeachReduceOp.cu, foreach_tensor_max_cuda",
+)
+def foreach_max(call: KernelCall) -> None:
+    tensors = call["self"]
+    chunks = max(up(prod(tensor.shape), 65_536) for tensor in tensors)
+    call.ask(len(tensors) * chunks * tensors[0].element_size())
+    call.results = "last"
+
+
+_OF_EACH = """
+    abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy cos cosh div erf erfc exp expm1 floor frac lerp
+    lgamma log log10 log1p log2 maximum minimum mul neg pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc
+    zero
+""".split()
+
+
+@row(
+    *[f"_foreach_{name}" for name in _OF_EACH if hasattr(torch.ops.aten, f"_foreach_{name}")],
+    "_fused_adagrad_", "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_amp_foreach_non_finite_check_and_unscale_",
     takes="nothing: the addresses of a list travel with the launch",
-    source="aten/src/ATen/native/cuda/MultiTensorApply.cuh, multi_tensor_apply",
+    source="aten/src/ATen/native/cuda/MultiTensorApply.cuh, multi_tensor_apply; Foreach*Op*.cu",
     seen="cnn-small (_foreach_sqrt)",
 )  # fmt: skip
 def foreach(call: KernelCall) -> None:

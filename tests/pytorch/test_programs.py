@@ -1,0 +1,276 @@
+"""Programs of many kinds: on the CPU their peaks are those of PyTorch's allocator, or they are refused in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.func import functional_call, grad, hessian, jacrev, jvp, stack_module_state, vmap  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.nn.utils import parametrizations, parametrize  # noqa: E402
+
+from tests.pytorch.op_samples import real_peak  # noqa: E402
+from tinygrad_mem.errors import DataDependenceError, NotOfferedError  # noqa: E402
+from tinygrad_mem.pytorch import predict  # noqa: E402
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 4))
+
+
+def trained(model: nn.Module, x: torch.Tensor) -> nn.Module:
+    for _ in range(2):
+        model(x).sum().backward()
+    return model
+
+
+# --- torch.func -----------------------------------------------------------------------------------------------------------
+
+
+def mapped():
+    weight = torch.randn(16, 32)
+    return vmap(lambda row: torch.tanh(weight @ row))(torch.randn(8, 32))
+
+
+def gradients_of_samples():
+    model = mlp()
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+
+    def loss(weights, x, y):
+        return F.cross_entropy(functional_call(model, weights, (x[None],)), y[None])
+
+    return vmap(grad(loss), in_dims=(None, 0, 0))(weights, torch.randn(16, 32), torch.zeros(16, dtype=torch.long))
+
+
+def ensemble():
+    models = [mlp() for _ in range(4)]
+    weights, buffers = stack_module_state(models)
+    return vmap(lambda w, b, x: functional_call(models[0], (w, b), (x,)), in_dims=(0, 0, None))(
+        weights, buffers, torch.randn(5, 32)
+    )
+
+
+def jacobian():
+    return jacrev(lambda x: torch.sin(x) @ torch.ones(16, 16))(torch.randn(16))
+
+
+def second_derivatives():
+    return hessian(lambda x: (x**3).sum())(torch.randn(16))
+
+
+def forward_mode():
+    return jvp(lambda x: torch.sin(x * 2), (torch.randn(64),), (torch.ones(64),))
+
+
+def penalized_gradient():
+    model, x = mlp(), torch.randn(8, 32, requires_grad=True)
+    (found,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    ((found.norm(dim=1) - 1) ** 2).mean().backward()
+    return model
+
+
+# --- modules --------------------------------------------------------------------------------------------------------------
+
+
+class Symmetric(nn.Module):
+    def forward(self, x):
+        return x.triu() + x.triu(1).transpose(-1, -2)
+
+
+def parametrized():
+    model = nn.Linear(32, 32)
+    parametrize.register_parametrization(model, "weight", Symmetric())
+    with parametrize.cached():
+        model(model(torch.randn(8, 32))).sum().backward()
+    parametrize.remove_parametrizations(model, "weight")
+    return model
+
+
+def weight_norm():
+    return trained(parametrizations.weight_norm(nn.Linear(64, 32)), torch.randn(8, 64))
+
+
+def spectral_norm():
+    return trained(parametrizations.spectral_norm(nn.Linear(64, 32)), torch.randn(8, 64))
+
+
+class Doubled(torch.autograd.Function):
+    """Writes to its argument."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        x.mul_(2)
+        ctx.save_for_backward(x.sin())
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0]
+
+
+def dirty():
+    x = torch.randn(64, 64, requires_grad=True)
+    Doubled.apply(x * 3).sum().backward()
+    return x
+
+
+def packed_in_half():
+    model = mlp()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.half(), lambda t: t.float()):
+        made = model(torch.randn(8, 32))
+    made.sum().backward()
+    return model
+
+
+def on_the_host():
+    model = mlp()
+    with torch.autograd.graph.save_on_cpu():
+        made = model(torch.randn(8, 32))
+    made.sum().backward()
+    return model
+
+
+def recurrent():
+    layers = [kind(16, 32, 2, batch_first=True, bidirectional=True) for kind in (nn.RNN, nn.GRU, nn.LSTM)]
+    return [trained_layer for layer in layers if (trained_layer := _summed(layer))]
+
+
+def _summed(layer):
+    layer(torch.randn(4, 10, 16))[0].sum().backward()
+    return layer
+
+
+# --- numbers --------------------------------------------------------------------------------------------------------------
+
+
+def complex_numbers():
+    model = nn.Linear(16, 8, dtype=torch.complex64)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(4, 16, dtype=torch.complex64)).abs().sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def spectra():
+    x = torch.randn(2, 4000, requires_grad=True)
+    window = torch.hann_window(256)
+    made = torch.stft(x, 256, window=window, return_complex=True)
+    made.abs().sum().backward()
+    return x, torch.istft(made.detach(), 256, window=window)
+
+
+def float8():
+    a = torch.randn(64, 64).to(torch.float8_e4m3fn)
+    one = torch.ones(())
+    return a, torch._scaled_mm(a, a.t(), one, one, out_dtype=torch.bfloat16)
+
+
+def solved():
+    a = 3 * torch.eye(6, requires_grad=True)
+    (torch.linalg.inv(a).sum() + torch.linalg.cholesky(a).sum() + torch.linalg.solve(a, torch.ones(6, 2)).sum()).backward()
+    return a
+
+
+def optimizers():
+    found = []
+    for name in ("Adadelta", "Adafactor", "Adagrad", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"):
+        model = mlp()
+        optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.randn(4, 32)).sum().backward()
+            optimizer.step()
+        found.append((model, optimizer))
+    return found
+
+
+def fused():
+    model = mlp()
+    for kind in (torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad):
+        trained(model, torch.randn(4, 32))
+        kind(model.parameters(), lr=0.1, fused=True).step()
+    return model
+
+
+def distributions():
+    normal = torch.distributions.MultivariateNormal(torch.zeros(4), torch.eye(4))
+    drawn = normal.rsample((8,))
+    beta = torch.distributions.Beta(torch.ones(3), torch.ones(3)).sample()
+    return drawn, normal.log_prob(drawn), torch.distributions.Categorical(logits=torch.zeros(8, 5)).sample(), beta
+
+
+EQUAL = [
+    *[mapped, gradients_of_samples, ensemble, jacobian, second_derivatives, forward_mode, penalized_gradient, parametrized],
+    *[weight_norm, spectral_norm, dirty, packed_in_half, on_the_host, recurrent, complex_numbers, spectra, float8, solved],
+    *[optimizers, fused, distributions],
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("program", EQUAL, ids=lambda program: program.__name__)
+def test_the_peak_is_that_of_pytorchs_allocator(program: Callable[[], Any]):
+    program()  # what PyTorch keeps from its first use is not the program's
+    found = predict(program, device="cpu")
+    assert (found.peak, found.unknown) == (real_peak(program), {})
+    assert [note for note in found.notes if "cycles" not in note] == []
+
+
+@pytest.mark.parametrize("name", ["Adafactor", "ASGD", "RAdam", "Adagrad", "Adamax"])
+def test_an_optimizer_that_decides_by_its_step_runs_in_lists_on_a_gpu(name: str):
+    """Its steps are known numbers in lists, too; of norms that Adafactor reads, memory does not depend."""
+
+    def run() -> None:
+        model = mlp().to("cuda")
+        optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01)
+        for _ in range(7):
+            trained(model, torch.randn(4, 32, device="cuda"))
+            optimizer.step()
+
+    found = predict(run)
+    assert (found.peak > 0, found.unknown, found.notes) == (True, {}, [])
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------------
+
+
+def sparse():
+    return torch.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], (2, 2)) @ torch.ones(2, 2)
+
+
+def packed():
+    rows = nn.utils.rnn.pack_padded_sequence(torch.randn(10, 4, 16), torch.tensor([10, 8, 5, 2]))
+    return nn.LSTM(16, 32)(rows)
+
+
+def one_behind_the_other():
+    lengths = torch.randint(1, 4, (4,))
+    return F.ctc_loss(torch.randn(50, 4, 20).log_softmax(2), torch.ones(12, dtype=torch.long), lengths + 40, lengths)
+
+
+def places_of_a_split():
+    return torch.randn(8, 4).tensor_split(torch.randint(1, 8, (2,)))
+
+
+def compared():
+    return torch.allclose(torch.randn(3), torch.randn(3))
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "words"),
+    [
+        (sparse, NotOfferedError, r"sparse: .* layout torch\.sparse_coo, whose memory is not predicted\. Use dense tensors"),
+        (packed, DataDependenceError, r"packed: .*Predict the padded batch, without packing: it needs no less"),
+        (one_behind_the_other, DataDependenceError, r"ctc_loss: the lengths .* Give targets of shape \(batch, longest\)"),
+        (places_of_a_split, DataDependenceError, r"PyTorch reads the values of a tensor here.*Give it plain numbers"),
+        (compared, DataDependenceError, r"compared: .*give the decision a fixed answer"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_it_is_refused_in_words(program: Callable[[], Any], kind: type[Exception], words: str):
+    with pytest.raises(kind, match=words):
+        predict(program, device="cpu")

@@ -1,0 +1,96 @@
+"""Memory that depends on values, which a prediction does not have: contents with which ops run alone, and bounds of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+_MATRICES = ("linalg_", "_linalg_", "cholesky", "lu_", "triangular_solve", "ormqr", "geqrf")
+_LARGE = 1e3
+_BAGS = {"_embedding_bag_dense_backward": 3, "_embedding_bag_backward": 4}  # and the place of the bags' sizes
+_LOSSES = {"_ctc_loss": 0, "_ctc_loss_backward": 1}  # and the place of its first argument
+
+
+def fill(func: Any, tensors: list[torch.Tensor], most: bool) -> None:
+    """Write contents that the op accepts to its arguments, in place of zeros.
+
+    Args:
+        most: with which it takes the most memory, where that depends on contents; else the least.
+    """
+    name = func._schema.name.removeprefix("aten::")
+    if name.startswith(_MATRICES):
+        for tensor in tensors:
+            _regular(tensor, _LARGE if most else 1, name.endswith(("_solve", "lu_unpack")))
+    elif name == "multinomial":
+        tensors[0].fill_(1)
+    elif name in _BAGS:
+        tensors[_BAGS[name]].fill_(1)  # no bag is empty
+    elif name in _LOSSES:
+        log_probs, targets, inputs, lengths = tensors[_LOSSES[name] :][:4]
+        inputs.fill_(log_probs.shape[0])
+        lengths.fill_(targets.shape[-1])
+    elif most:
+        for tensor in tensors:  # distinct numbers, and masks that choose everything
+            tensor.copy_(torch.arange(tensor.numel()).reshape(tensor.shape) if tensor.dtype is not torch.bool else True)
+
+
+def _regular(tensor: torch.Tensor, diagonal: float, pivots: bool) -> None:
+    """A regular matrix; pivots count from 1."""
+    if pivots and tensor.dtype is torch.int32:
+        tensor.fill_(1)
+    elif tensor.dim() > 1 and tensor.is_floating_point():
+        tensor.diagonal(dim1=-2, dim2=-1).fill_(diagonal)
+
+
+DEPENDENT = {
+    aten.isin.Tensor_Tensor,
+    aten.linalg_matrix_exp.default,
+    aten.masked_scatter_backward.default,
+}
+"""Ops whose temporaries on the CPU depend on values: they run alone twice."""
+
+
+# --- nodes of the graph ---------------------------------------------------------------------------------------------------
+
+
+def _of_self(times: int) -> Callable[[Any], int]:
+    return lambda node: times * _bytes(node._saved_self)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _of_mask(node: Any) -> int:
+    return 24 * node._saved_mask.numel() if _needed(node, 1) else 0
+
+
+def _of_targets(node: Any) -> int:
+    return 2 * _bytes(node._saved_self) if _needed(node, 1) and node._saved_pos_weight is not None else 0
+
+
+def _needed(node: Any, place: int) -> bool:
+    return len(node.next_functions) > place and node.next_functions[place][0] is not None
+
+
+_ZEROS = "was counted as for numbers with zeros among them. Without one it needs less"
+_PLAIN = "goes another way for tensors of a prediction than for others"
+NODES: dict[str, tuple[Callable[[Any], int], str]] = {
+    **dict.fromkeys(("ProdBackward0", "ProdBackward1", "CumprodBackward0"), (_of_self(6), _ZEROS)),
+    "MaskedFillBackward1": (_of_mask, "finds the places of the mask, whose number is a value"),
+    "BinaryCrossEntropyWithLogitsBackward0": (_of_targets, _PLAIN),
+    **dict.fromkeys(("LinalgHouseholderProductBackward0", "OrmqrBackward0"), (lambda node: 4 * _largest(node), _PLAIN)),
+}
+"""Name of a node -> the bytes that its backward may take more, or less, and why. Source: ``FunctionsManual.cpp``."""
+ON_THE_CPU = {
+    **NODES,
+    **dict.fromkeys(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"), (_of_self(1), _PLAIN)),
+}
+
+
+def _largest(node: Any) -> int:
+    saved = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
+    return max(_bytes(each) for each in saved if isinstance(each, torch.Tensor))

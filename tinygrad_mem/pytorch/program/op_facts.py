@@ -1,0 +1,61 @@
+"""The facts of an op that decide how a prediction runs it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from .composite import OF_OTHERS
+from .shapes import SETS
+
+aten = torch.ops.aten
+FILLS = {  # in place, without memory of their own; fake tensors would decompose them into ops that have
+    getattr(getattr(aten, name), overload)
+    for name in ["uniform_", "normal_", "exponential_", "bernoulli_", "random_", "geometric_", "log_normal_", "cauchy_"]
+    for overload in getattr(aten, name).overloads()
+    if overload != "Tensor"
+}
+RESIZES = {aten.resize_.default, aten.resize_as_.default, *SETS}
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_OWN_KERNEL = torch._C.DispatchKey.CPU  # where the CPU has one, such as of silu's backward, CUDA has one
+_PYTHON = "torch_nn"  # PyTorch's own ops that are written in Python
+_WHOLE = {aten._native_multi_head_attention.default, aten._transformer_encoder_layer_fwd.default}
+_COUNTED = ("aten", "prim", "prims")
+_MARKS = "profiler"  # ``record_function``, which every step of an optimizer calls: without tensors
+
+
+class OpFacts(NamedTuple):
+    """What is asked of an op before each of its calls.
+
+    Attributes:
+        op: kept, so that its id stays its own.
+        fills: it writes in place, and takes no memory.
+        composite: PyTorch makes it of other ops.
+        python: it is written in Python.
+        of_others: a GPU's kernel is made of other ops; see :data:`.composite.OF_OTHERS`.
+        foreign: PyTorch's own tables do not have it.
+        resizes: it gives its argument another storage, or another size of one.
+        marks: it marks a range for a profiler.
+    """
+
+    op: Any
+    fills: bool
+    composite: bool
+    python: bool
+    of_others: bool
+    foreign: bool
+    resizes: bool
+    marks: bool
+
+
+FACTS: dict[int, OpFacts] = {}  # by the id of the op: PyTorch hashes ops slowly
+
+
+def facts_of(op: Any) -> OpFacts:
+    """The facts of an op, from now on in :data:`FACTS`."""
+    python, foreign = op.namespace == _PYTHON, op.namespace not in _COUNTED
+    composite = op.has_kernel_for_dispatch_key(_COMPOSITE) and not op.has_kernel_for_dispatch_key(_OWN_KERNEL)
+    whole, marks = composite or op in _WHOLE, op.namespace == _MARKS
+    found = OpFacts(op, op in FILLS, whole, python, op in OF_OTHERS, foreign, op in RESIZES, marks)
+    return FACTS.setdefault(id(op), found)

@@ -1,0 +1,184 @@
+"""Calls of PyTorch's Python functions that read values, or decide by them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ...autograd.unknown import Unknown
+from ...errors import DataDependenceError
+from .watch import Watch
+
+Tensor = torch.Tensor
+_HERE = os.path.dirname(__file__)
+HANDLERS: dict[Any, Callable[..., Any]] = {}
+"""What runs in place of a function, with :class:`~.watch.Watch` before its arguments."""
+_FLOAT = (
+    "float(tensor) gave 1.0: the number is not known, and a plain float cannot say so. A decision by it would not be noticed; "
+    "tensor.item() gives a number that stays unknown"
+)
+_VECTORS = "was counted with its vectors, which it does not make without gradients: it needs less"
+_LENGTHS = "ctc_loss: each target was taken as the longest, and each input too. A real run with shorter ones needs less"
+_LISTED = {Tensor.tolist: "tolist()", Tensor.numpy: "numpy()", Tensor.__array__: "a NumPy array"}
+
+
+def handles(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let what follows run in place of these functions."""
+
+    def add(handler: Callable[..., Any]) -> Callable[..., Any]:
+        HANDLERS.update(dict.fromkeys(functions, handler))
+        return handler
+
+    return add
+
+
+@handles(Tensor.__float__)
+def _float(watch: Watch, tensor: Tensor) -> float:
+    number = _item(watch, tensor)
+    if isinstance(number, Unknown):
+        watch.note(_FLOAT)
+    return float(number)
+
+
+@handles(Tensor.__format__)
+def _format(watch: Watch, tensor: Tensor, spec: str) -> str:
+    if tensor.dim() or not spec:
+        return object.__format__(tensor, spec)
+    return format(_item(watch, tensor), spec)
+
+
+@handles(Tensor.item)
+def _item(watch: Watch, tensor: Tensor) -> Any:
+    known = _known(watch, tensor)
+    if known is not None:
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            return known.item()
+    path, function = _asking()
+    if path.endswith("torch/amp/grad_scaler.py") and "_maybe_opt_step" in function:
+        return 0.0  # gradients do not overflow
+    return 1.0 if path.endswith("torch/optim/_adafactor.py") else Unknown()  # it clips by norms
+
+
+def _known(watch: Watch, tensor: Tensor) -> Tensor | None:
+    """The tensor with its values, where they are known: it was made before, or from numbers of the program."""
+    with torch._C.DisableTorchFunction():
+        return watch.numbers.value(tensor)
+
+
+def _asking() -> tuple[str, str]:
+    """The file and function that ask for a value: the innermost that are not ours, nor a way into this mode."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        path, code = frame.f_code.co_filename.replace("\\", "/"), frame.f_code
+        if os.path.dirname(code.co_filename) != _HERE and not path.endswith(("torch/_tensor.py", "torch/overrides.py")):
+            return path, code.co_qualname
+        frame = frame.f_back
+    return "", ""
+
+
+def _in_order(watch: Watch) -> bool | None:
+    """The answer where PyTorch itself checks that numbers are in order: in a prediction they are."""
+    path, _ = _asking()
+    if path.endswith("torch/nn/init.py"):
+        return watch.redrawn.left(watch.note)
+    return True if "/torch/distributions/" in path else False if path.endswith("torch/nn/utils/clip_grad.py") else None
+
+
+@handles(torch.nn.functional.one_hot)
+def _one_hot(watch: Watch, tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """PyTorch's own function compares fake tensors with all classes. Source: ``aten/src/ATen/native/Onehot.cpp``."""
+    if not tensor.is_cuda:
+        tensor.min()
+        tensor.max()
+    if num_classes == -1:
+        num_classes = int(tensor.max()) + 1
+    made = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype, device=tensor.device)
+    return made.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+
+@handles(torch.nn.functional.ctc_loss)
+def _ctc_loss(watch: Watch, log_probs: Tensor, targets: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Lengths decide how large its tables are. They are tensors here: PyTorch's C++ writes lists into memory."""
+    given = dict(zip(("input_lengths", "target_lengths", "blank", "reduction", "zero_infinity"), args, strict=False)) | kwargs
+    for name in ("input_lengths", "target_lengths"):
+        if not isinstance(given[name], Tensor):
+            given[name] = torch.tensor(given[name], dtype=torch.long, device="cpu")
+    batch, table = given["target_lengths"].numel(), log_probs.shape[0] * (2 * targets.shape[-1] + 1)
+    watch.bound(batch * (16 + 2 * table * log_probs.element_size()), _LENGTHS)
+    return torch.nn.functional.ctc_loss(log_probs, targets, **given)
+
+
+def _without_alarm(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function in which PyTorch itself checks values: in a prediction they are in order."""
+
+    def handler(watch: Watch, *args: Any, **kwargs: Any) -> Any:
+        before, watch.alarms = watch.alarms, False
+        try:
+            return function(*args, **kwargs)
+        finally:
+            watch.alarms = before
+
+    return handler
+
+
+for _function in (
+    torch.nn.functional.gaussian_nll_loss,
+    *[torch.corrcoef, Tensor.corrcoef, torch.istft, Tensor.istft],
+):
+    HANDLERS[_function] = _without_alarm(_function)
+
+
+def _without_vectors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that asks PyTorch for singular values alone, and gets the vectors too for tensors of a prediction."""
+
+    def handler(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not (tensor.requires_grad and torch.is_grad_enabled()):
+            sides = [2 * side * side for side in tensor.shape[-2:]]
+            watch.bound(_matrices(tensor) * sum(sides) * tensor.element_size(), f"{function.__name__} {_VECTORS}")
+        return function(tensor, *args, **kwargs)
+
+    return handler
+
+
+def _matrices(tensor: Tensor) -> int:
+    return tensor.shape[:-2].numel()
+
+
+_linalg: Any = torch.linalg
+for _function in (_linalg.svdvals, _linalg.eigvalsh, _linalg.matrix_rank, _linalg.cond, _linalg.matrix_norm, _linalg.norm):
+    HANDLERS[_function] = _without_vectors(_function)
+
+
+def _decides(what: str) -> Callable[..., Any]:
+    def handler(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        known, answer = _known(watch, tensor), _in_order(watch) if what == "the truth" else None
+        if known is None and answer is not None:
+            return answer
+        if known is None:
+            raise DataDependenceError(
+                f"the program asks for {what} of a tensor, whose values are not known in a prediction. It may log loss.item(); "
+                "for a decision, give it a fixed answer"
+            )
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            return _plain(what, known)
+
+    return handler
+
+
+def _plain(what: str, known: Tensor) -> Any:
+    convert = {"the truth": bool, "a whole number": int, "an index": lambda t: t.__index__(), "tolist()": Tensor.tolist}
+    return convert.get(what, Tensor.numpy)(known)
+
+
+for _function, _what in {
+    Tensor.__bool__: "the truth",
+    Tensor.__int__: "a whole number",
+    Tensor.__index__: "an index",
+    **_LISTED,
+}.items():
+    HANDLERS[_function] = _decides(_what)
