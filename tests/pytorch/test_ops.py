@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from tests.profiles import examples, some  # noqa: E402
-from tests.pytorch.op_samples import OPS, outcomes, real_peak  # noqa: E402
-from tinygrad_mem.pytorch import predict  # noqa: E402
+from tests.profiles import examples, some
+from tests.pytorch.op_samples import OPS, outcomes, real_peak
+from tinygrad_mem.pytorch import predict
 
 STAND_FOR_OTHERS = [
     *["clamp", "xlogy", "nn.functional.kl_div", "take", "trace", "scatter_reduce amax", "sgn", "to", "linalg.inv", "isin"],

@@ -6,16 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, hessian, jacrev, jvp, stack_module_state, vmap
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations, parametrize
 
-torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
-from torch.func import functional_call, grad, hessian, jacrev, jvp, stack_module_state, vmap  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-from torch.nn.utils import parametrizations, parametrize  # noqa: E402
-
-from tests.pytorch.op_samples import real_peak  # noqa: E402
-from tinygrad_mem.errors import DataDependenceError, NotOfferedError  # noqa: E402
-from tinygrad_mem.pytorch import predict  # noqa: E402
+from tests.pytorch.op_samples import real_peak
+from tinygrad_mem.errors import DataDependenceError, NotOfferedError
+from tinygrad_mem.pytorch import predict
 
 
 def mlp() -> nn.Sequential:

@@ -34,7 +34,10 @@ def fill(func: Any, tensors: list[torch.Tensor], most: bool) -> None:
         lengths.fill_(targets.shape[-1])
     elif most:
         for tensor in tensors:  # distinct numbers, and masks that choose everything
-            tensor.copy_(torch.arange(tensor.numel()).reshape(tensor.shape) if tensor.dtype is not torch.bool else True)
+            if tensor.dtype is torch.bool:
+                tensor.fill_(True)
+            else:
+                tensor.copy_(torch.arange(tensor.numel()).reshape(tensor.shape))
 
 
 def _regular(tensor: torch.Tensor, diagonal: float, pivots: bool) -> None:

@@ -70,7 +70,7 @@ class KnownNumbers:
         """Note the value that an op made, or wrote; ``value`` is what :meth:`before` said."""
         writes = func._schema.is_mutable and args and isinstance(args[0], FakeTensor)
         if func._schema.is_mutable:
-            if func in _COUNTING and self._count(func, args):
+            if func in _COUNTING and len(args) > 1 and self._count(args[0], args[1]):
                 return
             self._forget_written(func, args, kwargs)
         target = args[0] if writes else made
@@ -86,16 +86,16 @@ class KnownNumbers:
         else:
             self._values[key] = value
 
-    def _count(self, func: Any, args: tuple) -> bool:
+    def _count(self, tensors: Any, number: Any) -> bool:
         """Add a known number to each of a list of known ones: the steps of an optimizer. False: they are not known."""
-        number = args[1] if len(args) > 1 else None
-        known = [self.value(each) if each.numel() == 1 else None for each in args[0]]
-        added = self.value(number) if isinstance(number, torch.Tensor) and number.numel() == 1 else number
-        if any(each is None for each in (added, *known)) or isinstance(added, (list, tuple)):
+        known = [self.value(each) if each.numel() == 1 else None for each in tensors]
+        added: Any = self._real(number)
+        if added is _UNKNOWN or any(each is None for each in known):
             return False
         with _disable_current_modes(), torch.no_grad():
-            for tensor, value in zip(args[0], known, strict=True):
-                self._values[tensor.untyped_storage()._cdata] = (value + added).to(value.dtype).reshape(())
+            for tensor, value in zip(tensors, known, strict=True):
+                if value is not None:
+                    self._values[tensor.untyped_storage()._cdata] = (value + added).to(value.dtype).reshape(())
         return True
 
     def _forget_written(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ _MARKS = "profiler"  # ``record_function``, which every step of an optimizer cal
 
 
 class OpFacts(NamedTuple):
-    """What is asked of an op before each of its calls.
+    """The answers to what is asked of an op before each of its calls.
 
     Attributes:
         op: kept, so that its id stays its own.

@@ -35,7 +35,7 @@ from .shapes import Results
 from .whole_layers import whole_layers
 
 aten = torch.ops.aten
-_functorch: Any = torch._C._functorch
+_functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
 _NUMBER, _RESIZE = aten._local_scalar_dense.default, aten.resize_.default
 _CHECKS = {_NUMBER, aten.equal.default}
 _WITHOUT_SHAPES = {aten._fused_sgd_.default, aten._fused_adagrad_.default}  # in place: PyTorch has no kernels for fake tensors

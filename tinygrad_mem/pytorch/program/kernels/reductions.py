@@ -363,11 +363,11 @@ _OF_EACH = """
     abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy cos cosh div erf erfc exp expm1 floor frac lerp
     lgamma log log10 log1p log2 maximum minimum mul neg pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc
     zero
-""".split()
+"""
 
 
 @row(
-    *[f"_foreach_{name}" for name in _OF_EACH if hasattr(torch.ops.aten, f"_foreach_{name}")],
+    *[f"_foreach_{name}" for name in _OF_EACH.split() if hasattr(torch.ops.aten, f"_foreach_{name}")],
     "_fused_adagrad_", "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_amp_foreach_non_finite_check_and_unscale_",
     takes="nothing: the addresses of a list travel with the launch",
     source="aten/src/ATen/native/cuda/MultiTensorApply.cuh, multi_tensor_apply; Foreach*Op*.cu",
