@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -55,7 +56,7 @@ def test_the_lists_name_ops_of_the_table():
 def test_the_gradient_of_binary_cross_entropy_with_logits_is_written_in_place(weighted: tuple[str, ...]):
     def run() -> torch.Tensor:
         x = torch.randn(30, 10, requires_grad=True)
-        given = {name: torch.ones(10) for name in weighted}
+        given: Any = {name: torch.ones(10) for name in weighted}
         torch.nn.functional.binary_cross_entropy_with_logits(x, torch.zeros(30, 10), reduction="sum", **given).backward()
         return x
 

@@ -165,8 +165,8 @@ def spectra():
 
 def float8():
     a = torch.randn(64, 64).to(torch.float8_e4m3fn)
-    one = torch.ones(())
-    return a, torch._scaled_mm(a, a.t(), one, one, out_dtype=torch.bfloat16)
+    one, scaled = torch.ones(()), torch.ops.aten._scaled_mm
+    return a, scaled(a, a.t(), one, one, out_dtype=torch.bfloat16)
 
 
 def solved():
@@ -238,7 +238,7 @@ def test_an_optimizer_that_decides_by_its_step_runs_in_lists_on_a_gpu(name: str)
 
 
 def sparse():
-    return torch.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], (2, 2)) @ torch.ones(2, 2)
+    return torch.sparse_coo_tensor(torch.zeros(2, 2, dtype=torch.long), torch.ones(2), (2, 2)) @ torch.ones(2, 2)
 
 
 def packed():

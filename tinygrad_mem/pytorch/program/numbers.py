@@ -70,7 +70,7 @@ class KnownNumbers:
         """Note the value that an op made, or wrote; ``value`` is what :meth:`before` said."""
         writes = func._schema.is_mutable and args and isinstance(args[0], FakeTensor)
         if func._schema.is_mutable:
-            if func in _COUNTING and len(args) > 1 and self._count(args[0], args[1]):
+            if func in _COUNTING and self._count(*args[:2]):
                 return
             self._forget_written(func, args, kwargs)
         target = args[0] if writes else made
@@ -89,10 +89,12 @@ class KnownNumbers:
     def _count(self, tensors: Any, number: Any) -> bool:
         """Add a known number to each of a list of known ones: the steps of an optimizer. False: they are not known."""
         known = [self.value(each) if each.numel() == 1 else None for each in tensors]
-        added: Any = self._real(number)
-        if added is _UNKNOWN or any(each is None for each in known):
+        if any(each is None for each in known):
             return False
         with _disable_current_modes(), torch.no_grad():
+            added: Any = self._real(number)
+            if added is _UNKNOWN:
+                return False
             for tensor, value in zip(tensors, known, strict=True):
                 if value is not None:
                     self._values[tensor.untyped_storage()._cdata] = (value + added).to(value.dtype).reshape(())

@@ -14,7 +14,7 @@ import torch
 from ...files import replacing
 from .described import AloneCall, Made, Within
 
-_FORMAT = "1"  # another one whenever what is learned of a call, or how a call is described, changes
+_FORMAT = "2"  # another one whenever what is learned of a call, or how a call is described, changes
 _MOST = 20_000  # calls in a file: about 4 MB
 _LIBRARIES = ("ATEN_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "TORCH_")  # variables that begin so
 _VARYING = {"processor", "physical id", "core id", "apicid", "initial apicid", "cpu mhz", "bogomips", "microcode"}
@@ -43,7 +43,7 @@ class Remembered:
 
     def add(self, call: AloneCall, found: Within) -> None:
         """Remember what a call takes."""
-        if self._file is not None and not found.unknown and call.func.namespace == "aten" and _plain(call[1:]):
+        if self._file is not None and not found.unknown and not found.more and call.func.namespace == "aten" and _plain(call[1:]):
             made = [None if each is None else [*each[:2], str(each.dtype), each.size] for each in found.made]
             self._new[_key(call)] = [found.peak, found.kept, made]
 

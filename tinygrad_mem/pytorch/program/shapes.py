@@ -88,7 +88,7 @@ class Results:
 
     def real(self, func: Any, args: tuple, kwargs: dict[str, Any], made: tuple[Made | None, ...]) -> Any:
         """The result of a call on the CPU, by what a real one has made; ``None``: that does not tell."""
-        if _constant(args) or not made:
+        if _constant(args) or not made or torch.Tag.inplace_view in func.tags:
             return None
         tensors = [None if each is None else self._tensor(_Told(each.sizes, each.strides, each.dtype, _CPU)) for each in made]
         if func in NO_LARGER:
