@@ -43,7 +43,8 @@ class Remembered:
 
     def add(self, call: AloneCall, found: Within) -> None:
         """Remember what a call takes."""
-        if self._file is not None and not found.unknown and not found.more and call.func.namespace == "aten" and _plain(call[1:]):
+        sure = not found.unknown and not found.more
+        if self._file is not None and sure and call.func.namespace == "aten" and _plain(call[1:]):
             made = [None if each is None else [*each[:2], str(each.dtype), each.size] for each in found.made]
             self._new[_key(call)] = [found.peak, found.kept, made]
 
