@@ -40,8 +40,9 @@ NO_LARGER = {
     aten.native_batch_norm_backward.default,
     aten._native_batch_norm_legit.default,
     aten.convolution_backward.default,
+    aten.cat.default,
 }
-"""Ops whose results are no larger than their arguments, all in memory of their own."""
+"""Ops whose results are no larger than their arguments together, all in memory of their own."""
 _learned: dict[tuple[AloneCall, tuple], Within] = {}
 _before_results: dict[AloneCall, Within | None] = {}
 _remembered = cache(Remembered)
@@ -67,7 +68,7 @@ class Alone:
             same = Elementwise.of(call)
             found = same and same.whole(self.within(same.small, args, kwargs, ()))
             found = found or self.remembered.get(call)
-            if found is None and call.func in NO_LARGER:
+            if found is None and (call.func in NO_LARGER or call.func._schema.name.endswith("_")):  # in place
                 return self.within(call, args, kwargs, ())
             _before_results[call] = found
         return _before_results[call]

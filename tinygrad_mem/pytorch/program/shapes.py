@@ -91,14 +91,12 @@ class Results:
         if _constant(args) or not made or torch.Tag.inplace_view in func.tags:
             return None
         tensors = [None if each is None else self._tensor(_Told(each.sizes, each.strides, each.dtype, _CPU)) for each in made]
-        if func in NO_LARGER:
-            return tuple(tensors)
         kind, written = _kind(func)
         if len(tensors) != _tensors_returned(func):
             return None
         if kind == "written" and tensors == [None]:
             return args[0] if written is None else kwargs[written]
-        if kind != "new" or None in tensors:
+        if func not in NO_LARGER and (kind != "new" or None in tensors):
             return None
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
