@@ -146,9 +146,9 @@ class Ledger:
         return bool(self._events)
 
     def log(self) -> Log:
-        """All events so far."""
-        log = Log(self.device)
-        for event in self._events:
+        """All events so far. The ledger forgets them: each is an object that Python's collector looks at."""
+        log, events, self._events = Log(self.device), self._events, []
+        for event in events:
             log.write(tuple(event))
             name = self._names.get(id(event))
             if name:

@@ -78,8 +78,9 @@ def run_program(
         roles.finish()
         result = None  # noqa: F841 (what it returns ends here)
         watch.end()
+        log = ledger.log()
     grid = None if watch.processes is None else watch.processes.grid
-    return ledger.log(), settings, ledger.peak_reserved, refused, watch.notes, watch.unknown, ledger.looks, grid
+    return log, settings, ledger.peak_reserved, refused, watch.notes, watch.unknown, ledger.looks, grid
 
 
 def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
