@@ -45,6 +45,7 @@ NO_LARGER = {
 """Ops whose results are no larger than their arguments together, all in memory of their own."""
 _learned: dict[tuple[AloneCall, tuple], Within] = {}
 _before_results: dict[AloneCall, Within | None] = {}
+_NEW = Within(0, 0)
 _remembered = cache(Remembered)
 
 
@@ -64,14 +65,15 @@ class Alone:
 
     def first(self, call: AloneCall, args: tuple, kwargs: dict[str, Any]) -> Within | None:
         """The memory of a call that can be known before its results are; ``None``: of this one it cannot."""
-        if call not in _before_results:
+        found = _before_results.get(call, _NEW)
+        if found is _NEW:
             same = Elementwise.of(call)
             found = same and same.whole(self.within(same.small, args, kwargs, ()))
             found = found or self.remembered.get(call)
             if found is None and (call.func in NO_LARGER or call.func._schema.name.endswith("_")):  # in place
                 return self.within(call, args, kwargs, ())
             _before_results[call] = found
-        return _before_results[call]
+        return found
 
     def within(self, call: AloneCall, args: tuple, kwargs: dict[str, Any], results: Any) -> Within:
         """The memory of a call, learned the first time that such a call is met.
