@@ -165,10 +165,16 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 _REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
 
 
-def _reduction(name: str, reduce: str) -> str:
+def _scatter_reduced(
+    name: str, apply: Any, input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool
+) -> Tensor:
+    axis, index = _along(input, dim, index, "scatter_reduce")
+    if not isinstance(src, Tensor):
+        raise ArgumentTypeError(f"{name}(): argument 'src' must be Tensor, not {type(src).__name__}")
+    _enough(input, axis, index, src, "scatter_reduce")
     if reduce not in _REDUCTIONS:
         raise ArgumentError(f"{name}(): reduce argument must be one of {', '.join(_REDUCTIONS)}, got {reduce!r}")
-    return reduce
+    return apply(ScatterReduce, input, index, src, axis=axis, reduce=reduce, include_self=bool(include_self))
 
 
 @public("Tensor")
@@ -186,24 +192,14 @@ def scatter_reduce_(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce:
         ArgumentTypeError: ``src`` is not a tensor.
         ShapeError, DTypeError, DimensionError: as :func:`scatter_add_`.
     """
-    axis, index = _along(input, dim, index, "scatter_reduce")
-    if not isinstance(src, Tensor):
-        raise ArgumentTypeError(f"scatter_reduce_(): argument 'src' must be Tensor, not {type(src).__name__}")
-    _enough(input, axis, index, src, "scatter_reduce")
-    known = _reduction("scatter_reduce_", reduce)
-    return apply_(ScatterReduce, input, index, src, axis=axis, reduce=known, include_self=bool(include_self))
+    return _scatter_reduced("scatter_reduce_", apply_, input, dim, index, src, reduce, include_self)
 
 
 @public("torch", "Tensor")
 @_of_lines
 def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """:func:`scatter_reduce_` into a new tensor. Saves: as :func:`scatter_reduce_`."""
-    axis, index = _along(input, dim, index, "scatter_reduce")
-    if not isinstance(src, Tensor):
-        raise ArgumentTypeError(f"scatter_reduce(): argument 'src' must be Tensor, not {type(src).__name__}")
-    _enough(input, axis, index, src, "scatter_reduce")
-    known = _reduction("scatter_reduce", reduce)
-    return apply(ScatterReduce, input, index, src, axis=axis, reduce=known, include_self=bool(include_self))
+    return _scatter_reduced("scatter_reduce", apply, input, dim, index, src, reduce, include_self)
 
 
 @public("torch", "Tensor")
