@@ -13,7 +13,7 @@ import torch
 
 import tinygrad_mem as tm
 from tests.benchmarks import __main__ as command
-from tests.benchmarks import growth, kinds, profile, storage, turns
+from tests.benchmarks import bytecodes, growth, kinds, profile, storage, turns
 from tests.benchmarks.costs import Cost, Limits, cost_of
 from tests.networks import SEVEN
 from tests.profiles import some
@@ -219,3 +219,12 @@ def test_what_pytorch_does_not_do_is_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(storage, "stored", refusing)
     cells = list(storage.row(small("LeNet"), 0.0))
     assert cells == ["", "does not: \"addmm\" not implemented for 'Half'", ""] * len(storage.DTYPES)
+
+
+def test_bytecodes_are_counted_by_function():
+    """The same twice; of an op that saves nothing fewer than of one that saves."""
+    a, b = tm.ones(3, requires_grad=True), tm.ones(3, requires_grad=True)
+    (add, calls), again, (mul, _) = (bytecodes.counted(run) for run in (lambda: a + b, lambda: a + b, lambda: a * b))
+    assert again == (add, calls)
+    assert calls["autograd.core.apply"] == calls["ops.elementwise.Add.forward"] == 1
+    assert 0 < add["autograd.core.apply"] < add.total() < mul.total()

@@ -443,7 +443,8 @@ class Walk:
             grads = hooks.call(hooks.before, node, grads)
             owned = [False] * len(grads)  # a hook may have kept the gradients: the engine no longer owns them
         node.open(self.keeps_graph)
-        if all(g is None for g in grads) or all(edge is None for edge in node.edges):
+        nothing = grads[0] is None if len(grads) == 1 else all([g is None for g in grads])
+        if nothing or node.edges.count(None) == len(node.edges):
             result: tuple = (None,) * len(node.edges)
         else:
             mine = owned[0] if len(owned) == 1 else all(owned)

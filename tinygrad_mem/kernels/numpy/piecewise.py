@@ -6,7 +6,7 @@ import numpy as np
 
 from ...dtypes import is_floating
 from ..formula import formula
-from .fast import tiles
+from .fast import threads, tiles
 from .fast.computed import computed
 
 
@@ -19,9 +19,24 @@ def relu(x, out):
         tiles.tiled_wide(lambda o, x: np.clip(x, 0, np.inf, out=o), out, x)
 
 
-@computed
+@formula(lambda gy, y: np.where(y <= 0, 0, gy), traced=True)
 def relu_backward(gy, y, out):
     """out = 0 where y <= 0, else gy: nan is no reason to keep a gradient back."""
+    if out.size > _FEW:
+        _relu_backward(gy, y, out)
+        return
+    off = threads.scratch(out.shape, np.bool_)
+    np.less_equal(y, 0, out=off)
+    if out is not gy:
+        np.copyto(out, gy)
+    np.copyto(out, 0, where=off)
+
+
+_FEW = 1 << 11  # numbers up to which fewer ufuncs matter, and not what each takes
+
+
+@computed
+def _relu_backward(gy, y, out):
     return np.where(y <= 0, 0, gy)
 
 
