@@ -443,7 +443,7 @@ class Walk:
             grads = hooks.call(hooks.before, node, grads)
             owned = [False] * len(grads)  # a hook may have kept the gradients: the engine no longer owns them
         node.open(self.keeps_graph)
-        nothing = grads[0] is None if len(grads) == 1 else all([g is None for g in grads])
+        nothing = grads[0] is None if len(grads) == 1 else all(g is None for g in grads)
         if nothing or node.edges.count(None) == len(node.edges):
             result: tuple = (None,) * len(node.edges)
         else:
