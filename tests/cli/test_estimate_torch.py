@@ -69,7 +69,7 @@ def ones(count, bytes):
     return [torch.empty(bytes, dtype=torch.uint8, device=DEVICE) for _ in range(count)]
 
 def pieces():
-    return ones(2050, (10 << 20) + 512)
+    return ones(1120, (20 << 20) + 512)
 
 def wrong():
     return Net().to(DEVICE)(torch.randn(8, 7, 16, 16, device=DEVICE))
@@ -166,7 +166,7 @@ def test_the_screen(files: Path, columns: int):
 
 
 def test_pieces_fit_with_expandable_segments(files: Path):
-    """2,050 requests of 10 MiB and a bit have segments of 12 MiB each."""
+    """1,120 requests of 20 MiB and a bit have segments of 22 MiB each."""
     answer = told(files, "train.py:pieces")
     said = {row["card"]: row["fits"] for row in answer["cards"]}
     assert answer["peak_allocated"] < card_of("RTX 4090").bytes < answer["peak_reserved"]
@@ -176,7 +176,7 @@ def test_pieces_fit_with_expandable_segments(files: Path):
     (only,) = told(files, "train.py:pieces", "--gpu", "tesla t4", status=1)["cards"]
     assert only["lacking"] == answer["peak_allocated"] - (only["capacity"] - CONTEXT[1])
     told(files, "train.py:pieces", "--gpu", "GeForce RTX 4090")
-    assert told(files, "train.py:pieces", "--budget", "21 GiB", status=1)["fits"] is False
+    assert told(files, "train.py:pieces", "--budget", "22 GiB", status=1)["fits"] is False
 
 
 def test_each_card_has_its_own_kernels(files: Path, monkeypatch: pytest.MonkeyPatch):

@@ -107,8 +107,8 @@ def trained(name: str, choice: Choice, limit: int = 0) -> tuple[int, list[float]
 
 
 def _budgets(base: Plan, thorough: int) -> list[int]:
-    """Budgets from the least that was found in use to what the plain step takes: so many in a thorough run, else a third."""
-    return np.linspace(base.search.smallest().peak, base.plain.reserved, 1 + thorough // every(3)).astype(int).tolist()
+    """Budgets from the least that was found in use to what the plain step takes: so many in a thorough run, else a fifth."""
+    return np.linspace(base.search.smallest().peak, base.plain.reserved, 1 + thorough // every(5)).astype(int).tolist()
 
 
 def _fitting(base: Plan) -> list[Plan]:

@@ -122,7 +122,7 @@ def test_numbers_change_only_where_nothing_else_fits():
     found = {level: planned("gpt", level) for level in LEVELS}
     reached = []
     least, most = found["approximate"].search.smallest().peak, found["identical"].plain.peak
-    for budget in np.linspace(least, most, 2 + 4 // every(2)).astype(int).tolist():
+    for budget in np.linspace(least, most, 2 + 4 // every(4)).astype(int).tolist():
         try:
             reached.append(found["approximate"].within(budget).choice.numbers)
         except BudgetError:
