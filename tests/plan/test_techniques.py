@@ -15,6 +15,7 @@ from tests.profiles import every, pairs
 from tinygrad_mem import nn
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.errors import ArgumentError, BudgetError
+from tinygrad_mem.models.gpt import GPT
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.plan import (
     LEVELS,
@@ -51,6 +52,10 @@ RECOMPUTED = {
     "lstm": (),
     "llama": (BLOCKS,),
 }
+
+
+SHALLOW = (lambda: GPT(2, 2, 32, context=32, vocabulary=50), *NETWORKS["gpt"][1:])
+"""For a search through everything."""
 
 
 def text(choice: tuple[Applied, ...]) -> str:
@@ -144,7 +149,7 @@ def test_below_what_lies_there_between_steps_nothing_is_tried():
 
 
 def test_a_front_of_everything_names_its_techniques():
-    found = plan(*NETWORKS["gpt"], sgd, allow="approximate", times=TIMES, device="cuda")
+    found = plan(*SHALLOW, sgd, allow="approximate", times=TIMES, device="cuda")
     seen = {name for point in found.front for name in point.choice.names}
     assert {"recompute", "offload"} <= seen
     assert "offload" in found.table()
@@ -269,7 +274,7 @@ def test_the_deepest_network():
             return nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Tanh(), nn.Tanh()) for _ in range(n)])
 
         batch = images(128, 32)
-        return plan(make, batch, lambda y, _: y.square().mean(), sgd, "224 KiB", allow=allow, times=TIMES)
+        return plan(make, batch, lambda y, _: y.square().mean(), sgd, "160 KiB", allow=allow, times=TIMES)
 
     plain, _ = largest(build)
     deeper, found = largest(lambda n: build(n, "identical"))
