@@ -59,6 +59,30 @@ def test_a_view_made_without_grad_is_not_written_with_it(library):
     assert y.tolist() == [2.0, 2.0, 1.0, 1.0]
 
 
+WRITES = {
+    "mul_": lambda view: view.mul_(2.0),
+    "fill_": lambda view: view.fill_(2.0),
+    "of a view": lambda view: view[:1].mul_(2.0),
+    "key": lambda view: view.__setitem__(0, 2.0),
+}
+
+
+@pytest.mark.parametrize("leaf", [True, False])
+@pytest.mark.parametrize("name", WRITES)
+def test_no_write_is_missing_in_the_graph_of_a_base(library, name: str, leaf: bool):
+    x = library.ones(4, requires_grad=True)
+    base = x if leaf else x * 1.0
+    with library.no_grad():
+        view = base[:2]
+    with pytest.raises(RuntimeError, match="was created in no_grad mode and"):
+        WRITES[name](view)
+    with library.no_grad():
+        WRITES[name](view)
+    WRITES[name](view.detach())
+    (base * 1.0).sum().backward()
+    assert x.grad.tolist() == [1.0] * 4
+
+
 def test_a_detached_view_is_a_tensor_of_its_own(library):
     x = library.ones(4, requires_grad=True)
     y = (x * 1.0).detach()[:2]

@@ -244,6 +244,7 @@ def _share(op: type[Op], inputs: tuple, params: dict, view: Any, enabled: bool) 
         view._view = ViewHistory(source, (op, inputs[1:], params))
     else:
         view._off_the_record = True
+        view._of_recorded = source._requires_grad or source._of_recorded
 
 
 def one_device(op: type[Op], inputs: tuple) -> tuple[Any, list]:

@@ -49,7 +49,8 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
             if isinstance(x, Tensor) and x._storage is target._storage:
                 _refuse_overlap(op, target.array, x.array)
     needs = [enabled and op.differentiable and isinstance(x, Tensor) and x._requires_grad for x in inputs]
-    if True in needs and (target._off_the_record or (target._view is not None and target._view.base._off_the_record)):
+    root = target if target._view is None else target._view.base
+    if enabled and (root._of_recorded or (root._off_the_record and True in needs)):
         raise GraphError(
             f"{op.__name__}: A view was created in no_grad mode and is being modified inplace with grad mode enabled: its base "
             "would not record the write. Make the view and write it in the same mode, or write into a clone()."

@@ -57,6 +57,7 @@ class Tensor(Exchange, _Base):
     _retains_grad = False
     _inference = False
     _off_the_record = False  # a view made while nothing was recorded: its base could not record a write to it
+    _of_recorded = False  # and the base requires grad: any write would be missing in its graph
     __array_priority__ = 1000
     layout = "strided"  # the only one
     __hash__ = object.__hash__  # type: ignore[assignment]  # tensors are keys by identity, though == compares values
