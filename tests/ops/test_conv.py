@@ -141,7 +141,7 @@ KINDS = ("forward", "input", "weight")
 
 WINOGRAD = [
     (2, 16, 16, 12, 12, 1), (1, 8, 24, 7, 5, 0), (3, 8, 8, 4, 4, 1), (2, 33, 17, 13, 30, 2), (40, 16, 8, 9, 9, 1),
-    (1, 128, 96, 16, 16, 1), (64, 32, 32, 16, 16, 1), (9, 160, 130, 6, 7, 1),
+    (1, 128, 96, 16, 16, 1), (64, 32, 32, 16, 16, 1), (9, 160, 130, 6, 7, 1), (1, 112, 112, 14, 11, 1), (4, 112, 112, 12, 9, 1),
 ]  # fmt: skip
 
 
@@ -166,6 +166,31 @@ def test_winograd(n: int, c: int, o: int, h: int, w: int, p: int, lanes: int, mo
         assert np.abs(found - wanted.numpy()).max() <= 1e-5 * np.abs(wanted.numpy()).max()
     conv_winograd.backward_weight(geo, gy, x, work["weight"], again)
     np.testing.assert_array_equal(gw, again)
+
+
+@pytest.mark.parametrize(("images", "rows", "tiles"), [(1, 14, [(1, 8), (1, 6)]), (4, 12, [(4, 4), (4, 4), (2, 4), (2, 4)])])
+def test_winograd_has_wide_tiles_of_many_channels(images: int, rows: int, tiles: list):
+    """All images and several fours of rows, in the room of products that are not added at once; equal work for two cores."""
+    shape = (images, 112, rows, 12)
+    extent = conv_winograd._extent(shape, 112, 112, "forward")
+    found = conv_winograd._for_two(conv_winograd._tiles(shape, *extent))
+    assert [(tile.n1 - tile.n0, tile.r1 - tile.r0) for tile in found] == tiles
+
+
+@pytest.mark.parametrize("columns", [0, 1, 5, 64, 65])
+@pytest.mark.parametrize("dtypes", [("float32", "float32"), ("float64", "float64"), ("float16", "float32")])
+def test_copies_of_rows(columns: int, dtypes: tuple[str, str]):
+    """Short rows of one dtype are copied as one element each, others number by number."""
+    (values,) = normal((3, 4, 2, 70))
+    values = values.astype(dtypes[0]).transpose(2, 1, 0, 3)[..., 3 : 3 + columns]
+    whole = np.zeros((2, 4, 3, 71), dtypes[1])
+    conv_geometry.copy_rows(values, whole[..., 1 : 1 + columns])
+    np.testing.assert_array_equal(whole[..., 1 : 1 + columns], values)
+    assert not whole[..., 0].any()
+    assert not whole[..., 1 + columns :].any()
+    turned = np.zeros((2, 4, columns, 3), dtypes[1]).swapaxes(2, 3)
+    conv_geometry.copy_rows(values, turned)
+    np.testing.assert_array_equal(turned, values)
 
 
 @pytest.mark.parametrize(("n", "channels", "chosen"), [(32, 32, True), (31, 32, False), (64, 31, False), (31, 48, True)])
@@ -416,6 +441,9 @@ def test_products_that_add_need_no_openblas(monkeypatch: pytest.MonkeyPatch):
         found = out.copy()
         blas.product(np.asfortranarray(a), b[::1], found, add=True)
         np.testing.assert_allclose(found, expected, rtol=1e-12)
+        found = np.stack([out, 2 * out], axis=1).swapaxes(0, 1)
+        blas.add_products(np.stack([a, 3 * a]), np.broadcast_to(b.T, (2, *b.T.shape)).swapaxes(1, 2), found)
+        np.testing.assert_allclose(found, [expected, 2 * out + 3 * (a @ b)], rtol=1e-12)
 
 
 def test_blas_gets_its_threads_back():

@@ -199,7 +199,7 @@ def _rows(a: np.ndarray, b: np.ndarray, out: np.ndarray, start: int, stop: int, 
 
 
 SMALL = 10**6  # multiplications up to which OpenBLAS does not copy its operands
-_LEAST = 96  # the fewest columns that are worth a product
+LEAST = 96  # the fewest columns that are worth a product
 
 
 def by_columns(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
@@ -208,7 +208,7 @@ def by_columns(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     That is up to twice as fast.
     """
     most = SMALL // (a.shape[-2] * a.shape[-1])
-    _by_width(a, b, out, most if most >= _LEAST else out.shape[-1])
+    _by_width(a, b, out, most if most >= LEAST else out.shape[-1])
 
 
 def _by_width(a: np.ndarray, b: np.ndarray, out: np.ndarray, most: int) -> None:

@@ -51,7 +51,7 @@ _OUTPUT = np.array(  # A^T: six results to four output rows
 )
 _COLUMNS = np.kron(_WEIGHT, np.eye(3)).astype(np.float32)  # nine taps to six sums of rows, each of three columns
 _COLUMNS_BACK = np.ascontiguousarray(_COLUMNS.reshape(6, 3, 9).swapaxes(0, 1).reshape(18, 9).T)  # of (column, sum) pairs
-_OUTPUT_3 = np.concatenate([_OUTPUT] * 3, axis=1)  # the results of three kernel columns, added on the way
+_OUTPUT_3 = np.concatenate([_OUTPUT] * 3, axis=1)  # the results of three kernel columns, where they are added on the way
 _SPREAD = np.ascontiguousarray(_OUTPUT.T)  # the transpose spreads a gradient
 _FLOAT = np.dtype(np.float32)
 MANY = 48  # channels from which it is always faster; from _FEWEST on where all images have _PIXELS
@@ -69,30 +69,55 @@ def _numbers(cin: int, cout: int, columns: int, kind: str) -> int:
     if kind == "weight":
         sums = 18 * cin * (cout if _whole(cin, cout) else -(-cout // 2))
         return (max(6 * cin, 4 * cout) + 6 * cin + 6 * cout) * columns + sums * (2 if sums <= _STACK else 1) + 4 * _SLACK
-    return (max(6 * cin, 18 * cout) + max(6 * cin, 4 * cout)) * columns + 4 * _SLACK
+    return _per_column(cin, cout, 6 if _added(cin, cout) else 18) * columns + 4 * _SLACK
 
 
-def _images(shape: tuple[int, ...], cin: int, cout: int, kind: str) -> int:
-    """Images of a tile: as many as a lane may hold, at least one, and two tiles where that is possible.
+def _per_column(cin: int, cout: int, products: int) -> int:
+    """Numbers of a column of input rows, then of so many products of each output channel, and of their sums."""
+    return max(6 * cin, products * cout) + max(6 * cin, 4 * cout)
 
-    Small maps get small lanes: they come last in a network, when the memory of all others is in use.
+
+def _added(cin: int, cout: int) -> bool:
+    """True if BLAS copies a product's operands in any case: then those of the three kernel columns are added at once."""
+    return blas.SMALL // (cin * cout) < blas.LEAST
+
+
+def _extent(shape: tuple[int, ...], cin: int, cout: int, kind: str) -> tuple[int, int]:
+    """(images, fours of output rows) of a tile: what a lane may hold, at least one, and two tiles where that is possible.
+
+    Small maps get small lanes: they come last in a network, when the memory of all others is in use. Products that are added
+    at once make wider tiles, not smaller lanes: BLAS copies the weights for each.
     """
-    pixels = shape[0] * shape[2] * shape[3]
+    pixels, width = shape[0] * shape[2] * shape[3], shape[3] + 2
     fixed = _numbers(cin, cout, 0, kind)
+    each = _numbers(cin, cout, width, kind) - fixed if kind == "weight" else _per_column(cin, cout, 18) * width
     few = kind == "weight" and min(cin, cout) < MANY  # then no more than rows take: see the rule that chooses
     room = min(_LANE, (cin + cout) * pixels // 4 + (-fixed if few else 4 * cin * cout))
-    most = max(room // (_numbers(cin, cout, shape[3] + 2, kind) - fixed), 1)
+    most = max(room // each, 1)
     if kind == "weight" and 18 * cin * cout <= _STACK:
-        most = max(min(most, blas.SMALL // (cin * cout) // (shape[3] + 2)), 1)
-    parts, rows = -(-shape[0] // most), -(-shape[2] // 4)
-    if parts * rows % 2 and parts * rows < 8 and shape[0] > parts:
+        most = max(min(most, blas.SMALL // (cin * cout) // width), 1)
+    parts, fours = -(-shape[0] // most), -(-shape[2] // 4)
+    if parts * fours % 2 and parts * fours < 8 and shape[0] > parts:
         parts += 1  # else one of two cores would wait
-    return -(-shape[0] // parts)
+    images = -(-shape[0] // parts)
+    if kind == "weight" or not _added(cin, cout):
+        return images, 1
+    most = images * each // (_per_column(cin, cout, 6) * width)
+    return even(shape[0], most), even(fours, min(most // shape[0], fours // 2))
 
 
-def _tiles(shape: tuple[int, ...], images: int) -> list[Tile]:
-    firsts = product(range(0, shape[0], images), range(0, shape[2], 4))
-    return [Tile(n, min(n + images, shape[0]), r, min(r + 4, shape[2])) for n, r in firsts]
+def _tiles(shape: tuple[int, ...], images: int, fours: int) -> list[Tile]:
+    firsts = product(range(0, shape[0], images), range(0, shape[2], 4 * fours))
+    return [Tile(n, min(n + images, shape[0]), r, min(r + 4 * fours, shape[2])) for n, r in firsts]
+
+
+def _for_two(tiles: list[Tile]) -> list[Tile]:
+    """The tiles, the last one in two parts if a core would wait for it long."""
+    n0, n1, r0, r1 = tiles[-1]
+    if len(tiles) % 2 == 0 or len(tiles) > 8 or n1 - n0 == 1:
+        return tiles
+    middle = (n0 + n1) // 2
+    return [*tiles[:-1], Tile(n0, middle, r0, r1), Tile(middle, n1, r0, r1)]
 
 
 def _block(shape: tuple[int, ...], cin: int, cout: int) -> int:
@@ -123,7 +148,8 @@ def workspace(geo: Geometry, kind: str) -> int:
     read, written, outside = (geo.cout, geo.cin, geo.inside) if kind == "input" else (geo.cin, geo.cout, geo.outside)
     shape = (geo.images, written, *outside[1:])
     block = _block(shape, read, written)
-    lane = _numbers(read, block, _images(shape, read, block, kind) * (shape[3] + 2), kind)
+    images, fours = _extent(shape, read, block, kind)
+    lane = _numbers(read, block, images * fours * (shape[3] + 2), kind)
     weight = 0 if kind == "weight" else 18 * read * block
     return _FLOAT.itemsize * (2 * lane + weight) + 64 * LANES
 
@@ -228,14 +254,14 @@ def _convolve(source: np.ndarray, w: np.ndarray, bias: Any, low: tuple[int, int]
     """out = conv(source, w) + bias (or None), where w is a view (cout, cin, 9); ``low`` is the padding before."""
     cout, cin = w.shape[:2]
     block = _block(out.shape, cin, cout)
-    images = _images(out.shape, cin, block, "forward")
+    images, fours = _extent(out.shape, cin, block, "forward")
     whole = Lane(work, 0, 1)
     transformed = whole.take((6, 3, block, cin), _FLOAT)
     room, width = (whole.stop - whole.next) // _FLOAT.itemsize, out.shape[3] + 2
     lanes = min(lane_count(work), room // _numbers(cin, block, width, "forward"))
-    while lanes * _numbers(cin, block, images * width, "forward") > room:
-        images -= 1  # more cores than the two that the workspace was made for
-    tasks = _tiles(out.shape, images)
+    while lanes * _numbers(cin, block, images * fours * width, "forward") > room:  # more cores than the two that it was made for
+        images, fours = (images, fours - 1) if fours > 1 else (images - 1, 1)
+    tasks = _for_two(_tiles(out.shape, images, fours))
 
     def run(number: int, task: int) -> None:
         _tile(source, weights, shift, low, tasks[task], whole.part(number, lanes), out[:, first : first + block])
@@ -250,26 +276,34 @@ def _convolve(source: np.ndarray, w: np.ndarray, bias: Any, low: tuple[int, int]
 
 
 def _tile(source, transformed, shift, low, tile, lane, out):
-    """Four output rows of a few images."""
-    cout, cin = transformed.shape[2:]
-    line = Line.of(tile.n1 - tile.n0, source.shape[3], out.shape[3], low[1])
-    size, columns = 6 * cin * line.size, line.columns
-    first = lane.take((max(size, 18 * cout * columns) + _SLACK,), _FLOAT)  # input rows, then the products
+    """Fours of output rows of a few images; each four of an image is as another image."""
+    (cout, cin), images = transformed.shape[2:], tile.n1 - tile.n0
+    firsts = range(tile.r0, tile.r1, 4)
+    line = Line.of(images * len(firsts), source.shape[3], out.shape[3], low[1])
+    size, columns, columns_apart = 6 * cin * line.size, line.columns, 1 if _added(cin, cout) else 3
+    first = lane.take((max(size, columns_apart * 6 * cout * columns) + _SLACK,), _FLOAT)  # input rows, then the products
     second = lane.take((max(size, 4 * cout * columns) + _SLACK,), _FLOAT)  # sums of input rows, then output rows
-    slab = first[:size].reshape(6, cin, line.size)
-    _gather(source, tile, tile.r0 - low[0], low[1], line.in_images(slab, line.width))
+    slab = line.in_images(first[:size].reshape(6, cin, line.size), line.width)
+    for number, row in enumerate(firsts):
+        _gather(source, tile, row - low[0], low[1], slab[:, :, number * images : (number + 1) * images])
     _sums(_INPUT, first[:size].reshape(6, -1), second[:size].reshape(6, -1))
     second[size : size + _SLACK] = 0
-    products = first[: 18 * cout * columns].reshape(3, 6, cout, columns)
-    blas.by_columns(transformed.transpose(1, 0, 2, 3), line.shifted(second, cin), products)
+    products = first[: columns_apart * 6 * cout * columns].reshape(columns_apart, 6, cout, columns)
+    weights, windows = transformed.transpose(1, 0, 2, 3), line.shifted(second, cin)
+    blas.by_columns(weights[:columns_apart], windows[:columns_apart], products)
+    for j in range(columns_apart, 3):
+        blas.add_products(weights[j], windows[j], products[0])
     result = second[: 4 * cout * columns].reshape(4, cout, columns)
-    _sums(_OUTPUT_3, products.reshape(18, -1), result.reshape(4, -1))
-    values = line.in_images(result, line.each)[: tile.r1 - tile.r0, ..., : line.out].transpose(2, 1, 0, 3)
-    target = out[tile.n0 : tile.n1, :, tile.r0 : tile.r1]
-    if shift is None:
-        copy_rows(values, target)
-    else:
-        np.add(values, shift, out=target)
+    _sums(_OUTPUT_3[:, : 6 * columns_apart], products.reshape(6 * columns_apart, -1), result.reshape(4, -1))
+    result = line.in_images(result, line.each)
+    for number, row in enumerate(firsts):
+        stop = min(row + 4, tile.r1)
+        values = result[: stop - row, :, number * images : (number + 1) * images, : line.out].transpose(2, 1, 0, 3)
+        target = out[tile.n0 : tile.n1, :, row:stop]
+        if shift is None:
+            copy_rows(values, target)
+        else:
+            np.add(values, shift, out=target)
 
 
 class Share(NamedTuple):
@@ -295,7 +329,7 @@ def _whole(cin: int, cout: int) -> bool:
 def backward_weight(geo, gy, x, work, out):
     """The gradient of the weight, from x and gy; always by two shares, whatever the number of cores."""
     cout, cin, low = geo.cout, geo.cin, geo.low[1:]
-    shares = _shares(_tiles(gy.shape, _images(gy.shape, cin, cout, "weight")), cin, cout)
+    shares = _shares(_tiles(gy.shape, *_extent(gy.shape, cin, cout, "weight")), cin, cout)
     whole = Lane(work, 0, 1)
     spaces = [whole.part(number, len(shares)) for number in range(len(shares))]
     sums = [_sum_of(a, s.o1 - s.o0, cin) for a, s in zip(spaces, shares, strict=True)]
