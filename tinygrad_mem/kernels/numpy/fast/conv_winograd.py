@@ -259,7 +259,7 @@ def _convolve(source: np.ndarray, w: np.ndarray, bias: Any, low: tuple[int, int]
     transformed = whole.take((6, 3, block, cin), _FLOAT)
     room, width = (whole.stop - whole.next) // _FLOAT.itemsize, out.shape[3] + 2
     lanes = min(lane_count(work), room // _numbers(cin, block, width, "forward"))
-    while lanes * _numbers(cin, block, images * fours * width, "forward") > room:  # more cores than the two that it was made for
+    while lanes * _numbers(cin, block, images * fours * width, "forward") > room:  # it was made for two cores
         images, fours = (images, fours - 1) if fours > 1 else (images - 1, 1)
     tasks = _for_two(_tiles(out.shape, images, fours))
 
@@ -280,21 +280,22 @@ def _tile(source, transformed, shift, low, tile, lane, out):
     (cout, cin), images = transformed.shape[2:], tile.n1 - tile.n0
     firsts = range(tile.r0, tile.r1, 4)
     line = Line.of(images * len(firsts), source.shape[3], out.shape[3], low[1])
-    size, columns, columns_apart = 6 * cin * line.size, line.columns, 1 if _added(cin, cout) else 3
-    first = lane.take((max(size, columns_apart * 6 * cout * columns) + _SLACK,), _FLOAT)  # input rows, then the products
+    size, columns = 6 * cin * line.size, line.columns
+    apart = 1 if _added(cin, cout) else 3  # kernel columns with products of their own
+    first = lane.take((max(size, apart * 6 * cout * columns) + _SLACK,), _FLOAT)  # input rows, then the products
     second = lane.take((max(size, 4 * cout * columns) + _SLACK,), _FLOAT)  # sums of input rows, then output rows
     slab = line.in_images(first[:size].reshape(6, cin, line.size), line.width)
     for number, row in enumerate(firsts):
         _gather(source, tile, row - low[0], low[1], slab[:, :, number * images : (number + 1) * images])
     _sums(_INPUT, first[:size].reshape(6, -1), second[:size].reshape(6, -1))
     second[size : size + _SLACK] = 0
-    products = first[: columns_apart * 6 * cout * columns].reshape(columns_apart, 6, cout, columns)
+    products = first[: apart * 6 * cout * columns].reshape(apart, 6, cout, columns)
     weights, windows = transformed.transpose(1, 0, 2, 3), line.shifted(second, cin)
-    blas.by_columns(weights[:columns_apart], windows[:columns_apart], products)
-    for j in range(columns_apart, 3):
+    blas.by_columns(weights[:apart], windows[:apart], products)
+    for j in range(apart, 3):
         blas.add_products(weights[j], windows[j], products[0])
     result = second[: 4 * cout * columns].reshape(4, cout, columns)
-    _sums(_OUTPUT_3[:, : 6 * columns_apart], products.reshape(6 * columns_apart, -1), result.reshape(4, -1))
+    _sums(_OUTPUT_3[:, : 6 * apart], products.reshape(6 * apart, -1), result.reshape(4, -1))
     result = line.in_images(result, line.each)
     for number, row in enumerate(firsts):
         stop = min(row + 4, tile.r1)
