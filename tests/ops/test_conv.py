@@ -172,7 +172,7 @@ def test_winograd(n: int, c: int, o: int, h: int, w: int, p: int, lanes: int, mo
 def test_winograd_has_wide_tiles_of_many_channels(images: int, rows: int, tiles: list):
     """All images and several fours of rows, in the room of products that are not added at once; equal work for two cores."""
     shape = (images, 112, rows, 12)
-    extent = conv_winograd._extent(shape, 112, 112, "forward")
+    extent = conv_winograd._extent(shape, 112, 112)
     found = conv_winograd._for_two(conv_winograd._tiles(shape, *extent))
     assert [(tile.n1 - tile.n0, tile.r1 - tile.r0) for tile in found] == tiles
 

@@ -69,7 +69,7 @@ def _numbers(cin: int, cout: int, columns: int, kind: str) -> int:
     if kind == "weight":
         sums = 18 * cin * (cout if _whole(cin, cout) else -(-cout // 2))
         return (max(6 * cin, 4 * cout) + 6 * cin + 6 * cout) * columns + sums * (2 if sums <= _STACK else 1) + 4 * _SLACK
-    return _per_column(cin, cout, 6 if _added(cin, cout) else 18) * columns + 4 * _SLACK
+    return _per_column(cin, cout, 18) * columns + 4 * _SLACK
 
 
 def _per_column(cin: int, cout: int, products: int) -> int:
@@ -82,27 +82,33 @@ def _added(cin: int, cout: int) -> bool:
     return blas.SMALL // (cin * cout) < blas.LEAST
 
 
-def _extent(shape: tuple[int, ...], cin: int, cout: int, kind: str) -> tuple[int, int]:
-    """(images, fours of output rows) of a tile: what a lane may hold, at least one, and two tiles where that is possible.
+def _images(shape: tuple[int, ...], cin: int, cout: int, kind: str) -> int:
+    """Images of a tile: as many as a lane may hold, at least one, and two tiles where that is possible.
 
-    Small maps get small lanes: they come last in a network, when the memory of all others is in use. Products that are added
-    at once make wider tiles, not smaller lanes: BLAS copies the weights for each.
+    Small maps get small lanes: they come last in a network, when the memory of all others is in use.
     """
-    pixels, width = shape[0] * shape[2] * shape[3], shape[3] + 2
+    pixels = shape[0] * shape[2] * shape[3]
     fixed = _numbers(cin, cout, 0, kind)
-    each = _numbers(cin, cout, width, kind) - fixed if kind == "weight" else _per_column(cin, cout, 18) * width
     few = kind == "weight" and min(cin, cout) < MANY  # then no more than rows take: see the rule that chooses
     room = min(_LANE, (cin + cout) * pixels // 4 + (-fixed if few else 4 * cin * cout))
-    most = max(room // each, 1)
+    most = max(room // (_numbers(cin, cout, shape[3] + 2, kind) - fixed), 1)
     if kind == "weight" and 18 * cin * cout <= _STACK:
-        most = max(min(most, blas.SMALL // (cin * cout) // width), 1)
-    parts, fours = -(-shape[0] // most), -(-shape[2] // 4)
-    if parts * fours % 2 and parts * fours < 8 and shape[0] > parts:
+        most = max(min(most, blas.SMALL // (cin * cout) // (shape[3] + 2)), 1)
+    parts, rows = -(-shape[0] // most), -(-shape[2] // 4)
+    if parts * rows % 2 and parts * rows < 8 and shape[0] > parts:
         parts += 1  # else one of two cores would wait
-    images = -(-shape[0] // parts)
-    if kind == "weight" or not _added(cin, cout):
+    return -(-shape[0] // parts)
+
+
+def _extent(shape: tuple[int, ...], cin: int, cout: int) -> tuple[int, int]:
+    """(images, fours of output rows) of a tile of the output.
+
+    Products that are added at once need less room. BLAS copies the weights for each: the same lane holds wider ones.
+    """
+    images, fours = _images(shape, cin, cout, "forward"), -(-shape[2] // 4)
+    if not _added(cin, cout):
         return images, 1
-    most = images * each // (_per_column(cin, cout, 6) * width)
+    most = images * _per_column(cin, cout, 18) // _per_column(cin, cout, 6)
     return even(shape[0], most), even(fours, min(most // shape[0], fours // 2))
 
 
@@ -148,8 +154,7 @@ def workspace(geo: Geometry, kind: str) -> int:
     read, written, outside = (geo.cout, geo.cin, geo.inside) if kind == "input" else (geo.cin, geo.cout, geo.outside)
     shape = (geo.images, written, *outside[1:])
     block = _block(shape, read, written)
-    images, fours = _extent(shape, read, block, kind)
-    lane = _numbers(read, block, images * fours * (shape[3] + 2), kind)
+    lane = _numbers(read, block, _images(shape, read, block, kind) * (shape[3] + 2), kind)
     weight = 0 if kind == "weight" else 18 * read * block
     return _FLOAT.itemsize * (2 * lane + weight) + 64 * LANES
 
@@ -254,12 +259,13 @@ def _convolve(source: np.ndarray, w: np.ndarray, bias: Any, low: tuple[int, int]
     """out = conv(source, w) + bias (or None), where w is a view (cout, cin, 9); ``low`` is the padding before."""
     cout, cin = w.shape[:2]
     block = _block(out.shape, cin, cout)
-    images, fours = _extent(out.shape, cin, block, "forward")
+    images, fours = _extent(out.shape, cin, block)
     whole = Lane(work, 0, 1)
     transformed = whole.take((6, 3, block, cin), _FLOAT)
-    room, width = (whole.stop - whole.next) // _FLOAT.itemsize, out.shape[3] + 2
-    lanes = min(lane_count(work), room // _numbers(cin, block, width, "forward"))
-    while lanes * _numbers(cin, block, images * fours * width, "forward") > room:  # it was made for two cores
+    image = _per_column(cin, block, 6 if _added(cin, block) else 18) * (out.shape[3] + 2)  # numbers
+    room = (whole.stop - whole.next) // _FLOAT.itemsize
+    lanes = min(lane_count(work), room // (image + 4 * _SLACK))
+    while lanes * (images * fours * image + 4 * _SLACK) > room:  # it was made for two cores
         images, fours = (images, fours - 1) if fours > 1 else (images - 1, 1)
     tasks = _for_two(_tiles(out.shape, images, fours))
 
@@ -330,7 +336,7 @@ def _whole(cin: int, cout: int) -> bool:
 def backward_weight(geo, gy, x, work, out):
     """The gradient of the weight, from x and gy; always by two shares, whatever the number of cores."""
     cout, cin, low = geo.cout, geo.cin, geo.low[1:]
-    shares = _shares(_tiles(gy.shape, *_extent(gy.shape, cin, cout, "weight")), cin, cout)
+    shares = _shares(_tiles(gy.shape, _images(gy.shape, cin, cout, "weight"), 1), cin, cout)
     whole = Lane(work, 0, 1)
     spaces = [whole.part(number, len(shares)) for number in range(len(shares))]
     sums = [_sum_of(a, s.o1 - s.o0, cin) for a, s in zip(spaces, shares, strict=True)]
