@@ -128,6 +128,18 @@ def advice() -> pytorch.Advice:
     return pytorch.advise(train)
 
 
+def changes_of(run: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+    """What predicts a program with changes, and the changes by their names: for tests that ask for one of the rows."""
+    trials = advise_module._Trials(run, args, kwargs, "cuda", "", card_of(""), None)
+    return trials, {change.name: change for change in trials.begin()}
+
+
+def row_of(name: str, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The row of the advice for one change."""
+    trials, changes = changes_of(run, *args, **kwargs)
+    return trials.row([changes[name]])
+
+
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_change_is_what_its_code_does(name: str, advice: pytorch.Advice):
     row, written = advice.row(name), pytorch.predict(train, **WRITTEN[name])
@@ -168,12 +180,11 @@ def test_offloading_says_the_bytes_that_move(advice: pytorch.Advice):
 def test_blocks_that_run_again_are_no_new_forward(name: str):
     """Autocast and offloading are opened by the forward of the model, not by that of a block in backward."""
     checkpoints = partial(train, change=checkpointed)
-    assert pytorch.advise(checkpoints).row(name).peak == pytorch.predict(checkpoints, **WRITTEN[name]).peak
+    assert row_of(name, checkpoints).peak == pytorch.predict(checkpoints, **WRITTEN[name]).peak
 
 
 def test_segments_of_a_sequential():
-    advice = pytorch.advise(train, make=chain)
-    row = advice.row("checkpoint Sequential in 2 segments")
+    row = row_of("checkpoint Sequential in 2 segments", train, make=chain)
     assert row.peak == pytorch.predict(train, make=chain, change=in_segments).peak
     assert row.saved > 0
     assert f"one more forward of {BLOCKS // 2} blocks" in row.cost
@@ -200,13 +211,12 @@ def test_what_does_not_apply_says_why(options: dict[str, Any], name: str, why: s
         assert why in row.refused
         assert row.peak == 0
         return
-    trials = advise_module._Trials(train, (4,), options, "cuda", "", card_of(""), None)
-    (change,) = [each for each in trials.begin() if each.name == name]  # the others need not be predicted for it
-    assert why in change.why_not(trials.seen, "cuda")
+    trials, changes = changes_of(train, 4, **options)
+    assert why in changes[name].why_not(trials.seen, "cuda")
 
 
 def test_zeroed_gradients_are_dropped():
-    row = pytorch.advise(train, zero=False).row("gradients to None")
+    row = row_of("gradients to None", train, zero=False)
     assert row.peak == pytorch.predict(train).peak
     assert row.saved > 0
 
@@ -227,7 +237,7 @@ def test_a_program_that_fails_with_a_change_says_so():
         assert all(parameter.grad is not None for parameter in model.parameters()), "no gradients"
         rule.step()
 
-    assert "the program fails with it: AssertionError: no gradients" in pytorch.advise(run).row("optimizer in backward").refused
+    assert "the program fails with it: AssertionError: no gradients" in row_of("optimizer in backward", run).refused
 
 
 def test_the_largest_batch_and_what_fits():
@@ -308,9 +318,9 @@ def test_several_lists_are_tried_together():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.second(self.first(x))
 
-    advice = pytorch.advise(train, make=Stages, optimizer=torch.optim.SGD)
-    both = advice.row("checkpoint all of first, second")
-    assert both.peak < advice.row("checkpoint all of first").peak
+    trials, changes = changes_of(train, make=Stages, optimizer=torch.optim.SGD)
+    first, both = (trials.row([changes[f"checkpoint all of {lists}"]]) for lists in ("first", "first, second"))
+    assert both.peak < first.peak
     assert f"{2 * BLOCKS} blocks" in both.cost
 
 
