@@ -109,7 +109,9 @@ def predict(
     computed, and tensors have no memory. PyTorch's own autograd decides the lifetimes.
 
     Args:
-        device: the device that is predicted: ``"cuda"``, ``"cuda:1"`` or ``"cpu"``.
+        device: the device that is predicted: ``"cuda"``, ``"cuda:1"`` or ``"cpu"``. On the CPU an op that is met for the first
+            time is run alone, to learn what it takes inside; the user's cache folder remembers it (``TINYGRAD_MEM_CACHE`` names
+            another; empty: none).
         gpu: the card, such as ``"RTX 4090"``, one of :data:`.cards.CARDS`. Kernels, their launches and what libraries take are
             chosen as there (environment variables such as ``CUBLAS_WORKSPACE_CONFIG`` as in this process), and its memory is
             the ``capacity`` if none is given. ``""``: an A100 that never refuses.
