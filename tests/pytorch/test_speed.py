@@ -19,18 +19,14 @@ LAYERS, STEPS = 12, 2
 
 
 def stepping_in_backward() -> Any:
-    """An optimizer for each parameter, which steps and clears its gradient as soon as backward has it."""
+    """An optimizer for each parameter, which steps as soon as backward has its gradient."""
     model = nn.Sequential(*[nn.Linear(8, 8, device="cuda") for _ in range(LAYERS)])
     for parameter in model.parameters():
         optimizer = torch.optim.SGD([parameter], lr=0.1)
-
-        def step(_: Any, optimizer: Any = optimizer) -> None:
-            optimizer.step()
-            optimizer.zero_grad()
-
-        parameter.register_post_accumulate_grad_hook(step)
+        parameter.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: optimizer.step())
     for _ in range(STEPS):
         model(torch.ones(4, 8, device="cuda")).sum().backward()
+        model.zero_grad()
     return model
 
 
@@ -70,7 +66,7 @@ def test_a_ledger_forgets_the_events_of_its_log():
 
 
 def test_a_prediction_leaves_no_events_to_pythons_collector():
-    """Its log has arrays. With lists that live on, the collector would look at all of PyTorch's objects every few predictions."""
+    """Its log has arrays. With lists that live on, the collector would look at all of PyTorch's objects again and again."""
 
     def run() -> None:
         for _ in range(500):
