@@ -109,9 +109,9 @@ class LBFGS(Optimizer):
                 f"{closure!r:.60}"
             )
         params = self.param_groups[0]["params"]
+        refuse_shards("LBFGS", params)  # first: a rank may have none of the elements
         if not sum(p.numel() for p in params):
             raise ArgumentError(f"LBFGS.step: its {len(params)} parameters have no elements: give it some to move")
-        refuse_shards("LBFGS", params)
         self._opt_called = True
         step = _Step(self, closure)
         if step.assumes:

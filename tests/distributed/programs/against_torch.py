@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 import tinygrad_mem as tm
-from tests.distributed import checks
+from tests.distributed.checks import THOROUGH
 from tests.distributed.programs.gloo import RANK
 from tinygrad_mem.distributed.data_parallel import in_buckets
 
-STEPS, BATCH = 2 * checks.STEPS, 6  # of which some cases accumulate two
+STEPS, BATCH = 10 if THOROUGH else 6, 6  # some cases accumulate two
 
 
 def network(lib, which):

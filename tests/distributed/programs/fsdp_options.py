@@ -439,6 +439,8 @@ def refused():
         tm.optim.Adafactor(module.parameters()).step()
     with pytest.raises(NotImplementedError, match=r"LBFGS: weight is divided over ranks"):
         tm.optim.LBFGS(module.parameters()).step(lambda: 0.0)
+    with pytest.raises(NotImplementedError, match=r"LBFGS: weight is divided over ranks"):  # of which one has no row
+        tm.optim.LBFGS(fully_shard(nn.Linear(2, 1, bias=False)).parameters()).step(lambda: 0.0)
     table = fully_shard(nn.Embedding(8, 2, sparse=True))
     with pytest.raises(NotImplementedError, match=r"weight has a sparse gradient: use Embedding\(sparse=False\)"):
         table(tm.tensor([1])).sum().backward()
