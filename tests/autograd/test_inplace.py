@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -81,6 +84,47 @@ def test_no_write_is_missing_in_the_graph_of_a_base(library, name: str, leaf: bo
     WRITES[name](view.detach())
     (base * 1.0).sum().backward()
     assert x.grad.tolist() == [1.0] * 4
+
+
+def test_a_base_that_requires_grad_later_is_not_written_unrecorded(library):
+    base, w = library.ones(4), library.ones(1, requires_grad=True)
+    with library.no_grad():
+        view = base[:2]
+    base.mul_(w)
+    with pytest.raises(RuntimeError, match="was created in no_grad mode and"):
+        view.mul_(2.0)
+
+
+def test_a_view_made_without_grad_keeps_no_graph():
+    base = tm.ones(4, requires_grad=True) * 1.0
+    with tm.no_grad():
+        view = base[:2]
+    gone = weakref.ref(base)
+    del base
+    assert gone() is None
+    assert view.mul_(2.0).tolist() == [2.0, 2.0], "nobody's gradient misses it"
+
+
+STALE: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
+    "multiplied": (lambda base, view: view.mul_(3.0), 12.0),
+    "overwritten": (lambda base, view: view.fill_(3.0), 3.0),
+    "a key": (lambda base, view: view.__setitem__(slice(0, 1), 3.0), 5.0),
+    "added": (lambda base, view: base[1].add_(view), 9.0),
+    "copied": (lambda base, view: base[1].copy_(view), 6.0),
+}
+
+
+@pytest.mark.parametrize("name", STALE)
+def test_a_view_made_before_its_base_requires_grad(name: str):
+    """PyTorch refuses to write it, with a leaf as the reason."""
+    w, base = tm.ones(1, requires_grad=True), tm.ones(2, 3)
+    view = base[0]
+    base.mul_(w)
+    write, expected = STALE[name]
+    write(base, view)
+    base.sum().backward()
+    assert w.grad is not None
+    assert w.grad.tolist() == [expected]
 
 
 def test_a_detached_view_is_a_tensor_of_its_own(library):

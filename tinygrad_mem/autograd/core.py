@@ -243,8 +243,7 @@ def _share(op: type[Op], inputs: tuple, params: dict, view: Any, enabled: bool) 
     if enabled:
         view._view = ViewHistory(source, (op, inputs[1:], params))
     else:
-        view._off_the_record = True
-        view._of_recorded = source._requires_grad or source._of_recorded
+        view._off_the_record = source._off_the_record or weakref.ref(source if source._view is None else source._view.base)
 
 
 def one_device(op: type[Op], inputs: tuple) -> tuple[Any, list]:

@@ -175,7 +175,7 @@ class Exchange(Shaped):
 
 
 _CORE = {"array", "device", "_grad", "_requires_grad", "_node", "_index", "_view", "_storage", "_hooks", "_post_accumulate"}
-_CORE |= {"_retains_grad", "_inference", "_off_the_record", "_of_recorded", "_stepped_in_backward"}
+_CORE |= {"_retains_grad", "_inference", "_off_the_record", "_stepped_in_backward"}
 
 
 def _extra(tensor: Exchange) -> dict:

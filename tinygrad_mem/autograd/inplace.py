@@ -25,7 +25,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     """
     inputs = (target, *inputs)
     enabled = local.grad_enabled
-    if enabled and target._requires_grad:
+    if enabled and target.requires_grad:
         base = target._former()
         if base.is_leaf and base._requires_grad:
             what = "a leaf Variable" if base is target else "a view of a leaf Variable"
@@ -48,9 +48,9 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
         for x in inputs[1:]:
             if isinstance(x, Tensor) and x._storage is target._storage:
                 _refuse_overlap(op, target.array, x.array)
-    needs = [enabled and op.differentiable and isinstance(x, Tensor) and x._requires_grad for x in inputs]
-    root = target if target._view is None else target._view.base
-    if enabled and (root._of_recorded or (root._off_the_record and True in needs)):
+    needs = [enabled and op.differentiable and isinstance(x, Tensor) and x.requires_grad for x in inputs]
+    unrecorded = (target if target._view is None else target._view.base)._off_the_record
+    if enabled and unrecorded and (True in needs or getattr(unrecorded(), "_requires_grad", False)):
         raise GraphError(
             f"{op.__name__}: A view was created in no_grad mode and is being modified inplace with grad mode enabled: its base "
             "would not record the write. Make the view and write it in the same mode, or write into a clone()."

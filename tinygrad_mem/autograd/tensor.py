@@ -56,8 +56,7 @@ class Tensor(Exchange, _Base):
     _shard: Any = None  # of a parameter that is cut over ranks, and of its gradient: what knows the other ranks
     _retains_grad = False
     _inference = False
-    _off_the_record = False  # a view made while nothing was recorded: its base could not record a write to it
-    _of_recorded = False  # and the base requires grad: any write would be missing in its graph
+    _off_the_record: Any = None  # of a view made while nothing was recorded: the base, which could not record a write to it
     __array_priority__ = 1000
     layout = "strided"  # the only one
     __hash__ = object.__hash__  # type: ignore[assignment]  # tensors are keys by identity, though == compares values
