@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable
 from types import ModuleType
@@ -103,6 +104,17 @@ def test_a_view_made_without_grad_keeps_no_graph():
     del base
     assert gone() is None
     assert view.mul_(2.0).tolist() == [2.0, 2.0], "nobody's gradient misses it"
+
+
+def test_a_view_made_before_its_base_requires_grad_leaves_no_graph(library):
+    """It neither becomes an array nor a copy without its history."""
+    base, w = library.ones(2, 3), library.ones(1, requires_grad=True)
+    view = base[0]
+    base.mul_(w)
+    with pytest.raises(RuntimeError, match="on Tensor that requires grad"):
+        view.numpy()
+    with pytest.raises(RuntimeError, match="created explicitly by the user"):
+        copy.deepcopy(view)
 
 
 STALE: dict[str, tuple[Callable[[Any, Any], Any], float]] = {

@@ -101,7 +101,8 @@ def outcome(lib: Any, steps: list[Step], seed: int) -> list[Any]:
             return [*left, STALE if stale else REFUSED]
         left.append([t.detach().numpy().copy() for t in tensors])
     try:
-        sum((t * t * (i + 1)).sum() for i, t in enumerate(map(read, tensors))).backward()
+        total: Any = sum((t * t * (i + 1)).sum() for i, t in enumerate(map(read, tensors)))
+        total.backward()
     except RuntimeError:
         return [*left, REFUSED]
     return [*left, [None if t.grad is None else t.grad.numpy() for t in leaves]]

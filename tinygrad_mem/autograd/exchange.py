@@ -24,7 +24,7 @@ class Exchange(Shaped):
 
     _grad: Any
     _storage: Any
-    _requires_grad: bool
+    requires_grad: Any
     _node: Any
     _wrap: Any
 
@@ -47,7 +47,7 @@ class Exchange(Shaped):
             DeviceError: it is on a GPU; use ``cpu().numpy()``.
         """
         if not force:
-            if self._requires_grad:
+            if self.requires_grad:
                 raise GraphError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
             if self.device.type == "cuda":
                 raise DeviceError("can't convert cuda device tensor to numpy. Use Tensor.cpu() to copy it to the host first.")
@@ -94,12 +94,12 @@ class Exchange(Shaped):
     def __cuda_array_interface__(self) -> dict:
         if self.device.type != "cuda":
             raise AttributeError(f"__cuda_array_interface__: the tensor is on {self.device}, not on a GPU")
-        if self._requires_grad:
+        if self.requires_grad:
             raise GraphError("Can't get __cuda_array_interface__ on Tensor that requires grad. Use tensor.detach() first.")
         return self.array.__cuda_array_interface__
 
     def __dlpack__(self, **options: Any) -> Any:
-        if self._requires_grad:
+        if self.requires_grad:
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
         if self.is_meta:
             raise BufferError("a tensor on device meta has no values: there is nothing to export")
@@ -153,11 +153,11 @@ class Exchange(Shaped):
         return format_tensor(self)
 
     def __reduce_ex__(self, protocol: Any) -> tuple:
-        if self._node is not None:
+        if self.requires_grad and self._node is not None:
             raise GraphError(
                 "Only Tensors created explicitly by the user (leaves) can be pickled or deep-copied; detach() first"
             )
-        return rebuild, (type(self), *Memory.of(self.array, self.device), self._requires_grad, _extra(self))
+        return rebuild, (type(self), *Memory.of(self.array, self.device), self.requires_grad, _extra(self))
 
     def __deepcopy__(self, memo: dict) -> Self:
         if id(self) in memo:
