@@ -438,10 +438,12 @@ def _putting_back(tree: ast.AST) -> list[str]:
     found = []
     for f in (n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))):
         mine = [d for d in f.decorator_list if uses.pop(id(d), None)]
+        if not mine:
+            continue
         last = f.body[-1]
         ends = isinstance(last, ast.Expr) and isinstance(last.value, ast.Yield)
         yields = [n for n in ast.walk(f) if isinstance(n, (ast.Yield, ast.YieldFrom))]
-        if mine and not (ends and len(yields) == 1):
+        if not (ends and len(yields) == 1):
             found.append(f.name)
     return found + [f"line {n.lineno}" for n in uses.values()]
 
