@@ -335,6 +335,40 @@ def test_what_cudnn_alone_knows_is_bounded() -> None:
     assert found.bounds[0].size > 2 * recurrent.kept(2, 64, 1, 1, 10, 4, 4, False)
 
 
+def test_indices_of_unlike_strides_are_copied() -> None:
+    """``x[rows[:, None], columns]``: 4 x 6 places of 8 bytes, twice. Indices that are alike, and one alone, are not copied."""
+    x, rows, columns = empty(8, 8), empty(4, 1, dtype=torch.int64), empty(6, dtype=torch.int64)
+    found = beside(A100, aten.index.Tensor, x, [rows, columns], outs=empty(4, 6))
+    assert asked(found) == [4 * 6 * 8] * 2
+    assert [step.kind for step in found.steps] == ["ask", "ask", "result"]
+    assert asked(beside(A100, aten.index.Tensor, x, [columns, columns], outs=empty(6))) == []
+    assert asked(beside(A100, aten.index.Tensor, x, [rows], outs=empty(4, 1, 8))) == []
+    assert asked(beside(A100, aten.index.Tensor, x, [columns.int()], outs=empty(6, 8))) == [6 * 8]
+    assert asked(beside(A100, aten.index_put_.default, x, [rows, columns], empty(4, 6), outs=x)) == [4 * 6 * 8] * 2
+
+
+def test_ids_without_the_last_of_each_row_are_copied_for_an_embedding() -> None:
+    ids, weight = empty(4, 129, dtype=torch.int64), empty(100, 16)
+    assert asked(beside(A100, aten.embedding.default, weight, ids[:, :-1], outs=empty(4, 128, 16))) == [4 * 128 * 8]
+    assert asked(beside(A100, aten.embedding.default, weight, ids, outs=empty(4, 129, 16))) == []
+    assert asked(beside(A100, aten.embedding.default, weight, ids[:1, :-1], outs=empty(1, 128, 16))) == []
+    assert asked(beside(A100, aten.embedding.default, weight, ids[:, 0], outs=empty(4, 16))) == []
+
+
+def test_ops_on_each_element_that_copy_first() -> None:
+    number = empty(10, dtype=torch.complex64)
+    assert asked(beside(A100, aten.abs.default, number, outs=empty(10))) == [80]
+    assert asked(beside(A100, aten.abs.default, empty(10), outs=empty(10))) == []
+    mask, half = empty(4, 10, dtype=torch.bool), empty(10, dtype=torch.float16)
+    with FakeTensorMode():
+        half, number = torch.empty(10, dtype=torch.float16, device="cuda"), torch.empty(())
+    assert asked(beside(A100, aten.where.self, mask, half, empty(4, 10), outs=empty(4, 10))) == [40]
+    assert asked(beside(A100, aten.where.self, mask, half, number, outs=empty(4, 10, dtype=torch.float16))) == []
+    one = beside(A100, aten.normal.float_Tensor, 0.0, empty(10), outs=empty(10))
+    assert asked(one) == [4, 1]
+    assert [step.kind for step in one.events(1)] == ["ask", "ask", "free", "free", "result"]
+
+
 # --- the table itself -----------------------------------------------------------------------------------------------------
 
 

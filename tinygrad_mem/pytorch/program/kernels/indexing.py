@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import prod
 
 import torch
@@ -16,19 +17,18 @@ _FEW = 3072  # indices that are not sorted
 
 @row(
     "_index_put_impl_", "index_put_", "index_put", "_unsafe_index_put",
-    takes="with accumulate: for n indices of 8 bytes: the wrapped index, its place (the first of which ends at once), "
-    "sorted and "
-    "original places, 0...n-1, and what CUB's sort takes (1 byte up to 2,304 indices); a value that is not contiguous "
-    "is copied",
+    takes="as index; with accumulate: for n indices of 8 bytes: the wrapped index, its place (the first of which ends at "
+    "once), sorted and original places, 0...n-1, and what CUB's sort takes (1 byte up to 2,304 indices); a value that is not "
+    "contiguous is copied",
     source="aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel; CUB dispatch_radix_sort.cuh",
     seen="lm-medium-128-train",
 )  # fmt: skip
 def index_put(call: KernelCall) -> None:
     """Add or put values at places of a tensor; only what adds is sorted."""
-    if not (call.get("accumulate") or call.gpu.deterministic):
-        return
     target = call["self"]
     indices = [index for index in call["indices"] if index is not None]
+    if not (call.get("accumulate") or call.gpu.deterministic):
+        return alike(call, indices)
     if not indices or any(index.dtype in (torch.bool, torch.uint8) for index in indices):
         call.bound(5 * _LONG * prod(target.shape), "a mask is an index whose length is not known")
         return
@@ -41,6 +41,59 @@ def index_put(call: KernelCall) -> None:
     _values(call, count, len(indices))
     sort_pairs(call, size, count, _LONG, _bits(target, call["indices"]))
     del linear
+
+
+def alike(call: KernelCall, indices: list[torch.Tensor]) -> None:
+    """Indices that differ in their strides, once they have one shape, are copied. Source: ``TensorAdvancedIndexing.cpp``,
+    ``AdvancedIndex``, ``all_strides_match``."""
+    if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+        return  # their places have a number that is a value
+    shape = torch.broadcast_shapes(*(index.shape for index in indices))
+    spread = [index.expand(shape) for index in indices]
+    differ = len({index.stride() for index in spread}) > 1
+    for index in spread:
+        if index.dtype == torch.int32 or (differ and not index.is_contiguous()):
+            call.ask(prod(shape) * _LONG, "TEMPORARY")
+
+
+@row(
+    "index.Tensor", "_unsafe_index",
+    takes="before the result: 8 bytes for each place, of an index of int32, and of indices that differ in their strides",
+    source="aten/src/ATen/native/TensorAdvancedIndexing.cpp, AdvancedIndex, make_info",
+    seen="lm-medium-128-train (nothing: one index)",
+)  # fmt: skip
+def index(call: KernelCall) -> None:
+    alike(call, [each for each in call["indices"] if each is not None])
+    call.result(0)
+
+
+@row(
+    "embedding",
+    takes="a copy of indices that cannot be seen as one axis, such as ids[:, :-1]",
+    source="aten/src/ATen/native/Embedding.cpp, embedding_symint: indices.reshape(-1)",
+)
+def embedding(call: KernelCall) -> None:
+    indices = call["indices"]
+    if not _one_axis(indices):
+        call.ask(nbytes(indices), "TEMPORARY")
+        call.result(0)
+
+
+def _one_axis(tensor: torch.Tensor) -> bool:
+    """True if a view has all elements on one axis."""
+    axes = [(size, step) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
+    return tensor.numel() == 0 or all(one[1] == two[0] * two[1] for one, two in pairwise(axes))
+
+
+@row(
+    "unfold_backward",
+    takes="0...n-1 for the axes that are unfolded: at most 8 bytes for each place of both (a bound)",
+    source="aten/src/ATen/native/UnfoldBackward.h",
+)
+def unfold_backward(call: KernelCall) -> None:
+    grad, axis = call["grad_in"], call["dim"]
+    places = call.outs[0].shape[axis] + grad.shape[axis] + grad.shape[-1]
+    call.bound(places * _LONG, "the gradient of unfold counts the places of its axes")
 
 
 def _linear(call: KernelCall, size: int, indices: int) -> int:
@@ -180,9 +233,9 @@ def masked(call: KernelCall) -> None:
     "index_add",
     "scatter_add_",
     "scatter_add",
+    "scatter",
     "gather",
     "index_select",
-    "index",
     takes="nothing (unless deterministic algorithms are asked for)",
     source="aten/src/ATen/native/cuda/Indexing.cu, ScatterGatherKernel.cu",
     seen="lm-medium-128-train",

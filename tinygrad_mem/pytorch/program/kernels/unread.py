@@ -11,24 +11,27 @@ import torch
 from .call import NOTHING, Bound, Requests, nbytes
 
 _ELEMENTWISE = """
-    abs binary_cross_entropy_backward
-    complex copysign elu_backward eq floor_divide gcd ge gelu gelu_backward glu glu_backward gt
+    binary_cross_entropy_backward complex copysign elu_backward eq floor_divide gcd ge gelu gelu_backward glu glu_backward gt
     hardsigmoid_backward hardswish hardswish_backward hardtanh_backward heaviside huber_loss_backward lcm le leaky_relu_backward
     log_sigmoid_backward log_sigmoid_forward lt masked_fill mish mse_loss_backward ne polar rsub smooth_l1_loss_backward
     softplus_backward threshold threshold_backward xlogy _prelu_kernel _prelu_kernel_backward
 """
 _FILLING = """
     bernoulli cauchy empty_like exponential fill full_like geometric linspace log_normal logspace new_empty new_empty_strided
-    new_full new_ones new_zeros normal ones_like poisson rand_like randint_like randn_like random uniform zero zeros_like
+    new_full new_ones new_zeros ones_like poisson rand_like randint_like randn_like random uniform zero zeros_like
 """
 _MOVING = """
-    _unsafe_index _unsafe_view as_strided_scatter block_diag cat constant_pad_nd diag_embed diagonal_backward
-    diagonal_scatter embedding flip index_copy index_fill lift repeat resize resize_as scatter select_backward select_scatter
-    set slice_backward slice_scatter stack take tril triu unfold_backward unsafe_split unsafe_split_with_sizes
+    _unsafe_view as_strided_scatter block_diag cat constant_pad_nd diag_embed diagonal_backward
+    diagonal_scatter flip index_copy index_fill lift repeat resize resize_as select_backward select_scatter
+    set slice_backward slice_scatter stack take tril triu unsafe_split unsafe_split_with_sizes
 """
 RESULTS_ONLY = frozenset(f"{_ELEMENTWISE} {_FILLING} {_MOVING}".split())
 """Ops whose kernels write into their results, and ask for nothing: one of PyTorch's iterators, a fill, or copies into a view.
-Source: ``aten/src/ATen/native/cuda``, ``TensorIterator.cpp``, ``TensorFactories.cpp``, ``TensorShape.cpp``."""
+
+Source, below ``aten/src/ATen/native``: for the first group ``TensorIterator.cpp``, ``Activation.cpp``, ``BinaryOps.cpp``,
+``Loss.cpp``, ``cuda/Loss.cu``; for the second ``TensorFactories.cpp``, ``Fill.cpp``, ``Distributions.cpp``; for the third
+``TensorShape.cpp``, ``cuda/Shape.cu`` (cat's addresses travel with the launch), ``PadNd.cpp``, ``TriangularOps.cpp``,
+``TensorTransformations.cpp``, ``TensorAdvancedIndexing.cpp``."""
 
 
 def unread(func: Any, args: tuple, kwargs: Mapping[str, Any], outputs: list[Any]) -> Requests:
