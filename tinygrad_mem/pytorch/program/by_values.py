@@ -27,7 +27,7 @@ def fill(func: Any, tensors: list[torch.Tensor], most: bool) -> None:
     elif name == "multinomial":
         tensors[0].fill_(1)
     elif name in _BAGS:
-        tensors[_BAGS[name]].fill_(1)  # no bag is empty
+        tensors[_BAGS[name]].fill_(int(most))  # no bag is empty
     elif name in _LOSSES:
         log_probs, targets, inputs, lengths = tensors[_LOSSES[name] :][:4]
         inputs.fill_(log_probs.shape[0])
@@ -52,6 +52,9 @@ DEPENDENT = {
     aten.isin.Tensor_Tensor,
     aten.linalg_matrix_exp.default,
     aten.masked_scatter_backward.default,
+    aten.nonzero_static.default,
+    aten._embedding_bag_backward.default,
+    aten._embedding_bag_dense_backward.default,
 }
 """Ops whose temporaries on the CPU depend on values: they run alone twice."""
 
@@ -82,7 +85,7 @@ def _needed(node: Any, place: int) -> bool:
 _ZEROS = "was counted as for numbers with zeros among them. Without one it needs less"
 _PLAIN = "goes another way for tensors of a prediction than for others"
 NODES: dict[str, tuple[Callable[[Any], int], str]] = {
-    **dict.fromkeys(("ProdBackward0", "ProdBackward1", "CumprodBackward0"), (_of_self(6), _ZEROS)),
+    **dict.fromkeys(("ProdBackward0", "ProdBackward1", "CumprodBackward0"), (_of_self(8), _ZEROS)),
     "MaskedFillBackward1": (_of_mask, "finds the places of the mask, whose number is a value"),
     "BinaryCrossEntropyWithLogitsBackward0": (_of_targets, _PLAIN),
     **dict.fromkeys(("LinalgHouseholderProductBackward0", "OrmqrBackward0"), (lambda node: 4 * _largest(node), _PLAIN)),

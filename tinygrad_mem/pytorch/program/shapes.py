@@ -90,6 +90,8 @@ class Results:
         """The result of a call on the CPU, by what a real one has made; ``None``: that does not tell."""
         if _constant(args) or not made or torch.Tag.inplace_view in func.tags:
             return None
+        if any(each is not None and each.size != _needed(each) for each in made):
+            return None  # a result keeps more than its elements
         tensors = [None if each is None else self._tensor(_Told(each.sizes, each.strides, each.dtype, _CPU)) for each in made]
         kind, written = _kind(func)
         if len(tensors) != _tensors_returned(func):
@@ -237,6 +239,12 @@ def _shared(first: Any, made: Any) -> _View | None:
     return _View(tuple(made.shape), made.stride(), made.dtype, int(made.storage_offset()))
 
 
+def _needed(made: Made) -> int:
+    """Bytes from the first element of a result to the end of its last."""
+    last = sum((size - 1) * stride for size, stride in zip(made.sizes, made.strides, strict=True))
+    return (last + 1) * made.dtype.itemsize if 0 not in made.sizes else 0
+
+
 def _one(made: Any) -> _Told | None:
     """A tensor that can be made again: it has a storage of its own, no larger than it needs."""
     if (
@@ -246,9 +254,7 @@ def _one(made: Any) -> _Told | None:
         or made.storage_offset()
     ):
         return None
-    last = sum((size - 1) * stride for size, stride in zip(made.shape, made.stride(), strict=True))
-    needed = (last + 1) * made.element_size() if made.numel() else 0
-    if made.untyped_storage().nbytes() != needed:
+    if made.untyped_storage().nbytes() != _needed(Made.of(made)):
         return None
     return _Told(tuple(made.shape), made.stride(), made.dtype, made.fake_device)
 
