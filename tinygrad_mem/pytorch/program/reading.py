@@ -147,7 +147,7 @@ def _without_vectors(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @handles(torch.isclose, Tensor.isclose)
 def _is_close(watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
-    """Its masks are joined in place, but not for tensors of a prediction. Source: ``aten/src/ATen/native/TensorCompare.cpp``."""
+    """Its masks are joined in place, but not for tensors of a prediction. Source: ``TensorCompare.cpp``."""
     made = torch.isclose(*args, **kwargs)
     watch.bound(2 * made.numel(), "torch.isclose was counted with masks that it joins in place: it needs less")
     return made
