@@ -48,7 +48,7 @@ class Point:
 
 
 PLAIN, SMALLER = Point(1.0, 1 << 20), Point(2.0, 1 << 19)
-PLAN: Any = SimpleNamespace(front=[PLAIN, SMALLER], plain=PLAIN, point=SMALLER, peak=1 << 19, budget=1 << 19)
+FRONT: Any = [PLAIN, SMALLER], SMALLER, PLAIN, 1 << 19
 
 
 WRITERS: dict[str, tuple[str, Callable[[memory.Track, Path], Any]]] = {
@@ -59,7 +59,7 @@ WRITERS: dict[str, tuple[str, Callable[[memory.Track, Path], Any]]] = {
     "snapshot": ("pickle", lambda track, path: track.save(path)),
     "page": ("html", lambda track, path: track.to_html(path)),
     "picture": ("png", lambda track, path: track.plot(path)),
-    "front": ("png", lambda track, path: show.plot(PLAN, path)),
+    "front": ("png", lambda track, path: show.plot(*FRONT, path)),
     "tips": ("html", lambda track, path: report.write([], path)),
     "tokens": ("bin", lambda track, path: write_tokens(path, [np.arange(50), np.arange(20)])),
 }

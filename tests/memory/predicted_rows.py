@@ -713,6 +713,6 @@ SILENT = {
     "predicts, or measures, itself": "recompute.profile",
     "needs a GPU": "T.cuda",
     "an op, which a function calls": "nn.init.Upload",
-    "a decorator of switches": "autograd.graph.signal_safe",
+    "what switches are made with": "autograd.graph.setting autograd.graph.signal_safe",
 }
 """Why names have no row -> the names: the short list of what a test needs not try."""
