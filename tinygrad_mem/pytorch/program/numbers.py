@@ -12,21 +12,26 @@ from ...errors import DataDependenceError
 
 aten = torch.ops.aten
 _UNKNOWN = object()
+_MEMORY = ("empty", "resize", "set_", "as_strided", "pin_memory")
+"""In the names of ops whose results are more than what their arguments show: contents of memory, or how it lies."""
+_MOST = 1024  # elements of a tensor on the host whose values are followed: schedules, sizes, lengths
 _COUNTING = {aten._foreach_add_.Scalar, aten._foreach_add_.Tensor}
 
 
 class KnownNumbers:
-    """Follows tensors of one element whose value does not depend on data: ``torch.zeros(())``, ``step += 1``."""
+    """Follows small tensors whose values do not depend on data: ``step += 1``, and on the host ``torch.linspace(0, 1, 12)``."""
 
     def __init__(self) -> None:
-        self._values: dict[int, torch.Tensor] = {}  # by the storage's address in C++
+        self._values: dict[int, torch.Tensor] = {}  # by the storage's address in C++: its elements in order
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A real tensor on the CPU with the value of ``tensor``; ``None`` if it is not known."""
         if not isinstance(tensor, FakeTensor):
             return tensor
-        found = self._values.get(tensor.untyped_storage()._cdata) if tensor.numel() == 1 else None
-        return tensor.constant if found is None or found.dtype != tensor.dtype else found
+        found = self._values.get(tensor.untyped_storage()._cdata)
+        if found is None or found.dtype != tensor.dtype:
+            return tensor.constant
+        return found if tensor.numel() == found.numel() == 1 else _seen_as(found, tensor)
 
     def number(self, tensor: torch.Tensor) -> Any:
         """The number that an op reads from ``tensor``: one on the host, where C++ wants a plain one.
@@ -44,10 +49,11 @@ class KnownNumbers:
             return known.item()
 
     def know(self, tensor: FakeTensor, real: torch.Tensor) -> None:
-        """Note that ``tensor`` has the value of ``real``, if that is one number."""
-        if real.numel() == 1 and real.untyped_storage().nbytes() == real.element_size() and real.device.type == "cpu":
+        """Note that ``tensor`` has the values of ``real``, if they are few, and are not NumPy's, which might write to them."""
+        one = real.numel() == 1
+        if real.device.type == "cpu" and (one or (real.numel() <= _MOST and real.untyped_storage().resizable())):
             with _disable_current_modes(), torch.no_grad():
-                self._values[tensor.untyped_storage()._cdata] = real.clone().reshape(())
+                self._note(tensor, real.clone())
 
     def forget(self, storage: int) -> None:
         """The storage at this address has ended."""
@@ -62,7 +68,7 @@ class KnownNumbers:
     def before(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
         """The value of an op's result, if it reads known numbers alone; asked before the op, which may write to one."""
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-        if tensors and tensors[0].numel() == 1:  # most calls end here
+        if tensors and self._is_known(tensors[0]):  # most calls end here
             return self._computed(func, args, kwargs)
         return None
 
@@ -74,17 +80,28 @@ class KnownNumbers:
                 return
             self._forget_written(func, args, kwargs)
         target = args[0] if writes else made
-        if not isinstance(target, FakeTensor) or target.untyped_storage().nbytes() != target.element_size():
-            return
-        key = target.untyped_storage()._cdata
-        if not writes and key in self._values:
-            return  # a view
-        if value is None and not any(isinstance(arg, torch.Tensor) for arg in args):
+        if not isinstance(target, FakeTensor) or (not writes and target.untyped_storage()._cdata in self._values):
+            return  # or a view
+        if value is None and _is_followed(target) and not any(isinstance(arg, torch.Tensor) for arg in args):
             value = self._computed(func, args, kwargs)
-        if value is None:
-            self._values.pop(key, None)
-        else:
-            self._values[key] = value
+        with _disable_current_modes(), torch.no_grad():
+            self._note(target, value)
+
+    def _note(self, target: FakeTensor, value: torch.Tensor | None) -> None:
+        """Note the values of a tensor, which may be a part of a known one; ``None``, or values elsewhere: they are unknown."""
+        storage = target.untyped_storage()
+        key, known = storage._cdata, self._values.pop(storage._cdata, None)
+        if value is None or value.dtype != target.dtype or value.numel() != target.numel():
+            return
+        count = storage.nbytes() // target.element_size()
+        if count == 1:
+            self._values[key] = value.reshape(())
+        elif known is not None and known.numel() == count and known.dtype == target.dtype:
+            _seen_as(known, target).copy_(value.reshape(target.shape))
+            self._values[key] = known
+        elif value.numel() == count and _is_followed(target):
+            self._values[key] = found = value.new_empty(count)
+            _seen_as(found, target).copy_(value.reshape(target.shape))
 
     def _count(self, tensors: Any, number: Any) -> bool:
         """Add a known number to each of a list of known ones: the steps of an optimizer. False: they are not known."""
@@ -97,7 +114,7 @@ class KnownNumbers:
                 return False
             for tensor, value in zip(tensors, known, strict=True):
                 if value is not None:
-                    self._values[tensor.untyped_storage()._cdata] = (value + added).to(value.dtype).reshape(())
+                    self._note(tensor, (value + added).to(value.dtype))
         return True
 
     def _forget_written(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -111,29 +128,44 @@ class KnownNumbers:
                     self.written(tensor)
 
     def _computed(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
-        if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags or "empty" in func._schema.name:
+        name = func._schema.name
+        if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags or any(map(name.__contains__, _MEMORY)):
             return None
         if not all(map(self._is_known, (*args, *kwargs.values()))):
             return None
         if "device" in kwargs:
             kwargs = {**kwargs, "device": torch.device("cpu")}
+        kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"}
         with _disable_current_modes(), torch.no_grad():
             real, named = [self._real(arg) for arg in args], {key: self._real(value) for key, value in kwargs.items()}
             if any(each is _UNKNOWN for each in (*real, *named.values())):
                 return None
             value = func(*real, **named)
-            return value.reshape(()) if isinstance(value, torch.Tensor) and value.numel() == 1 else None
+            return value if isinstance(value, torch.Tensor) else None
 
     def _is_known(self, value: Any) -> bool:
         """False where :meth:`_real` would say that it is not known; most calls end here."""
         if isinstance(value, torch.Tensor):
-            return value.numel() == 1 and self.value(value) is not None
+            return (value.numel() == 1 or _is_followed(value)) and self.value(value) is not None
         return not isinstance(value, (list, tuple)) or not any(isinstance(each, torch.Tensor) for each in value)
 
     def _real(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             known = self.value(value)  # copied: an op may write to it
-            return _UNKNOWN if known is None or known.numel() != 1 else known.reshape(value.shape).clone()
+            return _UNKNOWN if known is None else known.reshape(value.shape).clone()
         if isinstance(value, (list, tuple)) and any(isinstance(each, torch.Tensor) for each in value):
             return _UNKNOWN
         return value
+
+
+def _is_followed(tensor: torch.Tensor) -> bool:
+    """True for a small tensor on the host with all elements of its storage, and for a part of one."""
+    if isinstance(tensor, FakeTensor) and tensor.fake_device.type != "cpu":
+        return tensor.numel() == 1
+    return tensor.layout is torch.strided and tensor.untyped_storage().nbytes() <= _MOST * tensor.element_size()
+
+
+def _seen_as(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """The elements of a storage as ``tensor`` sees them."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        return values.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())

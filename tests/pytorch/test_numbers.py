@@ -1,0 +1,168 @@
+"""Values that a prediction knows: small tensors on the host that do not depend on data, their views, and writes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tinygrad_mem import pytorch
+from tinygrad_mem.autograd.unknown import Unknown
+from tinygrad_mem.memory import Kind
+
+LISTS: Any = torch  # its functions of lists are private
+
+
+def written_through_views() -> list[Any]:
+    found = torch.arange(4) * 16 + 24
+    said: list[Any] = [found.tolist()]
+    found[1] = 7
+    tail = found[2:]
+    tail += 1
+    said.append(found.tolist())
+    found.view(2, 2).t()[0, 1] = 5
+    return [*said, found.tolist(), found.view(2, 2).t().contiguous().tolist(), found.t().sum().item()]
+
+
+def in_pieces() -> list[Any]:
+    found = torch.ones(6)
+    first, last = found.split(3)
+    first.zero_()
+    last.mul_(torch.tensor([2.0, 3.0, 4.0]))
+    return [found.tolist(), [x.item() for x in found], found.reshape(2, 3).flip(0).tolist()]
+
+
+def in_lists() -> list[Any]:
+    found = [torch.zeros(()), torch.zeros(())]
+    LISTS._foreach_add_(found, 1)
+    return [each.item() for each in found]
+
+
+def on_other_strides() -> list[Any]:
+    found, one = torch.tensor([[1, 2], [3, 4]]), torch.ones(1).expand(2, 2)
+    turned = found.t()
+    added = turned + 1
+    added[0] = 9
+    return [
+        (one + one).tolist(),
+        turned.tolist(),
+        turned.clone().tolist(),
+        added.tolist(),
+        torch.zeros(3, pin_memory=torch.cuda.is_available()).tolist(),
+    ]
+
+
+KNOWN: list[Callable[[], list[Any]]] = [written_through_views, in_pieces, in_lists, on_other_strides]
+
+
+@pytest.mark.parametrize("values", KNOWN)
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_values_are_those_of_a_real_run(values: Callable[[], list[Any]], device: str):
+    found: list[Any] = []
+
+    def run() -> None:
+        found.extend(values())
+        torch.zeros(8, device=device)
+
+    pytorch.predict(run, device=device)
+    assert found == values()
+
+
+def rates() -> list[float]:
+    """As models that drop whole blocks make them."""
+    return [x.item() for x in torch.linspace(0, 0.1, 4)]
+
+
+def test_a_schedule_decides():
+    """0, 0.033, 0.067, 0.1: two of them are above 0.05."""
+
+    def run() -> None:
+        for rate in rates():
+            if rate > 0.05:
+                torch.empty(128, device="cuda")
+
+    assert [event.kind for event in pytorch.predict(run).log].count(Kind.MALLOC) == 2
+
+
+def drawn(x: torch.Tensor) -> None:
+    x.normal_()
+
+
+def drawn_in_part(x: torch.Tensor) -> None:
+    x[1:].uniform_()
+
+
+def copied(x: torch.Tensor) -> None:
+    x.copy_(torch.rand(4))
+
+
+def out(x: torch.Tensor) -> None:
+    torch.rand(4, out=x)
+
+
+def sorted_into(x: torch.Tensor) -> None:
+    torch.sort(torch.rand(4), out=(x, torch.zeros(4, dtype=torch.long)))
+
+
+def at_places(x: torch.Tensor) -> None:
+    x[torch.randint(0, 4, (2,))] = 3.0
+
+
+def one_of_it(x: torch.Tensor) -> None:
+    x[0] = torch.rand(1)[0]
+
+
+def scaled(x: torch.Tensor) -> None:
+    LISTS._foreach_mul_([x], 2.0)
+
+
+def other_dtype(x: torch.Tensor) -> None:
+    x.view(torch.int32).add_(torch.randint(0, 4, (4,), dtype=torch.int32))
+
+
+def grown(x: torch.Tensor) -> None:
+    x.resize_(8)
+
+
+UNKNOWN = [drawn, drawn_in_part, copied, out, sorted_into, at_places, one_of_it, scaled, other_dtype, grown]
+
+
+@pytest.mark.parametrize("write", UNKNOWN)
+def test_what_is_written_from_elsewhere_is_unknown(write: Callable[[torch.Tensor], None]):
+    found: list[Any] = []
+
+    def run() -> None:
+        x = torch.ones(4)
+        write(x)
+        found.extend(x.tolist())
+        torch.zeros(8, device="cuda")
+
+    pytorch.predict(run)
+    assert any(isinstance(each, Unknown) for each in found), found
+
+
+def test_what_numpy_may_write_to_is_unknown():
+    numbers, found = np.arange(4), []
+
+    def run() -> None:
+        shared = torch.from_numpy(numbers) + 0
+        numbers[:] = 7
+        found.extend(shared.tolist())
+        torch.zeros(8, device="cuda")
+
+    pytorch.predict(run)
+    assert all(isinstance(each, Unknown) for each in found)
+
+
+def test_large_tensors_are_not_followed():
+    found: list[Any] = []
+
+    def run() -> None:
+        found.extend(torch.arange(2000)[:2].tolist())
+        torch.zeros(8, device="cuda")
+
+    pytorch.predict(run)
+    assert all(isinstance(each, Unknown) for each in found)
