@@ -166,3 +166,18 @@ def test_large_tensors_are_not_followed():
 
     pytorch.predict(run)
     assert all(isinstance(each, Unknown) for each in found)
+
+
+def test_large_results_of_known_numbers_are_not_computed():
+    """They would take terabytes."""
+    found: list[Any] = []
+
+    def run() -> None:
+        one = torch.ones(1)
+        wide = one.expand(1 << 40)
+        found.extend([wide[0].item(), wide[3:5].tolist()])
+        torch.zeros((), device="cuda").new_zeros(1 << 40)
+        assert one.repeat(1 << 40).numel() == (wide + 1).numel()
+
+    assert pytorch.predict(run).peak > 1 << 42
+    assert found == [1.0, [1.0, 1.0]]

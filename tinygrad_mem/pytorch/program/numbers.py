@@ -14,6 +14,7 @@ aten = torch.ops.aten
 _UNKNOWN = object()
 _MEMORY = ("empty", "resize", "set_", "as_strided", "pin_memory")
 """In the names of ops whose results are more than what their arguments show: contents of memory, or how it lies."""
+_RealCall = tuple[list[Any], dict[str, Any]]  # arguments
 _MOST = 1024  # elements of a tensor on the host whose values are followed: schedules, sizes, lengths
 _COUNTING = {aten._foreach_add_.Scalar, aten._foreach_add_.Tensor}
 
@@ -65,15 +66,15 @@ class KnownNumbers:
             self.forget(tensor.untyped_storage()._cdata)
             tensor.constant = None
 
-    def before(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
-        """The value of an op's result, if it reads known numbers alone; asked before the op, which may write to one."""
+    def before(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> _RealCall | None:
+        """The call with real arguments, if it reads known values alone; asked before the op, which may write to one."""
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         if tensors and self._is_known(tensors[0]):  # most calls end here
-            return self._computed(func, args, kwargs)
+            return self._real_call(func, args, kwargs)
         return None
 
-    def after(self, func: Any, args: tuple, kwargs: dict[str, Any], made: Any, value: torch.Tensor | None) -> None:
-        """Note the value that an op made, or wrote; ``value`` is what :meth:`before` said."""
+    def after(self, func: Any, args: tuple, kwargs: dict[str, Any], made: Any, call: _RealCall | None) -> None:
+        """Note the value that an op made, or wrote; ``call`` is what :meth:`before` said."""
         writes = func._schema.is_mutable and args and isinstance(args[0], FakeTensor)
         if func._schema.is_mutable:
             if func in _COUNTING and self._count(*args[:2]):
@@ -82,10 +83,11 @@ class KnownNumbers:
         target = args[0] if writes else made
         if not isinstance(target, FakeTensor) or (not writes and target.untyped_storage()._cdata in self._values):
             return  # or a view
-        if value is None and _is_followed(target) and not any(isinstance(arg, torch.Tensor) for arg in args):
-            value = self._computed(func, args, kwargs)
+        if call is None and _is_followed(target) and not any(isinstance(arg, torch.Tensor) for arg in args):
+            call = self._real_call(func, args, kwargs)
         with _disable_current_modes(), torch.no_grad():
-            self._note(target, value)
+            value = func(*call[0], **call[1]) if call is not None and _is_followed(target) else None
+            self._note(target, value if isinstance(value, torch.Tensor) else None)
 
     def _note(self, target: FakeTensor, value: torch.Tensor | None) -> None:
         """Note the values of a tensor, which may be a part of a known one; ``None``, or values elsewhere: they are unknown."""
@@ -127,7 +129,7 @@ class KnownNumbers:
                 if place or given is not tensor:
                     self.written(tensor)
 
-    def _computed(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
+    def _real_call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> _RealCall | None:
         name = func._schema.name
         if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags or any(map(name.__contains__, _MEMORY)):
             return None
@@ -138,10 +140,7 @@ class KnownNumbers:
         kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"}
         with _disable_current_modes(), torch.no_grad():
             real, named = [self._real(arg) for arg in args], {key: self._real(value) for key, value in kwargs.items()}
-            if any(each is _UNKNOWN for each in (*real, *named.values())):
-                return None
-            value = func(*real, **named)
-            return value if isinstance(value, torch.Tensor) else None
+            return None if any(each is _UNKNOWN for each in (*real, *named.values())) else (real, named)
 
     def _is_known(self, value: Any) -> bool:
         """False where :meth:`_real` would say that it is not known; most calls end here."""
@@ -159,8 +158,8 @@ class KnownNumbers:
 
 
 def _is_followed(tensor: torch.Tensor) -> bool:
-    """True for a small tensor on the host with all elements of its storage, and for a part of one."""
-    if isinstance(tensor, FakeTensor) and tensor.fake_device.type != "cpu":
+    """True for one element, and on the host for a small tensor that has all of its storage, or a part of a small one."""
+    if tensor.numel() > _MOST or (isinstance(tensor, FakeTensor) and tensor.fake_device.type != "cpu"):
         return tensor.numel() == 1
     return tensor.layout is torch.strided and tensor.untyped_storage().nbytes() <= _MOST * tensor.element_size()
 
