@@ -9,6 +9,7 @@ import pytest
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
+from tests.distributed.blocks import classes
 from tests.distributed.ranks import passes, run
 from tests.profiles import some
 from tinygrad_mem import memory, nn
@@ -17,30 +18,7 @@ from tinygrad_mem.distributed.checkpoint.boxes import make_up
 from tinygrad_mem.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from tinygrad_mem.nn import functional as F
 
-
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.up, self.down = nn.Linear(width, 3), nn.Linear(3, width)
-        self.scale = nn.Parameter(tm.full((1,), 0.5))
-
-    def forward(self, x):
-        return x + self.scale * self.down(tm.tanh(self.up(self.norm(x))))
-
-
-class Network(nn.Module):
-    """That of ``programs/fsdp.py``, in one process without a group."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.blocks, self.last = nn.Linear(6, 16), nn.ModuleList(Block(16) for _ in range(3)), nn.Linear(16, 3)
-
-    def forward(self, x):
-        x = self.first(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.last(x)
+_, Network = classes(tm)  # that of ``programs/fsdp.py``, in one process without a group
 
 
 def made() -> tuple[nn.Module, tm.optim.Optimizer]:

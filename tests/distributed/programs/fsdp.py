@@ -6,6 +6,7 @@ import numpy as np
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
+from tests.distributed.blocks import classes
 from tests.distributed.checks import STEPS, exact
 from tests.distributed.programs.shared import BATCH, RANK, SIZE, batch, mine
 from tinygrad_mem import memory, nn
@@ -19,31 +20,7 @@ WAYS = {
 }
 
 
-class Block(nn.Module):
-    """A residual block whose parameters have 16, 3 and 1 rows: fewer than some numbers of ranks."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.up, self.down = nn.Linear(width, 3), nn.Linear(3, width)
-        self.scale = nn.Parameter(tm.full((1,), 0.5))
-
-    def forward(self, x):
-        return x + self.scale * self.down(tm.tanh(self.up(self.norm(x))))
-
-
-class Network(nn.Module):
-    def __init__(self, width=16, blocks=3):
-        super().__init__()
-        self.first = nn.Linear(6, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
-        self.last = nn.Linear(width, 3)
-
-    def forward(self, x):
-        x = self.first(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.last(x)
+Block, Network = classes(tm)
 
 
 def network(dtype=tm.float64, **sizes):

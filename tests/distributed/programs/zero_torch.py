@@ -9,6 +9,7 @@ import torch.distributed.fsdp
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
+from tests.distributed.blocks import classes
 from tests.distributed.checks import equal
 from tests.distributed.programs.gloo import RANK, SIZE
 from tinygrad_mem.distributed import fsdp
@@ -40,33 +41,9 @@ THEIRS = SimpleNamespace(
 
 
 def network(lib):
-    """The same program in each library: residual blocks whose parameters have 16, 3 and 1 rows."""
-    nn = lib.nn
-
-    class Block(nn.Module):
-        def __init__(self, width):
-            super().__init__()
-            self.norm = nn.LayerNorm(width)
-            self.up, self.down = nn.Linear(width, 3), nn.Linear(3, width)
-            self.scale = nn.Parameter(lib.full((1,), 0.5))
-
-        def forward(self, x):
-            return x + self.scale * self.down(lib.tanh(self.up(self.norm(x))))
-
-    class Network(nn.Module):
-        def __init__(self, width=16, blocks=3):
-            super().__init__()
-            self.first = nn.Linear(6, width)
-            self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
-            self.last = nn.Linear(width, 3)
-
-        def forward(self, x):
-            x = self.first(x)
-            for block in self.blocks:
-                x = block(x)
-            return self.last(x)
-
-    model = Network().double()
+    """The same values in each library."""
+    _, network_class = classes(lib)
+    model = network_class().double()
     rng = np.random.default_rng(0)
     with lib.no_grad():
         for p in model.parameters():
