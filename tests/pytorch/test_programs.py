@@ -204,14 +204,37 @@ def distributions():
 
 
 EQUAL = [
-    *[mapped, gradients_of_samples, ensemble, jacobian, second_derivatives, forward_mode, penalized_gradient],
+    *[mapped, gradients_of_samples, ensemble, jacobian, second_derivatives, forward_mode, penalized_gradient, parametrized],
     *[weight_norm, spectral_norm, dirty, packed_in_half, on_the_host, recurrent, complex_numbers, spectra, float8, solved],
     *[optimizers, fused, distributions],
-    pytest.param(
-        parametrized,
-        marks=pytest.mark.xfail(strict=False, reason="once in four whole runs it was predicted with 57,600 bytes: a defect"),
-    ),
 ]
+
+
+def given_storage(size: int) -> Callable[[], Any]:
+    def given_the_storage_of_another():
+        tensor, other = torch.zeros(1000), torch.zeros(size)
+        tensor.set_(other)
+        assert tensor.shape == (size,)
+        return tensor, other, torch.zeros(500)
+
+    return given_the_storage_of_another
+
+
+def turned_in_place():
+    square, wide = torch.zeros(32, 32), torch.zeros(4, 5)
+    square.transpose_(0, 1)
+    wide.t_().unsqueeze_(0)
+    assert (square.stride(), wide.shape, wide.stride()) == ((1, 32), (1, 5, 4), (5, 1, 5))
+    return square, wide.contiguous()
+
+
+@pytest.mark.parametrize("program", [given_storage(1000), given_storage(2000), turned_in_place])
+def test_an_op_that_makes_its_argument_a_view_runs_each_time(program: Callable[[], Any]):
+    """Results of other ops are remembered by their shapes. The old memory of the argument ends, and PyTorch's profiler may take
+    it for another block's: a parametrization that was removed once had 57,600 bytes in place of 20,744."""
+    real = real_peak(program)
+    assert [predict(program, device="cpu").peak for _ in range(3)] == [real] * 3
+    predict(lambda: (program(), torch.zeros(8, device="cuda")))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -219,7 +242,7 @@ EQUAL = [
 def test_the_peak_is_that_of_pytorchs_allocator(program: Callable[[], Any]):
     program()  # what PyTorch keeps from its first use is not the program's
     found = predict(program, device="cpu")
-    assert found.peak == real_peak(program)
+    assert found.peak == real_peak(program), [str(block) for block in found.live("peak")]
     assert [why for why in found.unknown if "torch.isclose" not in why] == []  # a covariance is checked to be symmetric
     assert [note for note in found.notes if "cycles" not in note] == []
 

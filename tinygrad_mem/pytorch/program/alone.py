@@ -166,6 +166,8 @@ def run_alone(call: AloneCall, args: tuple, kwargs: dict[str, Any], most: bool =
     with allocator_events(events):
         results = call.func(*real, **named)
     sums = [0, *accumulate(events)]
+    if min(sums) < 0:
+        raise RuntimeError("it gives back memory that was there before, whose size PyTorch's profiler may get wrong")
     return Within(max(sums), sums[-1], tuple(_made(leaf, older) for leaf in tree_leaves(results)))
 
 

@@ -78,8 +78,10 @@ class AloneCall(NamedTuple):
 
 
 def described(func: Any, args: tuple, kwargs: dict[str, Any]) -> AloneCall | None:
-    """A call of an op, as it is before the op runs. ``None``: the op returns views, which take nothing."""
+    """A call of an op, as it is before the op runs. ``None``: the op makes views, or turns its argument into one."""
     returns = func._schema.returns
+    if torch.Tag.inplace_view in func.tags:
+        return None
     if returns and all(each.alias_info is not None and not each.alias_info.is_write for each in returns):
         return None
     describe = _Describe(exact=torch.Tag.pointwise not in func.tags)

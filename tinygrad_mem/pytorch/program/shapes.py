@@ -24,7 +24,8 @@ _known: dict[tuple, Any] = {}
 _CPU = torch.device("cpu")
 _LINE = 16  # bytes: rows of a grouped product begin at multiples of it on CUDA
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
-_BY_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
+_OWN_WAY = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view}
+"""Of ops whose results follow from more than shapes, or that turn an argument into a view."""
 
 
 class _Told(NamedTuple):
@@ -88,7 +89,7 @@ class Results:
 
     def real(self, func: Any, args: tuple, kwargs: dict[str, Any], made: tuple[Made | None, ...]) -> Any:
         """The result of a call on the CPU, by what a real one has made; ``None``: that does not tell."""
-        if _constant(args) or not made or torch.Tag.inplace_view in func.tags:
+        if _constant(args) or not made:
             return None
         if any(each is not None and each.size != _needed(each) for each in made):
             return None  # a result keeps more than its elements
@@ -154,7 +155,7 @@ def _kind(func: Any) -> tuple[str, str | None]:
     the first, or the keyword that stands beside this; ``""``: anything else.
     """
     returns, arguments = func._schema.returns, func._schema.arguments
-    if func.namespace != "aten" or _BY_VALUES & set(func.tags):
+    if func.namespace != "aten" or _OWN_WAY & set(func.tags):
         return "", None
     if not func._schema.is_mutable:
         shared = [each.alias_info is not None for each in returns]
