@@ -252,17 +252,21 @@ def few_rows(rows: int, b: np.ndarray) -> Callable[..., Any]:
         return np.matmul
     terms, columns = b.shape
     if b.T.flags.c_contiguous:
-        return _by_results if SMALL // (rows * terms) >= _NARROW else np.matmul
+        return _by_results if _columns(rows, terms) >= _NARROW else np.matmul
     parts = _equal_parts(terms, _TERMS)
     room = parts == 1 or 0 < parts * rows * columns * b.itemsize <= SCRATCH // 2
     few = 2 * rows <= _FEW and rows * b.size > SMALL and columns % _WIDTH == 0
     return _by_terms if few and room and b.flags.c_contiguous else np.matmul
 
 
+def _columns(rows: int, terms: int) -> int:
+    """The most columns of a part of a product with a transposed matrix."""
+    return min(_RESULTS // rows, SMALL // (rows * terms))
+
+
 def _by_results(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     """out = a @ b, where b.T is contiguous, some columns at a time."""
-    rows, terms = a.shape
-    _by_width(a, b, out, min(_RESULTS // rows, SMALL // (rows * terms)))
+    _by_width(a, b, out, _columns(*a.shape))
 
 
 def _by_terms(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
