@@ -162,12 +162,22 @@ def generated(model: LanguageModel, cache: Cache, steps: int) -> tm.Tensor:
         return tm.cat(found, 1)
 
 
+def assert_close(found: np.ndarray, wanted: np.ndarray, model: LanguageModel, near: float = 1e-10) -> None:
+    """Two ways to the same float64 numbers. A router's weights are rounded to float32, as in transformers: products that differ
+    in their last bit, as they may by the number of rows, differ by a float32's last bit after it.
+    """
+    relative = 1e-10
+    if any(model.config.experts):
+        relative = near = float(np.finfo(np.float32).eps)
+    np.testing.assert_allclose(found, wanted, rtol=relative, atol=near * np.abs(wanted).max())
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if case not in ("phi3-long", "llama-dynamic")])
 def test_with_a_cache_the_logits_are_the_same(case: str):
     model = both(case)[0]
     whole = model(tm.tensor(tokens(2, 12))).detach().numpy()
     cache = Cache(model.config, 2, 12, tm.float64)
-    np.testing.assert_allclose(generated(model, cache, 8).numpy(), whole, rtol=1e-10, atol=1e-10 * np.abs(whole).max())
+    assert_close(generated(model, cache, 8).numpy(), whole, model)
     assert cache.length == 12
     rough = [generated(model, Cache(model.config, 2, 12, tm.float64, bits=bits), 8).numpy() for bits in (8, 4)]
     errors = [np.abs(each - whole).mean() / np.abs(whole).mean() for each in rough]
@@ -217,7 +227,7 @@ def test_the_loss_and_its_gradients_in_tiles_are_the_same(case: str):
         loss = model.in_tiles(tile).loss(ids, ids)
         found.append([loss.detach().numpy(), *(g.numpy() for g in tm.autograd.grad(loss, list(model.parameters())))])
     for a, b in zip(*found, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12 * np.abs(a).max())
+        assert_close(a, b, model, 1e-12)
 
 
 @pytest.mark.parametrize("case", ["llama", "gemma3_text"])
@@ -274,7 +284,7 @@ def test_a_prompt_in_pieces_has_the_same_logits(case: str, piece: int):
         whole = model(ids[:, :13], kept[1], last=1)
         after = [model(ids[:, 13:], cache).numpy() for cache in kept]
     for a, b in ((found.numpy(), whole.numpy()), after):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10 * np.abs(b).max())
+        assert_close(a, b, model)
     assert kept[0].length == kept[1].length == 14
 
 

@@ -19,7 +19,7 @@ _BY_REASON: dict[str, dict[str, str]] = {
         "addcmul": "value",
         "addcdiv": "value gradient",
         "pow": "gradient",
-        "remainder": "value gradient",
+        "remainder": "value",
         "fmod_number": "value",
         "atan2": "gradient",
         "celu": "gradient",

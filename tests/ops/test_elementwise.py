@@ -169,6 +169,14 @@ def test_nan_and_inf_pass_as_values():
         assert_same(getattr(tm, name)(tm.tensor(x)), getattr(torch, name)(torch.tensor(x)), TOLERANCE["float64"], name)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_the_gradient_of_a_remainder_is_the_quotient_that_it_was_made_with(dtype: str, dev: str):
+    """1 / 0.1 is rounded to 10, but 0.1 is taken away 9 times. -1 % inf is inf, and 1 % -inf is -inf: each was added once."""
+    x, y = np.meshgrid(*[np.array([1.0, -1, 2.5, 3, 0.1, -0.3, 0, np.inf, -np.inf, np.nan], dtype)] * 2)
+    against_torch(tm.remainder, torch.remainder, [x, y], dtype, dev)
+
+
 def test_relu_lets_no_bad_gradient_through_a_closed_gate():
     x = tm.tensor([-1.0, 1.0], requires_grad=True)
     F.relu(x).backward(tm.tensor([float("nan"), 2.0]))

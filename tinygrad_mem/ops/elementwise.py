@@ -271,7 +271,7 @@ class Remainder(Op):
         if ctx.needs[1]:
             keep_factor(ctx, "x", x)
             keep_factor(ctx, "y", y)
-        ctx.rounding = "floor" if kernel == "remainder" else "trunc"
+        ctx.floor = kernel == "remainder"
         getattr(ctx.kernels, kernel)(x, y, out=out)
         return out
 
@@ -280,8 +280,11 @@ class Remainder(Op):
         gz = None
         if ctx.needs[1]:
             gz = ctx.empty_like(gy)
-            ctx.kernels.divide(factor(ctx, "x"), factor(ctx, "y"), out=gz)
-            getattr(ctx.kernels, ctx.rounding)(gz, out=gz)
+            if ctx.floor:  # floor(x / y) of the rounded x / y may be one more than the remainder was made with
+                ctx.kernels.floor_divide(factor(ctx, "x"), factor(ctx, "y"), out=gz)
+            else:
+                ctx.kernels.divide(factor(ctx, "x"), factor(ctx, "y"), out=gz)
+                ctx.kernels.trunc(gz, out=gz)
             ctx.kernels.multiply(gz, gy, out=gz)
             ctx.kernels.negative(gz, out=gz)
         return gy, gz
