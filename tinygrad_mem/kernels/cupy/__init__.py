@@ -1,4 +1,7 @@
-"""CuPy kernels. Every function computes into the buffers that it is given; none allocates."""
+"""CuPy kernels. Every function computes into the buffers that it is given; none allocates.
+
+A docstring here says only what is different on a GPU: what a kernel computes, that of the same name in ``kernels/numpy`` says.
+"""
 
 from .activation import *
 from .attention import *

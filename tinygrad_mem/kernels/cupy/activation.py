@@ -21,10 +21,8 @@ _gelu_grad = Fused("G g, X v, bool tan", "Z z", _GRADIENT, "tinygrad_mem_gelu_ba
 
 
 def gelu(x, tanh, out):
-    """out = x * Phi(x), exactly or by the tanh formula."""
     _gelu(x, tanh, out)
 
 
 def gelu_backward(gy, x, tanh, out):
-    """out = gy * (Phi(x) + x * phi(x)), or the derivative of the tanh formula."""
     _gelu_grad(gy, x, tanh, out)

@@ -14,8 +14,11 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from ...dtypes import arithmetic
+from ..numpy.attention import _by_head
 from ..numpy.attention import check_offsets as _check_offsets
-from .attention_tiles import MOST, Job, Space, cuts, grouped, launch, mask_of, plan, size_of, size_of_means, steps, wide_dtype
+from ..numpy.fast.attention_tiles import cuts, grouped
+from .attention_tiles import MOST, Job, Space, launch, mask_of, plan, size_of, size_of_means, spots, steps
 from .attention_tiles import columns as _columns
 from .attention_tiles import dropout as _dropout
 from .attention_tiles import sight as _sight
@@ -30,12 +33,10 @@ def attention_workspace(q_shape, k_shape, v_shape, dtype, backward):
 
 
 def check_offsets(name, offsets, tokens, longest):
-    """Check the offsets of sequences: they rise from 0 to the number of tokens, and no sequence is longer than the maximum."""
     _check_offsets(name, offsets, tokens, longest)
 
 
 def attention(q, k, v, mask, scale, window, p, ticket, work, out, lse):
-    """out = softmax(q @ k.T * scale + mask) @ v; lse = the logarithms of the softmax's sums, inf for rows without keys."""
     heads = k.shape[1]
     queries, results, sums = (grouped(x, heads) for x in (q, out, lse))
     one = q.shape[1] * q.shape[2] * k.shape[2]
@@ -45,7 +46,6 @@ def attention(q, k, v, mask, scale, window, p, ticket, work, out, lse):
 
 
 def varlen_attention(q, k, v, cu_q, cu_k, scale, window, p, ticket, cap, work, out, lse):
-    """:func:`attention` of concatenated sequences; the last row of each is at its last column."""
     for rows, columns, offset, base in _sequences(cu_q, cu_k, q.shape[1]):
         heads = k.shape[1]
         query, result = (grouped(_by_head(x, rows), heads)[0] for x in (q, out))
@@ -64,52 +64,32 @@ def _sequences(cu_q, cu_k, heads):
         base += heads * count * total
 
 
-def _by_head(x, tokens):
-    """(token, head, E) as (1, head, token, E), of these tokens; ``None`` stays."""
-    return None if x is None else x[tokens].transpose(1, 0, 2)[None]
-
-
 def _forward(job, work, out, lse):
     """For each tile of rows, all visible columns."""
-    heads, groups, rows, depth = job.q.shape
-    width, wide = job.v.shape[2], wide_dtype(job.q.dtype)
+    heads, _, rows, depth = job.q.shape
+    width, wide = job.v.shape[2], arithmetic(job.q.dtype)
     cut = plan(heads, rows, job.k.shape[1], depth, width, job.q.dtype, False, work.size)
-    for head in cuts(heads, cut.heads):
-        for group in range(groups):
-            for part in cuts(rows, cut.rows):
-                query, target = job.q[head, group, part], out[head, group, part]
-                shape, space = query.shape[:2], Space(work)
-                tops, totals = space.take(shape, wide), space.take(shape, wide)
-                sums = space.take((*shape, width), wide)
-                before, columns = space.used, _columns(job, part, cut.columns)
-                for number, seen in enumerate(columns):
-                    space.used = before
-                    tile = (*shape, seen.stop - seen.start)
-                    scores, weights = space.take(tile, wide), space.take(tile, job.q.dtype)
-                    gemm(query, job.k[head, seen].transpose(0, 2, 1), scores)
-                    where = (head, group, part, seen)
-                    first = np.int32(number == 0)
-                    state = (scores, weights, tops, totals, sums, width, first, *_sight(job, *where), *_dropout(job, *where))
-                    launch("attention_softmax", job.q, tile, *state)
-                    gemm(weights, job.v[head, seen], sums, beta=number > 0)
-                if not columns:
-                    sums.fill(0)
-                    totals.fill(0)
-                    tops.fill(0)
-                logs = lse[head, group, part]
-                launch(
-                    "attention_finish",
-                    job.q,
-                    (*shape, 1),
-                    tops,
-                    totals,
-                    sums,
-                    width,
-                    target,
-                    *steps(target),
-                    logs,
-                    *steps(logs),
-                )
+    for spot in spots(job, cut):
+        head, _, part = spot
+        query, target, logs, space = job.q[spot], out[spot], lse[spot], Space(work)
+        shape = query.shape[:2]
+        tops, totals = space.take(shape, wide), space.take(shape, wide)
+        sums = space.take((*shape, width), wide)
+        before, columns = space.used, _columns(job, part, cut.columns)
+        for number, seen in enumerate(columns):
+            space.used = before
+            tile = (*shape, seen.stop - seen.start)
+            scores, weights = space.take(tile, wide), space.take(tile, job.q.dtype)
+            gemm(query, job.k[head, seen].transpose(0, 2, 1), scores)
+            first, where = np.int32(number == 0), (*spot, seen)
+            state = (scores, weights, tops, totals, sums, width, first, *_sight(job, *where), *_dropout(job, *where))
+            launch("attention_softmax", job.q, tile, *state)
+            gemm(weights, job.v[head, seen], sums, beta=number > 0)
+        if not columns:
+            for none in (sums, totals, tops):
+                none.fill(0)
+        state = (tops, totals, sums, width, target, *steps(target), logs, *steps(logs))
+        launch("attention_finish", job.q, (*shape, 1), *state)
 
 
 # --- backward -------------------------------------------------------------------------------------------------------------
@@ -129,10 +109,6 @@ class _Grads(NamedTuple):
 
 
 def attention_backward(gy, q, k, v, mask, y, lse, scale, window, p, ticket, work, gq, gk, gv, gmask):
-    """gq, gk, gv = the gradients; gmask += the mask's (batch or 1, head or 1, row, column), in the wide dtype.
-
-    Those that are ``None`` are not wanted; v and y may be ``None`` if only gv is wanted.
-    """
     heads = k.shape[1]
     one = q.shape[1] * q.shape[2] * k.shape[2]
     queries, seeds, results, sums, goals = (grouped(x, heads) for x in (q, gy, y, lse, gq))
@@ -143,7 +119,6 @@ def attention_backward(gy, q, k, v, mask, y, lse, scale, window, p, ticket, work
 
 
 def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p, ticket, cap, work, gq, gk, gv):
-    """:func:`attention_backward` of concatenated sequences; tokens outside of all sequences get 0."""
     heads = k.shape[1]
     for g in (gq, gk, gv):
         if g is not None:
@@ -174,7 +149,7 @@ def _backward(job, grads, work):
     walks = [(grads, False)]
     if half:
         if grads.y is not None:
-            grads = grads._replace(inner=Space(work[room:]).take((heads, groups, rows), wide_dtype(dtype)))
+            grads = grads._replace(inner=Space(work[room:]).take((heads, groups, rows), arithmetic(dtype)))
             _fill_inner(job, grads, cut, work)
         walks = [(grads._replace(gk=None, gv=None), False), (grads._replace(gq=None, gmask=None), True)]
     for head in cuts(heads, cut.heads):
@@ -183,51 +158,47 @@ def _backward(job, grads, work):
                 (_by_columns if by_columns else _by_rows)(job, wanted, cut, head, work)
 
 
-def _by_rows(job, grads, cut, head, work):
+def _by_rows(job, grads, cut, heads, work):
     """One pass over rows: it computes gq, and adds to gk and gv, which are in the wide dtype."""
-    wide = wide_dtype(job.q.dtype)
-    for group in range(job.q.shape[1]):
-        for part in cuts(job.q.shape[2], cut.rows):
-            space = Space(work)
-            inner = _inner(job, grads, head, group, part, space)
-            goal = None if grads.gq is None else grads.gq[head, group, part]
-            total = goal
-            if goal is not None and goal.dtype != wide:
-                total = space.take(goal.shape, wide)
-            columns = _columns(job, part, cut.columns)
-            if total is not None and not columns:
-                total.fill(0)
-            before = space.used
-            for number, seen in enumerate(columns):
-                space.used = before
-                to_key, to_value = (_at(g, (head, seen)) for g in (grads.gk, grads.gv))
-                scaled = _tile(job, grads, (head, group, part, seen), inner, to_key, to_value, space)
-                if total is not None:
-                    gemm(scaled, job.k[head, seen], total, beta=number > 0)
-            if total is not goal:
-                cupy.copyto(goal, total, casting="unsafe")
+    wide = arithmetic(job.q.dtype)
+    for spot in spots(job, cut, heads):
+        space = Space(work)
+        inner = _inner(job, grads, spot, space)
+        total = goal = _at(grads.gq, spot)
+        if goal is not None and goal.dtype != wide:
+            total = space.take(goal.shape, wide)
+        columns = _columns(job, spot[2], cut.columns)
+        if total is not None and not columns:
+            total.fill(0)
+        before = space.used
+        for number, seen in enumerate(columns):
+            space.used = before
+            to_key, to_value = (_at(g, (heads, seen)) for g in (grads.gk, grads.gv))
+            scaled = _tile(job, grads, (*spot, seen), inner, to_key, to_value, space)
+            if total is not None:
+                gemm(scaled, job.k[heads, seen], total, beta=number > 0)
+        if total is not goal:
+            cupy.copyto(goal, total, casting="unsafe")
 
 
-def _by_columns(job, grads, cut, head, work):
+def _by_columns(job, grads, cut, heads, work):
     """One pass over columns: it accumulates gk and gv in the wide dtype."""
-    wide = wide_dtype(job.q.dtype)
+    wide = arithmetic(job.q.dtype)
     for whole in cuts(job.k.shape[1], cut.columns):
         outer = Space(work)
-        goals = [_at(g, (head, whole)) for g in (grads.gk, grads.gv)]
+        goals = [_at(g, (heads, whole)) for g in (grads.gk, grads.gv)]
         sums = [None if g is None else outer.take(g.shape, wide) for g in goals]
         for total in sums:
             if total is not None:
                 total.fill(0)
-        for group in range(job.q.shape[1]):
-            for part in cuts(job.q.shape[2], cut.rows):
-                for seen in _columns(job, part, cut.columns):
-                    if seen.start == whole.start:
-                        space = Space(work)
-                        space.used = outer.used
-                        inner = _inner(job, grads, head, group, part, space)
-                        front = (slice(None), slice(seen.stop - seen.start))
-                        to_key, to_value = (_at(t, front) for t in sums)
-                        _tile(job, grads, (head, group, part, seen), inner, to_key, to_value, space)
+        for spot in spots(job, cut, heads):
+            for seen in _columns(job, spot[2], cut.columns):
+                if seen.start == whole.start:
+                    space = Space(work)
+                    space.used = outer.used
+                    inner = _inner(job, grads, spot, space)
+                    to_key, to_value = (_at(t, (slice(None), slice(seen.stop - seen.start))) for t in sums)
+                    _tile(job, grads, (*spot, seen), inner, to_key, to_value, space)
         for goal, total in zip(goals, sums, strict=True):
             if goal is not None:
                 cupy.copyto(goal, total, casting="unsafe")
@@ -236,31 +207,29 @@ def _by_columns(job, grads, cut, head, work):
 def _fill_inner(job, grads, cut, work):
     """grads.inner = sum(gy * y) for each row, computed from the softmax, before y was rounded. As on the CPU."""
     grads.inner.fill(0)
-    for head in cuts(job.q.shape[0], cut.heads):
-        for group in range(job.q.shape[1]):
-            for part in cuts(job.q.shape[2], cut.rows):
-                inner, space = grads.inner[head, group, part], Space(work)
-                totals, columns = space.take(inner.shape, inner.dtype), _columns(job, part, cut.columns)
-                totals.fill(0)
-                before = space.used
-                for seen in columns:
-                    space.used = before
-                    where = (head, group, part, seen)
-                    softmax, slopes, _ = _softmax(job, grads, where, space)
-                    gemm(grads.gy[head, group, part], job.v[head, seen].transpose(0, 2, 1), slopes)
-                    last = np.int32(seen is columns[-1])
-                    state = (softmax, slopes, inner, *steps(inner), totals, last, *_dropout(job, *where))
-                    launch("attention_means", job.q, softmax.shape, *state)
+    for spot in spots(job, cut):
+        inner, space = grads.inner[spot], Space(work)
+        totals, columns = space.take(inner.shape, inner.dtype), _columns(job, spot[2], cut.columns)
+        totals.fill(0)
+        before = space.used
+        for seen in columns:
+            space.used = before
+            where = (*spot, seen)
+            softmax, slopes, _ = _softmax(job, grads, where, space)
+            gemm(grads.gy[spot], job.v[spot[0], seen].transpose(0, 2, 1), slopes)
+            last = np.int32(seen is columns[-1])
+            state = (softmax, slopes, inner, *steps(inner), totals, last, *_dropout(job, *where))
+            launch("attention_means", job.q, softmax.shape, *state)
 
 
-def _inner(job, grads, head, group, part, space):
+def _inner(job, grads, spot, space):
     """The sums of gy * y of some rows; ``None`` if the scores' gradient is not wanted."""
     if grads.y is None:
         return None
     if grads.inner is not None:
-        return grads.inner[head, group, part]
-    gy, y = grads.gy[head, group, part], grads.y[head, group, part]
-    found = space.take(gy.shape[:2], wide_dtype(y.dtype))
+        return grads.inner[spot]
+    gy, y = grads.gy[spot], grads.y[spot]
+    found = space.take(gy.shape[:2], arithmetic(y.dtype))
     launch("attention_inner", job.q, (*gy.shape[:2], 1), gy, *steps(gy), y, *steps(y), y.shape[2], found)
     return found
 
@@ -268,7 +237,7 @@ def _inner(job, grads, head, group, part, space):
 def _softmax(job, grads, where, space):
     """The softmax of a tile, a buffer for the gradient of its scores, and its weights after dropout."""
     head, group, part, seen = where
-    query, lse, wide = job.q[head, group, part], grads.lse[head, group, part], wide_dtype(job.q.dtype)
+    query, lse, wide = job.q[head, group, part], grads.lse[head, group, part], arithmetic(job.q.dtype)
     tile = (*query.shape[:2], seen.stop - seen.start)
     scores, slopes, weights = space.take(tile, wide), space.take(tile, wide), space.take(tile, job.q.dtype)
     gemm(query, job.k[head, seen].transpose(0, 2, 1), scores)

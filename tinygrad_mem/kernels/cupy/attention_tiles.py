@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
 
+from ...dtypes import arithmetic
+from ..numpy.fast.attention_tiles import cuts, visible
 from .attention_source import source
-from .lines import NULL
+from .raw import NULL
 
 MOST = 64 << 20  # bytes of workspace, at most
 _SIDE = 1024  # rows and columns of a tile, at most
@@ -27,14 +30,9 @@ class TileSizes(NamedTuple):
     columns: int
 
 
-def wide_dtype(dtype):
-    """The dtype in which half precision is accumulated: float32."""
-    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
-
-
 def size_of(cut, depth, width, dtype, backward):
     """The bytes of the workspace: tiles of scores, sums, statistics."""
-    wide, lines = wide_dtype(dtype).itemsize, cut.heads * cut.rows
+    wide, lines = arithmetic(dtype).itemsize, cut.heads * cut.rows
     scores = lines * cut.columns
     total = scores * (wide * (1 + backward) + dtype.itemsize) + 2 * lines * wide
     if not backward:
@@ -107,11 +105,6 @@ def steps(a):
     return tuple(s // a.itemsize for s in a.strides[:-1])
 
 
-def grouped(x, heads):
-    """(batch, head, ...) by key head: (batch, key head, group, ...); ``None`` stays."""
-    return None if x is None else x.reshape(x.shape[0], heads, x.shape[1] // max(heads, 1), *x.shape[2:])
-
-
 def mask_of(mask, batch, heads):
     """The mask of one batch by key head."""
     if mask is None:
@@ -144,13 +137,12 @@ def dropout(job, head, group, rows, columns):
     return (float(job.p), np.uint64(seed), np.uint64(call), base, groups * one, total)
 
 
-def cuts(count, size):
-    return [slice(i, min(i + size, count)) for i in range(0, count, size)]
-
-
 def columns(job, rows, size):
     """The tiles of columns that some of these rows see."""
-    (left, right), total = job.window, job.k.shape[1]
-    low = 0 if left is None else min(max(rows.start + job.offset - left, 0), total)
-    high = total if right is None else min(max(rows.stop + job.offset + right, 0), total)
-    return [slice(j, min(j + size, high)) for j in range(low // size * size, high, size)]
+    return visible(job.window, job.offset, rows, job.k.shape[1], size)
+
+
+def spots(job, cut, heads=None):
+    """(heads, group, rows) of each tile of rows; only those of ``heads``, if given."""
+    _, groups, rows, _ = job.q.shape
+    return product([heads] if heads else cuts(job.q.shape[0], cut.heads), range(groups), cuts(rows, cut.rows))

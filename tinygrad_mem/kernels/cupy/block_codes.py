@@ -85,14 +85,12 @@ def _kernel(name, table, char):
 
 
 def quantize_blocks(x, table, block, codes, absmax):
-    """codes (uint8; of 4 bits, two in a byte, the first in the lower half) of the flat x, and absmax of each block."""
     if x.size:
         arguments = (x, codes, absmax, int(block), int(x.size))
         _kernel("quantize_blocks", table, x.dtype.char)((absmax.size,), (_THREADS,), arguments)
 
 
 def dequantize_blocks(codes, absmax, nested, offset, table, block, out):
-    """The flat out = the numbers of the codes, times their block's absmax."""
     if out.size:
         nothing = np.intp(0)
         arguments = (codes, absmax, nothing if nested is None else nested, nothing if nested is None else offset)

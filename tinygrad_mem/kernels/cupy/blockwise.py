@@ -140,18 +140,15 @@ def _run(name, p, g, block, states, *numbers, threads=_THREADS):
 
 
 def adam8bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
-    """Adam's rule (``adam_step``) with m and v in bytes: the signed map for m, the unsigned one for v."""
     numbers = [float(n) for n in (step_size, beta1, beta2, eps, root, weight_decay, shrink)]
     _run("adam8bit", p, g, block, (m, m_top, v, v_top), *numbers, np.int32(maximize))
 
 
 def adam4bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
-    """Adam's rule with two numbers of m, and of v, in a byte: the signed map for m, equal steps for v; block is even."""
     numbers = [float(n) for n in (step_size, beta1, beta2, eps, root, weight_decay, shrink)]
     _run("adam4bit", p, g, block, (m, m_top, v, v_top), *numbers, np.int32(maximize), threads=64)
 
 
 def sgd8bit_step(p, g, buf, top, block, lr, momentum, dampening, weight_decay, nesterov, maximize):
-    """SGD's rule (``sgd_step``) with its momentum in bytes."""
     numbers = [float(n) for n in (lr, momentum, dampening, weight_decay)]
     _run("sgd8bit", p, g, block, (buf, top), *numbers, np.int32(nesterov), np.int32(maximize))

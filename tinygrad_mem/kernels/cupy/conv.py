@@ -72,7 +72,6 @@ def _plan(geo, kind, itemsize):
 
 
 def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
-    """Bytes of workspace for ``kind``: "forward", "input" or "weight"; a function of the shapes only."""
     geo = Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
     if groups > 1 or 0 in x_shape or 0 in y_shape or 0 in w_shape:
         return 1
@@ -99,7 +98,6 @@ def _nothing(bias, out):
 
 
 def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
-    """out = conv(x, w) + bias (or None)."""
     if out.size == 0:
         return
     if x.size == 0 or w.size == 0:
@@ -127,7 +125,6 @@ def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
 
 
 def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
-    """out = the gradient of x: the transposed convolution of gy, plus a bias (or None)."""
     if out.size == 0:
         return
     if gy.size == 0 or w.size == 0:
@@ -158,7 +155,6 @@ def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
 
 
 def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
-    """out = the gradient of w."""
     if out.size == 0:
         return
     if gy.size == 0 or x.size == 0:
@@ -195,7 +191,6 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
 
 
 def conv_backward_bias(gy, out):
-    """out = gy summed over images and pixels."""
     if out.size == 0:
         return
     pixels = gy[0, 0].size if gy.size else 0
@@ -203,14 +198,12 @@ def conv_backward_bias(gy, out):
 
 
 def unfold_windows(x, kernel, stride, low, dilation, out):
-    """out (N, C, *kernel, *blocks) = the windows of x (N, C, *spatial); 0 beyond its edges."""
     out.fill(0)
     for _, tap, windows, pixels in overlaps(x.shape[2:], out.shape[2 + len(kernel) :], kernel, stride, low, dilation):
         cupy.copyto(out[:, :, *tap, *windows], x[:, :, *pixels])
 
 
 def fold_windows(x, kernel, stride, low, dilation, out):
-    """out (N, C, *spatial) = the sum of windows x (N, C, *kernel, *blocks), each added where unfold read it."""
     if out.size == 0 or x.size == 0:
         out.fill(0)
         return

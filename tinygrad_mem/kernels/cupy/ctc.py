@@ -84,7 +84,6 @@ _gradient = Fused(
 
 
 def ctc_loss(x, targets, spans, blank, zero_infinity, sums, rows, labels, row, out):
-    """out = -ln of the sum over all alignments, a number a sample; 0 for inf with ``zero_infinity``."""
     count, classes = x.shape[1:]
     if count:
         kept = max(len(sums), 1)
@@ -92,7 +91,6 @@ def ctc_loss(x, targets, spans, blank, zero_infinity, sums, rows, labels, row, o
 
 
 def ctc_loss_backward(gy, x, targets, spans, blank, zero_infinity, sums, rows, labels, row, out):
-    """out = gy * (e**x - the share of the paths that are at the label in that row), 0 in rows that do not count."""
     total, count, classes = x.shape
     if count:
         sizes = (rows.size, max(len(sums), 1), count, classes, total)

@@ -34,7 +34,6 @@ def check_divisor(name, y):
 
 
 def floor_divide(x, y, out):
-    """out = floor(x / y)."""
     if is_floating(out.dtype):
         _floor_divide(x, y, out)
     else:
@@ -42,7 +41,6 @@ def floor_divide(x, y, out):
 
 
 def remainder(x, y, out):
-    """out = x - y * floor(x / y); a 0 has the sign of x."""
     if is_floating(out.dtype):
         _remainder(x, y, out)
     else:
@@ -50,10 +48,8 @@ def remainder(x, y, out):
 
 
 def power(x, y, out):
-    """out = x ** y; of integers to negative powers 0, but for 1 and -1."""
     _power(x, y, out)
 
 
 def truncated_quotient(x, y, out):
-    """out = x / y of integers, rounded towards zero."""
     _truncated_quotient(x, y, out)

@@ -24,9 +24,5 @@ _dropout_float = Fused(
 
 
 def dropout(ticket, p, kept, dropped, x, out):
-    """out = kept[0] * x + kept[1] where a uniform number is not below p, else ``dropped``.
-
-    x and out are (cells, length), contiguous; one number is drawn per cell. out may be x.
-    """
     run = _dropout if x.dtype.itemsize == 8 else _dropout_float
     run(*ticket, p, *kept, dropped, x.shape[1], x, out)

@@ -20,7 +20,6 @@ def _fused(inputs: str, formula: str, name: str, wide: str = "Z") -> Fused:
 
 
 def copy(x, out):
-    """out = x, broadcast and cast."""
     cupy.copyto(out, _apart(x, out), casting="unsafe")
 
 
@@ -35,7 +34,6 @@ def host_workspace(x):
 
 
 def fill(value, out):
-    """out = value everywhere."""
     out.fill(value)
 
 
@@ -84,20 +82,16 @@ _clamp = Fused(  # a nan in x or in a bound gives nan
 
 
 def where(condition, x, y, out):
-    """out = x where condition, else y; x and y may be numbers."""
     _where(condition, x, y, out)
 
 
 def masked_copy(x, mask, out):
-    """out = x where mask; elsewhere out stays as it is."""
     _masked_copy(x, mask, out, out)
 
 
 def masked_fill(value, mask, out):
-    """out = value where mask."""
     _masked_fill(value, mask, out, out)
 
 
 def clamp(x, low, high, out):
-    """out = min(max(x, low), high); ``None`` is no bound. A nan in x or in a bound gives nan."""
     _clamp(x, 0 if low is None else low, 0 if high is None else high, low is not None, high is not None, out)

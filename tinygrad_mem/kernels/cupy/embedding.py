@@ -7,14 +7,8 @@ and no parameter.
 
 from __future__ import annotations
 
-from functools import cache
-
-import cupy
-import numpy as np
-
 from .c_names import NAMES, TYPES
-
-_THREADS = 128
+from .raw import launch as _launch
 
 _SOURCE = """
 #include <cuda_fp16.h>
@@ -102,12 +96,10 @@ extern "C" __global__ void embedding_renorm(T* table, wide s0, wide s1, const I*
 """
 
 
-@cache
-def _kernel(name, kind, index):
-    t, a = TYPES[kind]
-    nothing = "(float)(0.0 / 0.0)" if kind in "efd" else "0"
-    code = _SOURCE.format(T=t, A=a, I="int" if index == "i" else "long long", N=nothing)
-    return cupy.RawModule(code=code).get_function(name)  # pyright: ignore
+def _run(name, table, index, total, *arguments, **options):
+    t, a = TYPES[table.dtype.char]
+    nothing = "(float)(0.0 / 0.0)" if table.dtype.char in "efd" else "0"
+    _launch(_SOURCE, name, {"T": t, "A": a, "I": NAMES[index.dtype.char], "N": nothing}, total, *arguments, **options)
 
 
 def check_rows(index, rows):
@@ -115,39 +107,25 @@ def check_rows(index, rows):
 
 
 def embedding(weight, index, out):
-    """out (n, d) = the rows of weight at index (n)."""
-    if out.size:
-        blocks = min(-(-out.size // _THREADS), 1 << 16)
-        arguments = (weight, index, out, *map(int, weight.shape), int(out.size))
-        _kernel("embedding", weight.dtype.char, index.dtype.char)((blocks,), (_THREADS,), arguments)
+    _run("embedding", weight, index, out.size, weight, index, out, *weight.shape, out.size, most=1 << 16)
 
 
 def embedding_backward_workspace(count, dtype):
-    """Bytes of workspace for :func:`embedding_backward`: none here."""
     return 0
 
 
 def embedding_backward(gy, index, padding, counts, bags, parts, work, out):
-    """out[index[i]] += gy[i], in order, except for ``padding``; divided by the index's count if counts is a buffer.
-
-    With ``bags`` it adds ``gy[bags[i]]``, or nothing for -1; with ``parts``, times ``parts[i]``. Half precision is summed in
-    float32, in registers. work is not used.
-    """
     if gy.size and index.size:
-        skip, nothing = -1 if padding is None else int(padding), np.uint64(0)
-        count, bag, part = (nothing if array is None else array for array in (counts, bags, parts))
-        arguments = (gy, index, int(index.size), skip, count, bag, part, out, *map(int, out.shape))
-        blocks = -(-out.shape[0] * 32 // _THREADS)
-        _kernel("embedding_backward", gy.dtype.char, index.dtype.char)((blocks,), (_THREADS,), arguments)
+        skip = -1 if padding is None else int(padding)
+        arguments = (gy, index, index.size, skip, counts, bags, parts, out, *out.shape)
+        _run("embedding_backward", gy, index, out.shape[0] * 32, *arguments)
 
 
 def embedding_renorm(weight, index, max_norm, norm_type):
-    """Shrink the rows of weight at index whose ``norm_type``-norm is above ``max_norm`` to that norm, in place."""
     if weight.size and index.size:
         strides = (s // weight.itemsize for s in weight.strides)
-        arguments = (weight, *strides, index, int(index.size), float(max_norm), float(norm_type), *map(int, weight.shape))
-        blocks = -(-weight.shape[0] * 32 // _THREADS)
-        _kernel("embedding_renorm", weight.dtype.char, index.dtype.char)((blocks,), (_THREADS,), arguments)
+        arguments = (weight, *strides, index, index.size, float(max_norm), float(norm_type), *weight.shape)
+        _run("embedding_renorm", weight, index, weight.shape[0] * 32, *arguments)
 
 
 _ROWS = """
@@ -227,44 +205,33 @@ extern "C" __global__ void sparse_adagrad(P* p, const wide* first, const A* g, S
 """
 
 
-@cache
-def _rows_kernel(name, values, sums, table, state="f"):
-    code = _ROWS.format(T=NAMES[values], A=NAMES[sums], P=NAMES[table], S=NAMES[state])
-    return cupy.RawModule(code=code).get_function(name)  # pyright: ignore
+def _of_rows(name, values, sums, table, state, total, *arguments):
+    types = {letter: NAMES[kind] for letter, kind in zip("TAPS", (values, sums, table, state), strict=True)}
+    _launch(_ROWS, name, types, total, *arguments)
 
 
 def clear_rows(index, row, out):
-    """out[i] = 0 where index[i] is ``row``."""
-    if out.size:
-        kernel = _rows_kernel("clear_rows", out.dtype.char, "f", "f")
-        kernel((-(-out.size // _THREADS),), (_THREADS,), (index, int(row), out, *map(int, out.shape)))
+    _of_rows("clear_rows", out.dtype.char, *"fff", out.size, index, int(row), out, *out.shape)
 
 
 def sum_rows(index, values, first, out):
-    """Sum equal rows: the first of equal indices gets the sum in out and its index in first; the others get 0 and -1."""
     if out.size:
-        kernel = _rows_kernel("sum_rows", values.dtype.char, out.dtype.char, "f")
-        kernel((-(-len(out) * 32 // _THREADS),), (_THREADS,), (index, values, *map(int, out.shape), first, out))
+        _of_rows("sum_rows", values.dtype.char, out.dtype.char, *"ff", len(out) * 32, index, values, *out.shape, first, out)
 
 
 def _row_step(name, p, first, g, tables, maximize, numbers):
-    if g.size:
-        scalars = [g.dtype.type(n) for n in (-1 if maximize else 1, *numbers)]
-        arguments = (p, first, g, *tables, *scalars, *map(int, g.shape), len(p))
-        kernel = _rows_kernel(name, "f", g.dtype.char, p.dtype.char, tables[-1].dtype.char if tables else "f")
-        kernel((-(-g.size // _THREADS),), (_THREADS,), arguments)
+    scalars = [g.dtype.type(n) for n in (-1 if maximize else 1, *numbers)]
+    state = tables[-1].dtype.char if tables else "f"
+    _of_rows(name, "f", g.dtype.char, p.dtype.char, state, g.size, p, first, g, *tables, *scalars, *g.shape, len(p))
 
 
 def sparse_sgd_step(p, first, g, lr, maximize):
-    """p[first[i]] -= lr * g[i], where first[i] is not -1."""
     _row_step("sparse_sgd", p, first, g, (), maximize, (lr,))
 
 
 def sparse_adam_step(p, first, g, m, v, step_size, beta1, beta2, eps, maximize):
-    """m, v = running means of g and g**2, and p -= step_size * m / (sqrt(v) + eps), in the rows first[i] that are not -1."""
     _row_step("sparse_adam", p, first, g, (m, v), maximize, (step_size, beta1, beta2, eps))
 
 
 def sparse_adagrad_step(p, first, g, total, rate, eps, maximize):
-    """total += g**2, and p -= rate * g / (sqrt(total) + eps), in the rows first[i] that are not -1."""
     _row_step("sparse_adagrad", p, first, g, (total,), maximize, (rate, eps))

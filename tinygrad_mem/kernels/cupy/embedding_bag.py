@@ -6,14 +6,10 @@ clamped, because checking them would make the host wait.
 
 from __future__ import annotations
 
-from functools import cache
-
-import cupy
 import numpy as np
 
 from .c_names import FLOATS, NAMES
-
-_THREADS = 128
+from .raw import launch as _launch
 
 _SOURCE = """
 #include <cuda_fp16.h>
@@ -131,20 +127,14 @@ extern "C" __global__ void bag_max_backward(const T* gy, const P* places, T* out
 """
 
 
-@cache
-def _kernel(name, kind, index="q", place="i"):
+def _run(name, kind, total, *arguments, index="q", place="i", most=1 << 16):
     t, a = FLOATS[kind]
-    code = _SOURCE.format(T=t, A=a, I=NAMES[index], P=NAMES[place])
-    return cupy.RawModule(code=code).get_function(name)  # pyright: ignore
+    _launch(_SOURCE, name, {"T": t, "A": a, "I": NAMES[index], "P": NAMES[place]}, total, *arguments, most=most)
 
 
-def _run(kernel, total, *arguments):
-    blocks = min(-(-int(total) // _THREADS), 1 << 16)
-    kernel((blocks,), (_THREADS,), tuple(np.uint64(0) if a is None else a for a in arguments))
-
-
-def _marks(offsets):
-    return 0 if offsets is None else int(offsets.size)
+def _bags(index, offsets):
+    """The arguments that say which indices each bag has."""
+    return index, index.size, offsets, 0 if offsets is None else offsets.size
 
 
 def _skip(padding):
@@ -157,52 +147,29 @@ def check_bags(offsets, count):
 
 
 def embedding_bag(weight, index, offsets, shares, mean, padding, out):
-    """out[b] = the sum of shares[i] * weight[index[i]] over the i of bag b whose index is not ``padding``; or their mean."""
-    if out.size:
-        kernel = _kernel("bag_forward", weight.dtype.char, index.dtype.char)
-        bags = (index, int(index.size), offsets, _marks(offsets), shares)
-        sizes = (int(weight.shape[0]), *map(int, out.shape))
-        _run(kernel, out.size, weight, *bags, np.int32(mean), _skip(padding), out, *sizes)
+    arguments = (weight, *_bags(index, offsets), shares, np.int32(mean), _skip(padding), out, weight.shape[0], *out.shape)
+    _run("bag_forward", weight.dtype.char, out.size, *arguments, index=index.dtype.char)
 
 
 def embedding_bag_max(weight, index, offsets, padding, out, places):
-    """out[b] = the largest of weight[index[i]] over the i of bag b whose index is not ``padding``, and 0 of none.
-
-    places[b] is the row of weight in which each was found, the first of equal ones, or -1.
-    """
-    if out.size:
-        kernel = _kernel("bag_max", weight.dtype.char, index.dtype.char, places.dtype.char)
-        bags = (index, int(index.size), offsets, _marks(offsets))
-        sizes = (int(weight.shape[0]), *map(int, out.shape))
-        _run(kernel, out.size, weight, *bags, _skip(padding), out, places, *sizes)
+    arguments = (weight, *_bags(index, offsets), _skip(padding), out, places, weight.shape[0], *out.shape)
+    _run("bag_max", weight.dtype.char, out.size, *arguments, index=index.dtype.char, place=places.dtype.char)
 
 
 def bag_parts(index, offsets, count, shares, padding, bags, parts):
-    """bags[i] = the bag of index[i] out of ``count``, or -1 for none; parts[i] = shares[i], or 1 over the bag's size."""
-    if index.size:
-        typed = shares if shares is not None else parts
-        kernel = _kernel("bag_parts", "f" if typed is None else typed.dtype.char, index.dtype.char)
-        marks = (index, int(index.size), offsets, _marks(offsets), int(count))
-        _run(kernel, index.size, *marks, shares, _skip(padding), bags, parts)
+    typed = shares if shares is not None else parts
+    arguments = (*_bags(index, offsets), int(count), shares, _skip(padding), bags, parts)
+    _run("bag_parts", "f" if typed is None else typed.dtype.char, index.size, *arguments, index=index.dtype.char)
 
 
 def embedding_bag_rows(gy, bags, parts, out):
-    """out[i] = gy[bags[i]] * parts[i]; 0 of no bag; ``parts`` may be ``None``."""
-    if out.size:
-        _run(_kernel("bag_rows", gy.dtype.char), out.size, gy, bags, parts, out, *map(int, out.shape))
+    _run("bag_rows", gy.dtype.char, out.size, gy, bags, parts, out, *out.shape)
 
 
 def embedding_bag_shares_backward(gy, weight, index, bags, padding, out):
-    """out[i] = gy[bags[i]] . weight[index[i]], and 0 of no bag and where index[i] is ``padding``."""
-    if out.size:
-        kernel = _kernel("bag_shares_backward", gy.dtype.char, index.dtype.char)
-        sizes = (int(index.size), *map(int, weight.shape))
-        arguments = (gy, weight, index, bags, _skip(padding), out, *sizes)
-        kernel((-(-int(index.size) * 32 // _THREADS),), (_THREADS,), arguments)
+    arguments = (gy, weight, index, bags, _skip(padding), out, index.size, *weight.shape)
+    _run("bag_shares_backward", gy.dtype.char, index.size * 32, *arguments, index=index.dtype.char, most=(1 << 31) - 1)
 
 
 def embedding_bag_max_backward(gy, places, out):
-    """out[places[b, k], k] += gy[b, k], in order, but not for -1. Halves are summed in float32."""
-    if gy.size:
-        kernel = _kernel("bag_max_backward", gy.dtype.char, "q", places.dtype.char)
-        _run(kernel, gy.size, gy, places, out, *map(int, gy.shape))
+    _run("bag_max_backward", gy.dtype.char, gy.size, gy, places, out, *gy.shape, place=places.dtype.char)

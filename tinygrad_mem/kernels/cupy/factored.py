@@ -111,15 +111,10 @@ def _kernel(name, p, g, state):
 
 
 def adafactor_workspace(shape, dtype):
-    """Bytes of workspace for a step: sums and their parts, and for each matrix the mean of the rows' mean squares."""
     return _numpy_workspace(shape, dtype)
 
 
 def adafactor_step(p, g, row, col, variance, work, rho, fresh, eps1, eps2, d, shrink, maximize):
-    """Mean squares move towards those of g by the share ``fresh``; p = shrink * p - alpha * u / max(1, rms(u) / d).
-
-    As in ``kernels/numpy/factored.py``.
-    """
     if p.size == 0:
         return
     state = variance if row is None else row

@@ -53,13 +53,11 @@ _add_along, _add_number_along = _adding_along("raw X", "source[line * count + k]
 
 
 def take(x, index, out):
-    """out = rows of x (axis 0) by int64 index, all within bounds; negative ones count from the end."""
     if out.size:
         _take(x, index, len(x), out.size // max(index.size, 1), out)
 
 
 def add_rows(rows, index, out):
-    """out[index[i]] += rows[i], in order; negative indices count from the end."""
     if rows.size:
         _add_rows(rows, index, index.size, out.size // len(out), len(out), out, out)
 
@@ -154,7 +152,6 @@ def _store(kernel, value, selected):
 
 
 def index_get(x, key, out):
-    """out = x[key]; the key has an int64 array, whose negative entries count from the end, or a whole slice for each axis."""
     _fetch(_selected(x, key), out)
 
 
@@ -164,7 +161,6 @@ def index_put_workspace(x, accumulate):
 
 
 def index_put(value, key, accumulate, work, out):
-    """out[key] = value, or += with repeated entries adding up; the key as in :func:`index_get`."""
     if accumulate and out.dtype.char == "e":
         wide = cupy.ndarray(out.shape, "f", work.data)
         cupy.copyto(wide, out)
@@ -175,12 +171,10 @@ def index_put(value, key, accumulate, work, out):
 
 
 def gather(x, axis, index, out):
-    """out = x at index along axis."""
     _fetch(_along(x, axis, index), out)
 
 
 def scatter(source, axis, index, out):
-    """out at index along axis = source: a number, or an array of at least index's shape."""
     _store(_put, _part(source, index), _along(out, axis, index))
 
 
@@ -227,7 +221,6 @@ def _reduction(reduce, ndim):
 
 
 def scatter_reduce(source, axis, index, reduce, out):
-    """out at index along axis = itself and source together: their product ("prod"), the larger ("amax") or smaller ("amin")."""
     if index.size:
         _reduction(reduce, index.ndim)(_part(source, index), index, axis, out, size=index.size // index.shape[axis])
 

@@ -1,17 +1,12 @@
 """Batch norm and leaky ReLU whose backward computes the input from the output. As in ``kernels/numpy/inplace_norm.py``."""
 
-# pyright: reportAttributeAccessIssue=false
-# (CuPy makes its names when it is imported)
 from __future__ import annotations
-
-from functools import cache
 
 import cupy
 
 from .c_names import FLOATS
 from .fused import Fused
-
-_THREADS = 256
+from .raw import compiled as _compiled
 
 _SOURCE = """
 #include <cuda_fp16.h>
@@ -64,23 +59,16 @@ _mixed = Fused(
 _scaled = Fused("T g, A a", "T r", "r = (T)((A)g * a)", "tinygrad_mem_inplace_norm_scaled")
 
 
-@cache
-def _kernel(char):
-    number, wide = FLOATS[char]
-    return cupy.RawKernel(_SOURCE.format(T=number, A=wide), "inverted_sums")
-
-
 def bounded_scale(weight, least, out):
-    """out = weight where its absolute value is at least ``least``, else ``least`` with its sign."""
     _bounded(weight, least, out)
 
 
 def inplace_norm_backward(gz, y, scale, bias, rstd, slope, training, partial, work, sums, out):
-    """sums[0] = sum of gz, sums[1] = sum of gz * the normalised x, per channel; out (or None) = the gradient of x."""
     n, channels, length = y.shape
     if channels:
+        number, wide = FLOATS[y.dtype.char]
         arguments = (gz, y, float(slope), sums[0], sums[1], n, channels, length)
-        _kernel(y.dtype.char)((channels,), (_THREADS,), arguments)
+        _compiled(_SOURCE, "inverted_sums", T=number, A=wide)((channels,), (256,), arguments)
     a, b, c = work[0], work[1], work[2]
     if scale is None:
         a.fill(1)

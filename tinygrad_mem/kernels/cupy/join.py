@@ -31,14 +31,9 @@ _windows_backward = Fused(
 
 
 def triangle(x, diagonal, lower, out):
-    """out = x on one side of a diagonal of the last two axes, 0 on the other."""
     _triangle(x, out.shape[-1], out.shape[-2], diagonal, lower, out)
 
 
 def windows_backward(gy, axis, step, out):
-    """out = the gradients gy (a window's place along ``axis``, its entries last) of the windows that see each entry, added up.
-
-    Halves are added in float32. A thread an entry: no atomics.
-    """
     inner = _prod(out.shape[axis + 1 :])
     _windows_backward(gy, out.shape[axis], gy.shape[axis], inner, gy.shape[-1], step, out)

@@ -11,7 +11,6 @@ from .fused import Fused
 
 
 def matmul_workspace(x_shape, y_shape, dtype):
-    """Bytes of workspace for a product of these shapes: none here."""
     return 0
 
 
@@ -30,7 +29,6 @@ _integers = cupy.ElementwiseKernel(
 
 
 def matmul(x, y, work, out):
-    """out = x @ y; work is the workspace asked for."""
     if out.size == 0:
         return
     if x.shape[-1] == 0:
@@ -49,7 +47,6 @@ def matmul(x, y, work, out):
 
 
 def matmul_add(x, y, addend, alpha, beta, work, out):
-    """out = alpha * (x @ y) + beta * addend, of halves: added in float32 and rounded once. addend may be out; beta is not 0."""
     if out.size == 0:
         return
     if addend is not out:
@@ -69,7 +66,6 @@ def grouped_matmul(x, y, ends, work, out):
 
 
 def solve_triangular_workspace(shape, dtype):
-    """Bytes of workspace for solving for an array of this shape: none here."""
     return 0
 
 
@@ -93,7 +89,6 @@ _solve_triangular = Fused(  # a thread a column
 
 
 def solve_triangular(a, b, upper, unit, work, out):
-    """out = what a triangular ``a`` takes to ``b``; where ``unit``, with ones for a's diagonal. As in ``kernels/numpy``."""
     cupy.copyto(out, b)
     n, m = out.shape[-2:]
     if out.size:
@@ -102,6 +97,5 @@ def solve_triangular(a, b, upper, unit, work, out):
 
 
 def add_matmul(x, y, out):
-    """out += x @ y, of matrices of float32 or float64."""
     if x.shape[1]:
         gemm(x[None], y[None], out[None], beta=1)

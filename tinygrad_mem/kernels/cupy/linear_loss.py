@@ -6,13 +6,11 @@ from .lines import launch, pointer, strides
 
 
 def fold_scores(x, first, target, weight, ignore, smoothing, classes, lse, picked):
-    """Add a part of the scores of each line: x (outer, some of all classes, inner), from class ``first`` on."""
     goal = (target, *strides(target), pointer(weight), int(ignore), float(smoothing), int(first), int(classes))
     launch("fold_scores", x.dtype.char, x.shape, x, *strides(x), *goal, lse, picked, index=target.dtype.char)
 
 
 def finish_scores(target, weight, ignore, smoothing, classes, lse, picked):
-    """picked = the loss of each line, after :func:`fold_scores` of all its classes; 0 where ignored."""
     goal = (target, *strides(target), pointer(weight), int(ignore), float(smoothing))
     shape = (target.shape[0], classes, target.shape[1])
     launch("finish_scores", lse.dtype.char, shape, *goal, lse, picked, index=target.dtype.char)

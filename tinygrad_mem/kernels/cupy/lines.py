@@ -12,6 +12,7 @@ import cupy
 import numpy as np
 
 from .c_names import FLOATS
+from .raw import NULL
 
 _THREADS = 128
 
@@ -239,9 +240,6 @@ def _module(kind, index, lanes):
     t, a = FLOATS[kind]
     source = _HEAD.format(T=t, A=a, I={"l": "long long", "q": "long long", "B": "unsigned char"}[index], lanes=lanes) + _BODY
     return cupy.RawModule(code=source)  # pyright: ignore
-
-
-NULL = np.uint64(0)  # a null pointer
 
 
 def strides(a):

@@ -3,17 +3,16 @@
 There are no atomics: the same input gives the same bits. Half precision is summed in float32.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# (CuPy makes its names when it is imported)
 from __future__ import annotations
 
-from functools import cache
 from math import prod as _prod
 
 import cupy
 
 from .c_names import FLOATS
 from .fused import Fused
+from .raw import NULL as _NULL
+from .raw import compiled as _compiled
 
 _THREADS = 256
 
@@ -173,26 +172,19 @@ _sample_backward = Fused(
 )
 
 
-@cache
-def _kernel(name, char, weight_char):
-    number, wide = FLOATS[char]
-    source = _SOURCE.format(T=number, A=wide, W=FLOATS[weight_char][0])
-    return cupy.RawKernel(source, name)
-
-
 def _run(name, x, blocks, *arguments, over=_THREADS, weight=None):
     """Launch a kernel. Arrays are passed as pointers, ``None`` as the null pointer. Without blocks, nothing happens.
 
     If each block reads only ``over`` elements, fewer than its threads, it has only the warps that it needs.
     """
     if blocks:
-        kernel = _kernel(name, x.dtype.char, x.dtype.char if weight is None else weight.dtype.char)
+        number, wide = FLOATS[x.dtype.char]
+        kernel = _compiled(_SOURCE, name, T=number, A=wide, W=FLOATS[(x if weight is None else weight).dtype.char][0])
         threads = min(_THREADS, max(-(-over // 32) * 32, 32))
-        kernel((blocks,), (threads,), tuple([0 if a is None else a for a in arguments]))
+        kernel((blocks,), (threads,), tuple([_NULL if a is None else a for a in arguments]))
 
 
 def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean, rstd):
-    """mean and 1 / sqrt(variance + eps) of each channel of x (n, channels, length); running statistics move by ``momentum``."""
     n, channels, length = x.shape
     count, blocks = max(n * length, 1), -(-channels // _THREADS)
     _run("line_sums", x, n * channels, x, None, None, partial[0], None, channels, length, over=length)
@@ -206,21 +198,18 @@ def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean,
 
 
 def given_statistics(running_mean, running_var, eps, mean, rstd):
-    """mean and 1 / sqrt(variance + eps) from running statistics."""
     cupy.copyto(mean, running_mean)
     cupy.copyto(rstd, running_var)
     _root(rstd, eps, rstd)
 
 
 def batch_norm(x, mean, rstd, weight, bias, work, out):
-    """out = (x - mean) * rstd * weight + bias, per channel of (n, channels, length); work is (2, channels)."""
     a, b = work[0], work[1]
     _line(mean, rstd, 1.0 if weight is None else weight, 0.0 if bias is None else bias, a, b)
     _affine(x, a[:, None], b[:, None], out)
 
 
 def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums, out):
-    """sums[0] = sum of gy, sums[1] = sum of gy * (x - mean) * rstd, per channel; out (or None) = the gradient of x."""
     n, channels, length = x.shape
     _run("line_sums", x, n * channels, x, gy, mean, partial[0], partial[1], channels, length, over=length)
     _run("channel_sums", x, -(-2 * channels // _THREADS), partial, sums, n, channels, 2, 1.0)
@@ -237,7 +226,6 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
 
 
 def sample_norm(x, weight, bias, eps, centre, mean, rstd, out):
-    """out = (x - mean) * rstd * weight + bias with statistics of each (sample, group); without ``centre`` mean is 0."""
     n, groups, k, length = x.shape
     _run("sample_statistics", x, n * groups, x, mean, rstd, k * length, float(eps), over=k * length)
     w, b = 1.0 if weight is None else weight, 0.0 if bias is None else bias
@@ -245,7 +233,6 @@ def sample_norm(x, weight, bias, eps, centre, mean, rstd, out):
 
 
 def sample_norm_backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias, out):
-    """The gradients of x (into out), weight and bias; any target may be ``None``. mean is ``None`` without centring."""
     n, groups, k, length = x.shape
     target = grad_weight if grad_weight is not None else grad_bias
     if target is not None:

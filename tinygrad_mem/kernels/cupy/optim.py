@@ -13,7 +13,6 @@ def _kernel(name, inputs, outputs, body):
 
 
 def unscale(grad, inverse, found):
-    """grad *= inverse, and found = 1 where an element of grad was not finite; half precision is multiplied in float32."""
     wide = "double" if grad.dtype.char == "d" else "float"
     body = f"{wide} x = ({wide})grad; if (!isfinite(x)) found[0] = 1; grad = ({wide})(inverse == 1 ? x : x * inverse);"
     outputs = f"{grad.dtype.name} grad, raw float32 found"
@@ -21,6 +20,5 @@ def unscale(grad, inverse, found):
 
 
 def renew_master(p, out):
-    """out = p where p is not out rounded: what others have written to a parameter since enters its float32 copy."""
     body = "float16 rounded = (float)master; if (!((float)rounded == (float)p)) master = (float)p;"
     _kernel("renew_master", "float16 p", "float32 master", body)(p, out)

@@ -3,19 +3,13 @@
 ``geometry`` is (kernel, stride, padding, dilation) as on the CPU; shapes get three spatial axes here.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# (CuPy makes its names when it is imported)
 from __future__ import annotations
 
-from functools import cache
-
-import cupy
 import numpy as np
 
 from ..numpy.fast.conv_geometry import lift
 from .c_names import NAMES, NUMBERS
-
-_THREADS = 256
+from .raw import launch as _launch
 
 _SOURCE = """
 #include <cuda_fp16.h>
@@ -180,18 +174,11 @@ extern "C" __global__ void unpool(const T* g, const wide* index, T* r, wide plan
 """
 
 
-@cache
-def _kernel(name, char, index_char):
-    number, wide = NUMBERS[char]
-    return cupy.RawKernel(_SOURCE.format(T=number, A=wide, I=NAMES[index_char]), name)
-
-
 def _run(name, array, total, *arguments, index=None, threads=1):
-    """Launch over ``total`` elements, ``threads`` threads each; ``None`` is the null pointer."""
-    blocks = -(-total * threads // _THREADS)
-    if blocks:
-        arguments = tuple([0 if a is None else a for a in arguments])
-        _kernel(name, array.dtype.char, "B" if index is None else index.dtype.char)((blocks,), (_THREADS,), arguments)
+    """Launch over ``total`` elements, ``threads`` threads each."""
+    number, wide = NUMBERS[array.dtype.char]
+    types = {"T": number, "A": wide, "I": NAMES["B" if index is None else index.dtype.char]}
+    _launch(_SOURCE, name, types, total * threads, *arguments, threads=256)
 
 
 def _sizes(inside, outside):
@@ -205,52 +192,43 @@ def _windows(inside, outside, geometry):
 
 
 def max_pool(x, geometry, index, out):
-    """out = the largest in each window, or nan; index (or None) = the number of its offset, the first of several."""
     windows = _windows(x.shape[1:], out.shape[1:], geometry)
     _run("max_pool", x, out.size, *windows, x, index, out, out.size, index=index)
 
 
 def max_pool_backward(gy, index, geometry, out):
-    """out = gy at the place that each window's index names, added up where windows overlap, 0 elsewhere."""
     windows = _windows(out.shape[1:], gy.shape[1:], geometry)
     _run("max_pool_backward", gy, out.size, *windows, gy, index, out, out.size, index=index)
 
 
 def pool_positions(index, sizes, geometry, out):
-    """out = int64 position in the input plane of each window's index."""
     windows = _windows(sizes, index.shape[1:], geometry)
     _run("pool_positions", out, out.size, *windows, index, out, out.size, index=index)
 
 
 def avg_pool(x, geometry, count_include_pad, divisor, out):
-    """out = the mean of each window."""
     windows = _windows(x.shape[1:], out.shape[1:], geometry)
     _run("avg_pool", x, out.size, *windows, divisor or 0, np.int32(count_include_pad), x, out, out.size)
 
 
 def avg_pool_backward(gy, geometry, count_include_pad, divisor, work, out):
-    """out = each window's gradient, divided by its count, added to each of its entries; work is not used."""
     windows = _windows(out.shape[1:], gy.shape[1:], geometry)
     _run("avg_pool_backward", gy, out.size, *windows, divisor or 0, np.int32(count_include_pad), gy, out, out.size)
 
 
 def adaptive_avg_pool(x, out):
-    """out = the mean of each of out's cells; both contiguous."""
     _run("adaptive_avg_pool", x, out.size, *_sizes(x.shape[1:], out.shape[1:]), x, out, out.size, threads=32)
 
 
 def adaptive_avg_pool_backward(gy, out):
-    """out = each cell's gradient, divided by its count, added to every entry of the cell."""
     _run("adaptive_avg_pool_backward", gy, out.size, *_sizes(out.shape[1:], gy.shape[1:]), gy, out, out.size)
 
 
 def adaptive_max_pool(x, index, out):
-    """out = the largest of each cell; index = its int64 position in the input plane."""
     _run("adaptive_max_pool", x, out.size, *_sizes(x.shape[1:], out.shape[1:]), x, index, out, out.size, threads=32)
 
 
 def unpool(gy, index, out):
-    """out = 0, but gy added at each index (a position in the plane)."""
     out.fill(0)
     planes = out.shape[0]
     if gy.size:

@@ -77,7 +77,6 @@ def _kernel(name, char):
 
 
 def quantize(x, ticket, bits, codes, scales, group):
-    """codes (uint8), ``bits`` of each element of the flat x; scales (groups, 2): each group's smallest value and its step."""
     if x.size:
         seed, call = ticket
         arguments = (x, np.uint64(seed), np.uint64(call), np.int32(bits), codes, scales, int(group), int(x.size))
@@ -85,7 +84,6 @@ def quantize(x, ticket, bits, codes, scales, group):
 
 
 def dequantize(codes, scales, bits, group, out):
-    """The flat out = smallest value + code * step of each group."""
     if out.size:
         arguments = (codes, scales, np.int32(bits), int(group), out, int(out.size))
         _kernel("dequantize", out.dtype.char)((-(-out.size // _THREADS),), (_THREADS,), arguments)

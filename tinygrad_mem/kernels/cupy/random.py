@@ -57,27 +57,22 @@ _bernoulli = _drawn(
 
 
 def uniform(ticket, low, high, out):
-    """out = uniform numbers in [low, high)."""
     _uniform(*ticket, low, high, out)
 
 
 def normal(ticket, mean, std, out):
-    """out = normal numbers, by Box and Muller's method."""
     _normal(*ticket, mean, std, out)
 
 
 def exponential(ticket, rate, out):
-    """out = exponential numbers with this rate."""
     _exponential(*ticket, rate, out)
 
 
 def integers(ticket, low, high, out):
-    """out = integers in [low, high)."""
     _integers(*ticket, low, high - low, out)
 
 
 def bernoulli(ticket, p, out):
-    """out = 1 with probability p (a number, or an array of out's shape), else 0."""
     _bernoulli(*ticket, p, out)
 
 
@@ -96,7 +91,6 @@ def permutation_workspace(out):
 
 
 def permutation(ticket, work, out):
-    """out = 0 to n - 1 in random order: the order of as many random keys."""
     if not out.size:
         return
     if out.dtype.char == "l":
@@ -123,7 +117,6 @@ def multinomial_workspace(weights, replacement, out):
 
 
 def multinomial(ticket, weights, replacement, work, out):
-    """out = for each row, indices drawn in proportion to the row's weights (a race of clocks without replacement)."""
     if not out.size:
         return
     weights, out = weights.reshape(-1, weights.shape[-1]), out.reshape(-1, out.shape[-1])

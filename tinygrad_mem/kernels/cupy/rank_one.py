@@ -85,7 +85,6 @@ def _lines(shape):
 def adam4bit_rank1_step(
     p, g, work, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize
 ):
-    """Adam's rule with two numbers in a byte, as ``adam4bit_step``, but v is scaled along the axes; work has room for v_top."""
     if p.size == 0:
         return
     fresh, lines, size = work[: v_top.nbytes].view(np.uint32), _lines(p.shape), int(p.size)

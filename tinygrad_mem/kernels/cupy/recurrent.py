@@ -5,15 +5,11 @@ A step is one product of cuBLAS, which adds to the gates in place, and one fused
 
 from __future__ import annotations
 
-from functools import cache
-
 import cupy
-import numpy as np
 
 from . import blas as _blas
 from .c_names import NAMES
-
-_THREADS = 256
+from .raw import launch as _launch
 
 _SOURCE = """
 #include <cuda_fp16.h>
@@ -101,15 +97,9 @@ extern "C" __global__ void gru_backward(T* a, wide stride, const T* before, cons
 """
 
 
-@cache
-def _kernel(name, kind, out):
-    return cupy.RawModule(code=_SOURCE.format(T=NAMES[kind], Y=NAMES[out])).get_function(name)  # pyright: ignore
-
-
 def _run(name, count, width, arguments, kind, out=None):
     """Run a kernel with one thread per unit of ``count`` rows."""
-    if count * width:
-        _kernel(name, kind, out or kind)((-(-count * width // _THREADS),), (_THREADS,), arguments)
+    _launch(_SOURCE, name, {"T": NAMES[kind], "Y": NAMES[out or kind]}, count * width, *arguments, threads=256)
 
 
 def _order(sizes, reverse):
@@ -121,13 +111,9 @@ def _order(sizes, reverse):
     return reversed(spans) if reverse else spans
 
 
-def _stride(x):
-    return x.strides[0] // x.itemsize
-
-
 def _part(x, start, stop):
-    """A pointer to rows of ``x`` and the distance between two rows; 0 and 0 for ``None``."""
-    return (np.uint64(0), 0) if x is None else (x[start:stop], _stride(x))
+    """Rows of ``x`` and the distance between two of them; ``None`` and 0 for ``None``."""
+    return (None, 0) if x is None else (x[start:stop], x.strides[0] // x.itemsize)
 
 
 def beside(numbers):
@@ -145,25 +131,21 @@ def finish(later):
 
 
 def add_product(a, b, out):
-    """out += a @ b, of matrices."""
     _blas.gemm(a[None], b[None], out[None], beta=1)
 
 
 def add_sum(rows, out):
-    """out (columns) += the sum of the rows, in order, one thread per column."""
     if len(out):
         _run("add_sum", 1, len(out), (*_part(rows, 0, len(rows)), out, len(rows), len(out)), out.dtype.char)
 
 
 def previous_states(y, sizes, reverse, h, out):
-    """out (rows, H) = the state before each row's step, where y holds the states after it and h those before the first."""
     for start, stop in _order(sizes, reverse):
         cupy.copyto(out[start:stop], h[: stop - start])
         cupy.copyto(h[: stop - start], y[start:stop])
 
 
 def rnn(gates, weight, sizes, reverse, relu, h):
-    """gates = h = tanh(gates + h @ weight.T), or relu, at each step."""
     width, kind = h.shape[1], h.dtype.char
     for start, stop in _order(sizes, reverse):
         add_product(h[: stop - start], weight.T, gates[start:stop])
@@ -171,7 +153,6 @@ def rnn(gates, weight, sizes, reverse, relu, h):
 
 
 def rnn_backward(gates, weight, sizes, reverse, relu, gy, dh):
-    """In place, gates: of the outputs the gradients of what tanh was given; dh: of the last state that of the first."""
     width, kind = dh.shape[1], dh.dtype.char
     for start, stop in _order(sizes, not reverse):
         parts = (*_part(gates, start, stop), *_part(gy, start, stop))
@@ -180,7 +161,6 @@ def rnn_backward(gates, weight, sizes, reverse, relu, gy, dh):
 
 
 def lstm(gates, weight, sizes, reverse, h, c, y):
-    """gates (rows, 4 H), of the input's share: i, f, g, o; c = f * c + i * g; y = h = o * tanh(c). y may be ``None``."""
     width, kind = h.shape[1], h.dtype.char
     for start, stop in _order(sizes, reverse):
         add_product(h[: stop - start], weight.T, gates[start:stop])
@@ -189,10 +169,6 @@ def lstm(gates, weight, sizes, reverse, h, c, y):
 
 
 def lstm_backward(gates, weight, sizes, reverse, c, before, y, gy, dh, dc):
-    """In place, gates: of i, f, g, o the gradients before their activations; dh, dc: of the last states those of the first.
-
-    c is overwritten. y is not needed, because tanh is cheap here.
-    """
     width, kind = dh.shape[1], dh.dtype.char
     for start, stop in _order(sizes, reverse):
         parts = (*_part(gates, start, stop), c, before[start:stop])
@@ -204,7 +180,6 @@ def lstm_backward(gates, weight, sizes, reverse, c, before, y, gy, dh, dc):
 
 
 def gru(gates, weight, sizes, reverse, h, y):
-    """gates (rows, 4 H), of the input's share: n, r, z, m; n = tanh(n + r * m); y = h = (1 - z) * n + z * h."""
     width, kind = h.shape[1], h.dtype.char
     for start, stop in _order(sizes, reverse):
         add_product(h[: stop - start], weight.T, gates[start:stop, width:])
@@ -213,7 +188,6 @@ def gru(gates, weight, sizes, reverse, h, y):
 
 
 def gru_backward(gates, weight, sizes, reverse, before, gy, dh):
-    """In place, gates: of n, r, z, m the gradients before their activations; dh: of the last state that of the first."""
     width, kind = dh.shape[1], dh.dtype.char
     for start, stop in _order(sizes, not reverse):
         parts = (*_part(gates, start, stop), before[start:stop], *_part(gy, start, stop), dh)

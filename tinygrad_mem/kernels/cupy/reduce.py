@@ -29,7 +29,6 @@ def _reduce(kernel, axes, identity, out, *arrays, numbers=()):
 
 
 def sum(x, axes, out):
-    """out = sum of x over ``axes``, in out's dtype (float16 in float32)."""
     if x.size == 0:
         out.fill(0)
     elif not axes:
@@ -58,7 +57,6 @@ _copy = Fused("T x", "U y", "y = (U)x", "tinygrad_mem_cast")
 
 
 def mean(x, axes, out):
-    """out = mean of x over ``axes``."""
     if x.size == 0:
         out.fill(nan)
     elif not axes:
@@ -89,7 +87,6 @@ def _add_up_narrow(x, axes, scale, out):
 
 
 def prod(x, axes, out):
-    """out = product of x over ``axes``."""
     if x.size == 0:
         out.fill(1)
     elif not axes:
@@ -103,17 +100,14 @@ _any = Reduction("T x", "U y", "x != T(0)", "a || b", "y = a", "false", "tinygra
 
 
 def all(x, axes, out):
-    """out = whether all are true over ``axes``."""
     _reduce(_all, axes, True, out, x)
 
 
 def any(x, axes, out):
-    """out = whether one is true over ``axes``."""
     _reduce(_any, axes, False, out, x)
 
 
 def arg_workspace(shape, axis, dtype):
-    """Bytes of workspace for ``argmax`` and ``argmin``: none here."""
     return 0
 
 
@@ -146,22 +140,18 @@ _amax, _amin = _first("false", "value", "amax"), _first("true", "value", "amin")
 
 
 def amax(x, axes, out):
-    """out = the largest over ``axes``; nan if there is one."""
     _amax(x, out=out, axis=axes, keepdims=True) if axes else _copy(x, out)
 
 
 def amin(x, axes, out):
-    """out = the smallest over ``axes``; nan if there is one."""
     _amin(x, out=out, axis=axes, keepdims=True) if axes else _copy(x, out)
 
 
 def argmax(x, axis, work, out):
-    """out = int64 index of the first largest, or of the first nan, along ``axis``, which out has not."""
     _argmax(x, out=out, axis=axis)
 
 
 def argmin(x, axis, work, out):
-    """out = int64 index of the first smallest, or of the first nan, along ``axis``, which out has not."""
     _argmin(x, out=out, axis=axis)
 
 
@@ -169,7 +159,6 @@ _count = Reduction("T x", "int64 y", "x != T(0) ? 1 : 0", "a + b", "y = a", "0",
 
 
 def count_nonzero(x, axes, out):
-    """out = how many are not 0 over ``axes``, int64."""
     _reduce(_count, axes, 0, out, x)
 
 
@@ -177,7 +166,6 @@ _squares = Reduction("T x, M m", "U y", "((U)x - (U)m) * ((U)x - (U)m)", "a + b"
 
 
 def variance(x, mean, axes, scale, out):
-    """out = ``scale`` times the sum over ``axes`` of (x - mean)**2; for float16, out is float32."""
     _reduce(_squares, axes, 0, out, x, mean)
     cupy.multiply(out, out.dtype.type(scale), out=out)
 
@@ -195,7 +183,6 @@ _variance_backward = Fused(
 
 
 def variance_backward(gy, gmean, x, mean, y, factor, share, out):
-    """out = gy * factor * (x - mean) (over 2 y for the deviation, 0 where y is 0) + gmean * share. gy, gmean, y: or None."""
     given = [mean if a is None else a for a in (gy, gmean, x, mean, y)]
     spread, middle = gy is not None, gmean is not None
     _variance_backward(*given, factor, share, spread, middle, spread and y is not None, out)
@@ -224,7 +211,6 @@ _prod_backward = Fused(
 
 
 def prod_backward(gy, x, y, axes, out):
-    """out = gy * the product of the others along ``axes``: y / x, and without dividing where x is 0."""
     if out.size:
         last = tuple(range(x.ndim - len(axes), x.ndim))
         gy, y, x, out = [cupy.moveaxis(a, axes, last) for a in (gy, y, x, out)]
@@ -236,7 +222,6 @@ _times_ratio = Fused("T gy, T count", "T out", "out = out * (gy / count)", "tiny
 
 
 def extremum_share(gy, x, y, axes, count, out):
-    """out = gy shared evenly among the elements of x that equal y; count is a buffer of y's shape."""
     _equal(x, y, out)
     sum(out, axes, count)
     _times_ratio(gy, count, out)
@@ -248,7 +233,6 @@ _log_add = Fused("T m", "T y", "y = log(y) + m", "tinygrad_mem_log_add")
 
 
 def logsumexp(x, axes, top, out):
-    """out = ln of the sum of e**x over ``axes``; top is a buffer of out's shape. For float16, out is float32."""
     _reduce(_largest, axes, -inf, top, x)
     _finite(top, top)
     _reduce(_sum_exp, axes, 0, out, x, top)
@@ -262,7 +246,6 @@ _logsumexp_backward = Fused(
 
 
 def logsumexp_backward(gy, x, y, out):
-    """out = gy * e**(x - y), broadcast; nan where both are infinite and alike."""
     _logsumexp_backward(gy, x, y, out)
 
 
@@ -284,7 +267,6 @@ _any_norm = _norm("power", f"pow({_SIZE}, U(p))", end="y = pow(a, U(1 / p))")
 
 
 def norm(x, axes, p, out):
-    """out = the p-norm of x over ``axes``: the sum of abs(x)**p, to the power 1/p. For float16, out is float32."""
     _reduce(_NORMS.get(p, _any_norm), axes, 0, out, x, numbers=(float(p),))
 
 
@@ -302,7 +284,6 @@ _norm_backward = Fused(
 
 
 def norm_backward(gy, x, y, p, out):
-    """out = gy times the gradient of the p-norm (a finite p), 0 where y is 0."""
     _norm_backward(gy, x, y, float(p), out)
 
 
@@ -318,7 +299,6 @@ _signed_share = Fused(
 
 
 def extreme_size_share(gy, x, y, axes, count, out):
-    """out = gy * sign(x), shared evenly among the elements whose size is y; count is a buffer of y's shape."""
     _mark_size(x, y, out)
     sum(out, axes, count)
     _signed_share(gy, x, count, out)

@@ -32,12 +32,10 @@ _resize = Fused(
 
 
 def resize_workspace(shape, outs, taps, plain, dtype):
-    """Bytes of workspace: none, because all axes are summed at once."""
     return 0
 
 
 def resize(x, places, weights, taps, plain, work, out):
-    """out = x resampled; both are contiguous."""
     if out.size:
         lift = [1] * (3 - len(taps))
         sizes, outs = (*lift, *map(int, x.shape[1:])), (*lift, *map(int, out.shape[1:]))

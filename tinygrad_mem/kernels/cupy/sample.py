@@ -146,7 +146,6 @@ def _options(shape, grid, mode, padding, align):
 
 
 def grid_sample(x, grid, mode, padding, align, out):
-    """out (N, C, *outs) = x (N, C, *sizes) at the places grid (N, *outs, d), all contiguous."""
     if out.size:
         _sample(x, grid, *_options(x.shape, grid, mode, padding, align), out)
 
@@ -160,7 +159,6 @@ def grid_sample_input_workspace(shape, dtype):
 
 
 def grid_sample_input(gy, grid, mode, padding, align, work, out):
-    """out (N, C, *sizes) = the sum of each corner's weight times gy (N, C, *outs)."""
     out.fill(0)
     if not out.size or not gy.size:
         return
@@ -174,7 +172,6 @@ def grid_sample_input(gy, grid, mode, padding, align, work, out):
 
 
 def grid_sample_grid(gy, x, grid, mode, padding, align, out):
-    """out (N, *outs, d) = the gradient of the places: pixels times slopes times gy, summed over channels and corners."""
     out.fill(0)
     if not gy.size or mode == "nearest":
         return

@@ -55,14 +55,12 @@ _cumprod = Fused(
 
 
 def cumsum(x, axis, reverse, out):
-    """out = running sums of x along ``axis``."""
     (x, out), n, count = _lines(axis, x, out)
     if count:
         _cumsum(x, n, reverse, out, size=count)
 
 
 def cumprod(x, axis, out):
-    """out = running products of x along ``axis``."""
     (x, out), n, count = _lines(axis, x, out)
     if count:
         _cumprod(x, n, out, size=count)
@@ -97,7 +95,6 @@ _cumprod_backward = Fused(
 
 
 def cumprod_backward(gy, x, y, axis, work, out):
-    """out_i = the sum over k >= i of gy_k * y_k / x_i, by another way in lines with a 0; work has x's shape."""
     (gy, x, y, out), n, count = _lines(axis, gy, x, y, out)
     if count:
         _cumprod_backward(gy, x, y, n, out, size=count)
@@ -122,7 +119,6 @@ _cumulative_extremum = Fused(
 
 
 def cumulative_extremum(x, axis, largest, out, index):
-    """out = the running largest (or smallest), index = where it was seen last; nan stays."""
     (x, out, index), n, count = _lines(axis, x, out, index)
     if count:
         _cumulative_extremum(x, n, largest, out, index, size=count)
@@ -169,14 +165,12 @@ _logcumsumexp_backward = Fused(
 
 
 def logcumsumexp(x, axis, out):
-    """out = ln of the running sums of e**x along ``axis``."""
     (x, out), n, count = _lines(axis, x, out)
     if count:
         _logcumsumexp(x, n, out, size=count)
 
 
 def logcumsumexp_backward(gy, x, y, axis, work, out):
-    """out_i = the sum over k >= i of gy_k * e**(x_i - y_k): gy by sign, in logarithms; work has x's shape."""
     (gy, x, y, out), n, count = _lines(axis, gy, x, y, out)
     if count:
         _logcumsumexp_backward(gy, x, y, n, out, size=count)

@@ -43,7 +43,6 @@ _histogram = Fused(  # counts are integers: the order of adding does not matter
 
 
 def search_sorted(sequence, values, right, out):
-    """out = how many of a sorted line are before each value; equal ones count where ``right``. As in ``kernels/numpy``."""
     if out.size:
         each = sequence.ndim > 1
         count = values.shape[-1] if each else 1
@@ -51,7 +50,6 @@ def search_sorted(sequence, values, right, out):
 
 
 def histogram_bounds(x, low, high, out):
-    """out = (low, high); if these are equal, the smallest and largest of x; if those are equal, one less and one more."""
     given = low != high or not x.size
     if not given:
         axes, one = tuple(range(x.ndim)), (1,) * x.ndim
@@ -61,6 +59,5 @@ def histogram_bounds(x, low, high, out):
 
 
 def histogram(x, bounds, out):
-    """out += the number of elements of x in each of len(out) equal intervals between the bounds. The last one is closed."""
     if x.size:
         _histogram(x, bounds, out.size, out)

@@ -6,20 +6,16 @@ from .lines import launch, strides
 
 
 def softmax(x, out):
-    """out = e**(x - max) / sum."""
     launch("softmax", x.dtype.char, x.shape, x, *strides(x), out, *strides(out), 0)
 
 
 def log_softmax(x, out):
-    """out = x - max - ln(sum(e**(x - max)))."""
     launch("softmax", x.dtype.char, x.shape, x, *strides(x), out, *strides(out), 1)
 
 
 def softmax_backward(gy, y, out):
-    """out = y * (gy - sum(gy * y))."""
     launch("softmax_backward", y.dtype.char, y.shape, gy, *strides(gy), y, *strides(y), out, *strides(out), 0)
 
 
 def log_softmax_backward(gy, y, out):
-    """out = gy - e**y * sum(gy)."""
     launch("softmax_backward", y.dtype.char, y.shape, gy, *strides(gy), y, *strides(y), out, *strides(out), 1)

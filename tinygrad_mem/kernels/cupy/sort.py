@@ -52,9 +52,6 @@ def _copied(x):
 
 
 def order(x, axis, start, stop, descending, work, out):
-    """out (contiguous) = the indices of the elements of rank ``start`` to ``stop`` along ``axis``: nan is the largest, equal
-    ones stay in order.
-    """
     if out.size == 0:
         return
     n, inner = x.shape[axis], _prod(x.shape[axis + 1 :])
@@ -111,13 +108,11 @@ def _sizes(shape, index, axis):
 
 
 def take_along(x, axis, index, out):
-    """out = x at ``index`` along ``axis``; all contiguous, alike but for that axis, indices within bounds."""
     if index.size:
         _take(index, x, *_sizes(x.shape, index, axis), out)
 
 
 def put_along(values, axis, index, out):
-    """out at ``index`` along ``axis`` = values; all contiguous, no place twice."""
     if index.size:
         _put(values, index, *_sizes(out.shape, index, axis), out)
 

@@ -7,11 +7,9 @@ from numpy.linalg import _umath_linalg as _lapack  # as in kernels/numpy/svd.py,
 
 
 def left_vectors_workspace(shape, dtype):
-    """Bytes of workspace for the SVD of (n, m) numbers: none here."""
     return 0
 
 
 def left_vectors(x, work, out):
-    """out = the first left singular vectors of (n, m) numbers, n <= m, as columns. As in ``kernels/numpy/svd.py``."""
     u, _, _ = _lapack.svd_s(x.get(order="A"))  # a turned array as it lies: else CuPy copies it first
     out.set(np.ascontiguousarray(u[:, : out.shape[1]]))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ....dtypes import is_half
+from ....dtypes import arithmetic, is_half
 from . import philox
 from .threads import SCRATCH, scratch
 
@@ -67,7 +67,7 @@ class Job:
     @property
     def wide(self) -> np.dtype:
         """The dtype of the arithmetic: float32, or float64 for float64."""
-        return np.dtype(np.float64 if self.q.dtype == np.float64 else np.float32)
+        return arithmetic(self.q.dtype)
 
     @cached_property
     def plan(self) -> TileSizes:
@@ -102,10 +102,7 @@ class Job:
 
     def columns(self, rows: slice) -> list[slice]:
         """The tiles of columns that are visible to some of these rows."""
-        (left, right), size, total = self.window, self.plan.columns, self.k.shape[2]
-        low = 0 if left is None else min(max(rows.start + self.offset - left, 0), total)
-        high = total if right is None else min(max(rows.stop + self.offset + right, 0), total)
-        return [slice(j, min(j + size, high)) for j in range(low // size * size, high, size)]
+        return visible(self.window, self.offset, rows, self.k.shape[2], self.plan.columns)
 
 
 class Spot(NamedTuple):
@@ -125,6 +122,16 @@ def grouped(q: Any, heads: int) -> Any:
 def cuts(count: int, size: int) -> list[slice]:
     """``range(count)`` in pieces of ``size``."""
     return [slice(i, min(i + size, count)) for i in range(0, count, size)]
+
+
+def visible(window: tuple, offset: int, rows: slice, total: int, size: int) -> list[slice]:
+    """Tiles of ``size`` of ``total`` columns that some of these rows see: ``window`` and ``offset`` as a job has them."""
+    low, high = 0, total
+    if window[0] is not None:
+        low = min(max(rows.start + offset - window[0], 0), total)
+    if window[1] is not None:
+        high = min(max(rows.stop + offset + window[1], 0), total)
+    return [slice(j, min(j + size, high)) for j in range(low // size * size, high, size)]
 
 
 @lru_cache
