@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..formula import formula
-from .fast.lines import LINES, multiples, pieces, stat, sum_lines
+from .fast.lines import LINES, pieces, stat, sum_lines
 from .fast.lines import lines as _lines
 from .fast.targets import patches, positions, subtract_at, weights
-from .fast.threads import scratch
+from .fast.threads import count_up, scratch
 from .index import gather as _gather
 
 _HUGE = 64.0  # beyond it, the rounding of a logarithm exceeds that of a softmax
@@ -402,8 +402,8 @@ def nll_loss_backward(gy, target, weight, ignore, norm, out):
         np.copyto(at, goal, casting="unsafe")
         np.copyto(at, 0, where=skip)
         np.multiply(at, inner, out=at)
-        np.add(at, multiples(goal.shape[1], 1), out=at)
-        np.add(at, multiples(goal.shape[0], classes * inner)[:, None], out=at)
+        np.add(at, count_up(0, 1, goal.shape[1], 5, 8), out=at)
+        np.add(at, count_up(0, classes * inner, goal.shape[0], 5, 8)[:, None], out=at)
         np.add(at, a.start * classes * inner + b.start, out=at)
         value = w
         if w.dtype != out.dtype:

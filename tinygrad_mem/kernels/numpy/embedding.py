@@ -127,13 +127,6 @@ def embedding_backward(gy, index, padding, counts, bags, parts, work, out):
             np.add(target[j : j + _STEP], share, out=target[j : j + _STEP])
 
 
-def _number(first, out):
-    """out = first, first + 1, and so on."""
-    out.fill(1)
-    out[:1] = first
-    np.add.accumulate(out, out=out)
-
-
 def _add_rows(rows, values, padding, out):
     """out[row] += its values, or nothing for ``None``. The loop itself takes half of the time, so it is kept short."""
     add = np.add
@@ -152,11 +145,9 @@ def _scale(counts, row, parts, i):
 def _add_half_rows(gy, index, padding, counts, bags, parts, work, out):
     """:func:`embedding_backward` of half precision: work sorts the indices by row, in their order."""
     order = work.view(np.int64)[: index.size]
-    position = threads.scratch((_STEP,), np.int64, 1, 2)
     for start, stop, part in _indices(index):
-        _number(start, position)
         np.multiply(part, index.size, out=order[start:stop])
-        np.add(order[start:stop], position[: stop - start], out=order[start:stop])
+        np.add(order[start:stop], threads.count_up(start, 1, stop - start, 1, 2), out=order[start:stop])
     order.sort()
     for row, positions in _runs(order, index.size):
         if row == padding:

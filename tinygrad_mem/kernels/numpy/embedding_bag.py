@@ -274,19 +274,16 @@ def _add_largest(gy, places, row, total):
     for bag in range(len(gy)):
         for j in range(0, total.shape[1], _STEP):
             part = slice(j, min(j + _STEP, total.shape[1]))
-            at, column = (threads.scratch((part.stop - j,), np.int64, slot, _SLOTS) for slot in (2, 3))
+            at = threads.scratch((part.stop - j,), np.int64, 2, _SLOTS)
             here, other = (threads.scratch(at.shape, np.bool_, slot, _SLOTS) for slot in (4, 5))
             values = threads.scratch(at.shape, total.dtype, 6, _SLOTS)
             np.copyto(at, places[bag, part])
             np.greater_equal(at, row, out=here)
             np.less(at, row + len(total), out=other)
             np.logical_and(here, other, out=here)
-            column.fill(1)
-            column[0] = j
-            np.add.accumulate(column, out=column)
             np.subtract(at, row, out=at)
             np.multiply(at, total.shape[1], out=at)
-            np.add(at, column, out=at)
+            np.add(at, threads.count_up(j, 1, at.size, 3, _SLOTS), out=at)
             np.logical_not(here, out=other)
             np.copyto(at, 0, where=other)
             values.fill(0)

@@ -12,8 +12,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from ...dtypes import is_half
 from ..formula import formula
-from .fast.threads import scratch
-from .fast.tiles import blocks
+from .fast.threads import count_up, scratch
+from .fast.tiles import blocks, box_of
 
 _TILE = 1 << 16  # places in a tile: a quarter of the scratch
 _ROW = 64  # elements of a line from which on a call for each line is faster than a place for each element
@@ -284,10 +284,7 @@ class _Places:
         if 0 in self.shape:
             return
         for index in blocks(lead, _TILE if slots == 4 else _TILE >> 1):
-            key = [slice(0, n) for n in lead]
-            for a, i in enumerate(() if index == (...,) else index):
-                key[a] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, lead[a]))
-            key = tuple(key)
+            key = tuple(box_of(index, lead))
             places = scratch(tuple(k.stop - k.start for k in key), np.int64, 0, slots)
             places.fill(0)
             for array, stride, size in self.indices:
@@ -310,10 +307,7 @@ class _Places:
 
 def _count(places, axis, first, step, slots):
     """places += first, first + step, ... along an axis."""
-    line = scratch((places.shape[axis],), np.int64, 1, slots)
-    line.fill(step)
-    line[0] = first
-    np.add.accumulate(line, out=line)
+    line = count_up(first, step, places.shape[axis], 1, slots)
     np.add(places, line[(..., *[None] * (places.ndim - axis - 1))], out=places)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from ...dtypes import arithmetic
 from ..formula import formula
 from .fast.threads import scratch
-from .fast.tiles import blocks
+from .fast.tiles import blocks, box_of
 
 _TILE = 1 << 15
 
@@ -39,9 +39,7 @@ def windows_backward(gy, axis, step, out):
     Halves are added in float32.
     """
     for index in blocks(out.shape, _TILE):
-        cuts = [slice(0, n) for n in out.shape]
-        for a, i in enumerate(() if index == (...,) else index):
-            cuts[a] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, out.shape[a]))
+        cuts = box_of(index, out.shape)
         shape = tuple([cut.stop - cut.start for cut in cuts])
         total = scratch(shape, arithmetic(out.dtype), 0, 4)
         total.fill(0)

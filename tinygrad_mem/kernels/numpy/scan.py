@@ -6,7 +6,7 @@ import numpy as np
 
 from ...dtypes import is_floating, is_half
 from ..formula import formula
-from .fast.threads import GRAIN, scratch, split
+from .fast.threads import GRAIN, count_up, scratch, split
 from .fast.tiles import blocks
 
 _TILE = 1 << 15
@@ -152,10 +152,7 @@ def cumulative_extremum(x, axis, largest, out, index):
         for i in range(0, n, _TILE):
             cut = (..., slice(i, i + _TILE))
             seen, flag = scratch(line[cut].shape, np.int64, 0, 4), scratch(line[cut].shape, np.bool_, 1, 4)
-            position = scratch(line[cut].shape[-1:], np.int64, 2, 4)
-            position.fill(1)
-            position[0] = i
-            np.add.accumulate(position, out=position)
+            position = count_up(i, 1, line[cut].shape[-1], 2, 4)
             np.equal(line[cut], best[cut], out=flag)
             np.multiply(flag, position, out=seen)
             if is_floating(x.dtype):

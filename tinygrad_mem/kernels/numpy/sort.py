@@ -12,7 +12,7 @@ import numpy as np
 from ...dtypes import is_floating
 from ..formula import formula
 from .fast.halves import cast
-from .fast.threads import scratch, split
+from .fast.threads import count_up, scratch, split
 from .fast.tiles import blocks
 from .index import gather as _gather
 from .index import scatter as _scatter
@@ -102,14 +102,14 @@ def _number(keys):
     """keys |= the position of each in its line."""
     for i in range(0, keys.shape[-1], _TILE):
         part = keys[..., i : i + _TILE]
-        np.bitwise_or(part, _count_up(i, 1, part.shape[-1], 3), out=part)
+        np.bitwise_or(part, count_up(i, 1, part.shape[-1], 3, 4), out=part)
 
 
 def _take_lines(x, index, out):
     """out = x at index, line by line; index and out are contiguous."""
     first = None
     if x.ndim > 1:
-        first = _count_up(0, x.shape[-1], x.size // x.shape[-1], 3).reshape(*x.shape[:-1], 1)
+        first = count_up(0, x.shape[-1], x.size // x.shape[-1], 3, 4).reshape(*x.shape[:-1], 1)
         np.add(index, first, out=index)
     np.take(x.reshape(-1), index, out=out, mode="clip")  # other modes buffer the output
     if first is not None:
@@ -154,16 +154,7 @@ def _pack(x, first, descending, keys):
     if descending:
         np.invert(keys, out=keys)
     np.left_shift(keys, 32, out=keys)
-    np.bitwise_or(keys, _count_up(first, 1, x.shape[-1], 3), out=keys)
-
-
-def _count_up(first, step, count, slot):
-    """first, first + step, ... in scratch."""
-    line = scratch((count,), np.int64, slot, 4)
-    line.fill(step)
-    line[0] = first
-    np.add.accumulate(line, out=line)
-    return line
+    np.bitwise_or(keys, count_up(first, 1, x.shape[-1], 3, 4), out=keys)
 
 
 @formula(lambda x, axis, index: np.take_along_axis(x, index, axis))

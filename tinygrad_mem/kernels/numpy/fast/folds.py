@@ -14,7 +14,7 @@ from ....scope import local
 from .blas import matmul, single
 from .narrow import add_up as _add_up_narrow
 from .threads import GRAIN, scratch, split
-from .tiles import blocks
+from .tiles import blocks, box_of
 
 _TILE = 1 << 16  # elements: a quarter of the scratch in float64
 ONES = {np.dtype(t): np.ones(1 << 12, t) for t in (np.float32, np.float64)}  # for sums by matrix product
@@ -180,9 +180,7 @@ def over_parts(x, axes, run):
     def part(start, stop):
         cut = x if shared is None else x[(slice(None),) * shared + (slice(start, stop),)]
         for index in blocks(cut.shape, _TILE):
-            key = [slice(0, n) for n in cut.shape]
-            for a, i in enumerate(() if index == (...,) else index):
-                key[a] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, cut.shape[a]))
+            key = box_of(index, cut.shape)
             if shared is not None:
                 key[shared] = slice(key[shared].start + start, key[shared].stop + start)
             run(tuple(key))

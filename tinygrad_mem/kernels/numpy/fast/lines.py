@@ -74,12 +74,3 @@ def sum_lines(tile, total):
         else:
             np.matmul(ones[: run.shape[1]], run, out=more[:, 0])
         np.add(total, more, out=total)
-
-
-def multiples(n, step):
-    """0, step, 2 * step, ... in scratch."""
-    out = scratch((n,), np.int64, 5, 8)
-    out.fill(step)
-    out[:1] = 0
-    np.add.accumulate(out, out=out)
-    return out

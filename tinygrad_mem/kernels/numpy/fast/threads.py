@@ -61,6 +61,15 @@ def scratch(shape: tuple[int, ...], dtype: Any = np.float32, slot: int = 0, slot
     return np.ndarray(shape, dtype, buffer, slot * (SCRATCH // slots & -64))  # aligned: else ufuncs copy it first
 
 
+def count_up(first: int, step: int, count: int, slot: int, slots: int) -> np.ndarray:
+    """``count`` int64 numbers from ``first`` on, ``step`` apart, in scratch."""
+    line = scratch((count,), np.int64, slot, slots)
+    line.fill(step)
+    line[:1] = first
+    np.add.accumulate(line, out=line)
+    return line
+
+
 class _Job:
     """A task that runs once: in the worker with the queue, or in the thread that made it, whichever begins first."""
 

@@ -152,3 +152,11 @@ def blocks(shape: tuple[int, ...], most: int = 1 << 14) -> Iterator[tuple]:
     for lead in product(*map(range, shape[: axis - 1])):
         for cut in cuts:
             yield (*lead, cut)
+
+
+def box_of(block: tuple, shape: tuple[int, ...]) -> list[slice]:
+    """An index of :func:`blocks` as one slice an axis."""
+    cuts = [slice(0, n) for n in shape]
+    for axis, i in enumerate(() if block == (...,) else block):
+        cuts[axis] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, shape[axis]))
+    return cuts

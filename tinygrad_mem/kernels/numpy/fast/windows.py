@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from .threads import GRAIN, scratch, split
-from .tiles import blocks, keep
+from .tiles import blocks, box_of, keep
 
 HALVES = 1 << 14  # elements of a tile that is summed in float32: it and three others share the scratch
 POINTS = 1 << 15  # windows whose positions are computed at once: a quarter of the scratch in int64
@@ -26,14 +26,6 @@ def overlaps(inside, outside, kernel, stride, low, dilation):
             pixels.append(slice(first * s + shift, last * s + shift + 1, s))
         else:
             yield number, offset, windows, pixels
-
-
-def box_of(tile, shape):
-    """An index of ``tiles.blocks`` as one slice an axis."""
-    cuts = [slice(0, n) for n in shape]
-    for axis, i in enumerate(() if tile == (...,) else tile):
-        cuts[axis] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, shape[axis]))
-    return cuts
 
 
 def tiles_of(shape):
