@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from ...dtypes import arithmetic
 from ..formula import formula
 from .fast import erf, tiles
 from .fast.computed import computed
@@ -49,7 +50,7 @@ def gelu(x, tanh, out):
     if tanh:
         _tanh_gelu(x, out)
     else:
-        tiles.tiled_wide(exact, out, x, temps=erf.normal_tiles(out), dtype=erf.wide(out))
+        tiles.tiled_wide(exact, out, x, temps=erf.normal_tiles(out), dtype=arithmetic(out.dtype))
 
 
 @computed
@@ -86,7 +87,7 @@ def gelu_backward(gy, x, tanh, out):
     if tanh:
         _tanh_gelu_backward(gy, x, out)
     else:
-        tiles.tiled_wide(exact, out, gy, x, temps=erf.normal_tiles(out), dtype=erf.wide(out))
+        tiles.tiled_wide(exact, out, gy, x, temps=erf.normal_tiles(out), dtype=arithmetic(out.dtype))
 
 
 @computed

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...dtypes import arithmetic
 from ..code_tables import BITS, BORDERS, NESTED, TABLES
 from ..formula import formula
 from .blockwise import _by_block
@@ -95,7 +96,7 @@ def dequantize_blocks(codes, absmax, nested, offset, table, block, out):
         absmax: of each block; if ``nested`` is not ``None``, its codes, with the scale of each ``NESTED`` of them in ``nested``
             and their mean, (1), in ``offset``.
     """
-    wide = np.dtype(np.float64 if out.dtype == np.float64 else np.float32)
+    wide = arithmetic(out.dtype)
     step = max(_TILE // block, 1)
 
     def part(first, last):

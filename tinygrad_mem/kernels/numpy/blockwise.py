@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...dtypes import arithmetic
 from ..dynamic_map import borders, dynamic_map, linear_map
 from ..formula import formula
 from .fast import rules
@@ -110,7 +111,7 @@ class _Blocks:
 
 def _run(rule, p, g, block, states, numbers):
     """The rule of p, g, the states and numbers, over whole blocks of all; a state has ``codes``, ``read`` and ``write``."""
-    wide = np.dtype(np.float64 if p.dtype == np.float64 else np.float32)
+    wide = arithmetic(p.dtype)
     update, temps = rule(p, g, *[state.codes for state in states], *numbers)
     count = 2 + len(states)
 

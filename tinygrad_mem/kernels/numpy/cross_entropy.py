@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...dtypes import arithmetic
 from ..formula import formula
-from .fast.lines import LINES, pieces, stat, sum_lines
+from .fast.lines import LINES, pieces, stat, statistics, sum_lines, sum_powers
 from .fast.lines import lines as _lines
 from .fast.targets import patches, positions, subtract_at, weights
 from .fast.threads import count_up, scratch
 from .index import gather as _gather
 
 _HUGE = 64.0  # beyond it, the rounding of a logarithm exceeds that of a softmax
-
-
-def _wide(x):
-    return np.float64 if x.dtype == np.float64 else np.float32
 
 
 def check_target(target, classes, ignore):
@@ -67,19 +64,9 @@ def target_weight(target, weight, ignore, out):
 @formula(lambda x: {"lse": np.log(np.sum(np.exp(x), axis=1))})
 def log_sum_exp(x, lse):
     """lse (outer, inner) = ln of the sum of e**x over the classes."""
-    wide = lse.dtype
 
     def run(a, b):
-        part = x[a, :, b]
-        top, total = stat(part, wide, 2), stat(part, wide, 3)
-        np.maximum.reduce(part, axis=1, keepdims=True, out=top)
-        total.fill(0)
-        for piece in pieces(x[a, :, b]):
-            cut = part[:, piece]
-            tile = scratch(cut.shape, wide, 0, 8)
-            np.subtract(cut, top, out=tile, dtype=wide)
-            np.exp(tile, out=tile)
-            sum_lines(tile, total)
+        top, total = statistics(x[a, :, b], lse.dtype)
         np.log(total, out=total)
         np.add(total, top, out=lse[a, None, b])
 
@@ -94,12 +81,7 @@ def _left_out(x, lse, slot):
     if np.minimum.reduce(lse, axis=None) >= -_HUGE and np.maximum.reduce(lse, axis=None) <= _HUGE:
         return None
     total = stat(x, lse.dtype, slot)
-    total.fill(0)
-    for piece in pieces(x):
-        tile = scratch(x[:, piece].shape, lse.dtype, 0, 8)
-        np.subtract(x[:, piece], lse[:, None], out=tile, dtype=lse.dtype)
-        np.exp(tile, out=tile)
-        sum_lines(tile, total)
+    sum_powers(x, lse[:, None], total)
     return total
 
 
@@ -388,7 +370,7 @@ def _nll_loss_backward(gy, target, weight, ignore, norm, out):
 def nll_loss_backward(gy, target, weight, ignore, norm, out):
     """out (outer, class, inner), zeros before: -gy / norm * weight[t] at the targets."""
     factor = -1.0 if norm is None else -1.0 / float(norm) if float(norm) else -np.inf
-    wide = np.float64 if out.dtype == np.float64 else np.float32
+    wide = arithmetic(out.dtype)
     _, classes, inner = out.shape
     flat = out.reshape(-1)
     for a, b in patches(target.shape):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import HALVES, is_floating
+from ...dtypes import HALVES, arithmetic, is_floating
 from ..formula import Kernel, formula
 from .fast import erf as _erf
 from .fast import halves, threads, tiles
@@ -201,13 +201,13 @@ def sigmoid(x, out):
 @formula(lambda x: np.vectorize(math.erf, otypes=[float])(x))
 def erf(x, out):
     """out = the error function of x."""
-    tiles.tiled_wide(_erf.erf_tile, out, x, temps=_erf.tiles(out, 1), dtype=_erf.wide(out))
+    tiles.tiled_wide(_erf.erf_tile, out, x, temps=_erf.tiles(out, 1), dtype=arithmetic(out.dtype))
 
 
 @formula(lambda x: np.vectorize(math.erfc, otypes=[float])(x))
 def erfc(x, out):
     """out = 1 - erf(x)."""
-    tiles.tiled_wide(_erf.erfc_tile, out, x, temps=6, dtype=_erf.wide(out))
+    tiles.tiled_wide(_erf.erfc_tile, out, x, temps=6, dtype=arithmetic(out.dtype))
 
 
 def _erfinv(x):
@@ -219,7 +219,7 @@ def _erfinv(x):
 @formula(lambda x: np.vectorize(_erfinv, otypes=[float])(x))
 def erfinv(x, out):
     """out = the y with erf(y) = x."""
-    tiles.tiled_wide(erfinv_tile, out, x, temps=7, dtype=_erf.wide(out))
+    tiles.tiled_wide(erfinv_tile, out, x, temps=7, dtype=arithmetic(out.dtype))
 
 
 @formula(lambda condition, x, y: np.where(condition, x, y))

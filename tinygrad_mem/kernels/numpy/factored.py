@@ -12,6 +12,7 @@ from math import sqrt as _sqrt
 
 import numpy as np
 
+from ...dtypes import arithmetic
 from ..formula import formula
 from .fast.threads import scratch
 from .fast.tiles import blocks
@@ -76,14 +77,10 @@ def adafactor_step(p, g, row, col, variance, work, rho, fresh, eps1, eps2, d, sh
             np.subtract(moved, u, out=ps[key], casting="unsafe")
 
 
-def _wide(a):
-    return np.dtype(np.float64 if a.dtype == np.float64 else np.float32)
-
-
 def _sum_of_squares(p):
     total = 0.0
     for key in blocks(p.shape, _TILE):
-        tile = scratch(p[key].shape, _wide(p), 0, 4)
+        tile = scratch(p[key].shape, arithmetic(p.dtype), 0, 4)
         np.multiply(p[key], p[key], out=tile, dtype=tile.dtype)
         total += float(np.add.reduce(tile, axis=None))
     return total

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
+from ...dtypes import arithmetic
 from ...errors import ArgumentError
 from .cross_entropy import *  # noqa: F403
 from .fast import threads, tiles
@@ -54,10 +55,6 @@ def _cuts(x: Any) -> list:
     return [slice(i, i + _TILE) for i in range(0, x.size, _TILE)] if x.ndim == 1 else list(tiles.blocks(x.shape, _TILE))
 
 
-def _wide(out: Any) -> Any:
-    return np.float64 if out.dtype == np.float64 else np.float32
-
-
 def _loss(plain: Callable[_P, Any]) -> Callable[_P, None]:
     """The kernel of a loss: out = the formula of every element, or the sum of all times ``scale``."""
     written = Written(plain, ("scale", "out"), apart=True)
@@ -65,10 +62,18 @@ def _loss(plain: Callable[_P, Any]) -> Callable[_P, None]:
     def kernel(*arguments: Any, out: Any) -> None:
         *given, scale = arguments
         if scale is None:
-            _run(written, tuple(given), [out], _wide(out), lambda k, loss, out: np.copyto(out, loss, casting="unsafe"))
+            _run(
+                written, tuple(given), [out], arithmetic(out.dtype), lambda k, loss, out: np.copyto(out, loss, casting="unsafe")
+            )
             return
         sums: dict[int, float] = {}
-        _run(written, tuple(given), [], _wide(out), lambda k, loss: sums.update({k: float(np.add.reduce(loss, axis=None))}))
+        _run(
+            written,
+            tuple(given),
+            [],
+            arithmetic(out.dtype),
+            lambda k, loss: sums.update({k: float(np.add.reduce(loss, axis=None))}),
+        )
         out.fill(sum(sums[k] for k in sorted(sums)) * scale)
 
     def formula(**given: Any) -> Any:
@@ -86,14 +91,20 @@ def _gradient(plain: Callable[_P, Any]) -> Callable[_P, None]:
         *given, scale = arguments
         if gy.ndim == 0:
             factor = float(gy) * scale
-            _run(written, tuple(given), [out], _wide(out), lambda k, g, out: np.multiply(g, factor, out=out, casting="unsafe"))
+            _run(
+                written,
+                tuple(given),
+                [out],
+                arithmetic(out.dtype),
+                lambda k, g, out: np.multiply(g, factor, out=out, casting="unsafe"),
+            )
             return
 
         def finish(k, g, out, gy):
             np.multiply(g, scale, out=g)
             np.multiply(g, gy, out=out, casting="unsafe")
 
-        _run(written, tuple(given), [out, gy], _wide(out), finish)
+        _run(written, tuple(given), [out, gy], arithmetic(out.dtype), finish)
 
     def formula(**given: Any) -> Any:
         return given["gy"] * given["scale"] * plain(**given)  # pyright: ignore[reportCallIssue]

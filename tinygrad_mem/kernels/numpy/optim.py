@@ -31,7 +31,7 @@ def _rule(*roots):
         @wraps(plain)
         def kernel(p, g, *rest):
             run, temps = written(p, g, *rest)
-            wide = np.dtype(np.float64 if p.dtype == np.float64 else np.float32)
+            wide = arithmetic(p.dtype)
             narrow = [i for i, a in enumerate((p, g, *rest)) if isinstance(a, np.ndarray) and a.dtype != wide]
             if narrow:
                 squares = [i for i in rooted.intersection(narrow) if rest[i - 2].dtype == np.float16]

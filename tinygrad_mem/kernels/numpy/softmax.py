@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...dtypes import arithmetic
 from ..formula import formula
 from .fast.halves import cast
 from .fast.lines import lines as _lines
-from .fast.lines import pieces, stat, sum_lines
+from .fast.lines import pieces, stat, statistics, sum_lines
 from .fast.threads import scratch
-
-
-def _wide(x):
-    return np.float64 if x.dtype == np.float64 else np.float32
 
 
 def _tile(like, wide, slot):
@@ -27,19 +24,6 @@ def _tile(like, wide, slot):
 def _finish(tile, target):
     if tile is not target:
         cast(tile, target)
-
-
-def _statistics(part, wide):
-    """The largest of each line, and the sum of e**(x - largest), in scratch slots 2 and 3."""
-    top, total = stat(part, wide, 2), stat(part, wide, 3)
-    np.maximum.reduce(part, axis=1, keepdims=True, out=top)
-    total.fill(0)
-    for piece in pieces(part):
-        tile = scratch(part[:, piece].shape, wide, 0, 8)
-        np.subtract(part[:, piece], top, out=tile, dtype=wide)
-        np.exp(tile, out=tile)
-        sum_lines(tile, total)
-    return top, total
 
 
 _LONG = 1 << 14  # classes beyond which the sums of runs are added in float64
@@ -54,7 +38,7 @@ def _softmax(x):
 @formula(_softmax)
 def softmax(x, out):
     """out = e**(x - max) / sum; the largest is not looked for line by line in a tile of moderate numbers."""
-    wide = _wide(x)
+    wide = arithmetic(x.dtype)
 
     def powers(part, top, tile):
         if top is None:
@@ -90,17 +74,17 @@ def softmax(x, out):
                 powers(part[:, piece], top, tile)
             np.multiply(tile, total, out=target[:, piece], casting="unsafe")
 
-    _lines(x.shape, run, np.dtype(wide).itemsize)
+    _lines(x.shape, run, wide.itemsize)
 
 
 @formula(lambda x: np.log(_softmax(x)))
 def log_softmax(x, out):
     """out = x - max - ln(sum(e**(x - max)))."""
-    wide = _wide(x)
+    wide = arithmetic(x.dtype)
 
     def run(a, b):
         part = x[a, :, b]
-        top, total = _statistics(part, wide)
+        top, total = statistics(part, wide)
         np.log(total, out=total)
         for piece in pieces(x[a, :, b]):
             target = out[a, piece, b]
@@ -109,13 +93,13 @@ def log_softmax(x, out):
             np.subtract(tile, total, out=tile)
             _finish(tile, target)
 
-    _lines(x.shape, run, np.dtype(wide).itemsize)
+    _lines(x.shape, run, wide.itemsize)
 
 
 @formula(lambda gy, y: y * (gy - np.sum(gy * y, axis=1, keepdims=True)))
 def softmax_backward(gy, y, out):
     """out = y * (gy - sum(gy * y))."""
-    wide = _wide(y)
+    wide = arithmetic(y.dtype)
 
     def run(a, b):
         grad, part, target = gy[a, :, b], y[a, :, b], out[a, :, b]
@@ -136,13 +120,13 @@ def softmax_backward(gy, y, out):
             np.multiply(tile, part[:, piece], out=tile)
             _finish(tile, target[:, piece])
 
-    _lines(y.shape, run, np.dtype(wide).itemsize)
+    _lines(y.shape, run, wide.itemsize)
 
 
 @formula(lambda gy, y: gy - np.exp(y) * np.sum(gy, axis=1, keepdims=True))
 def log_softmax_backward(gy, y, out):
     """out = gy - e**y * sum(gy)."""
-    wide = _wide(y)
+    wide = arithmetic(y.dtype)
 
     def run(a, b):
         total = stat(y[a, :, b], wide, 3)
@@ -157,4 +141,4 @@ def log_softmax_backward(gy, y, out):
             np.multiply(tile, total, out=tile)
             np.subtract(gy[a, piece, b], tile, out=target, dtype=wide, casting="unsafe")
 
-    _lines(y.shape, run, np.dtype(wide).itemsize)
+    _lines(y.shape, run, wide.itemsize)

@@ -41,11 +41,6 @@ def _scaled_erfc(z: float) -> float:
     return total / (z * math.sqrt(math.pi))
 
 
-def wide(out):
-    """The dtype of the tiles."""
-    return np.float64 if out.dtype == np.float64 else np.float32
-
-
 def tiles(out, more):
     """The number of scratch tiles that the error function needs, plus ``more``."""
     return more + (5 if out.dtype == np.float64 else 2)

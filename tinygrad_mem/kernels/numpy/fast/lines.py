@@ -74,3 +74,21 @@ def sum_lines(tile, total):
         else:
             np.matmul(ones[: run.shape[1]], run, out=more[:, 0])
         np.add(total, more, out=total)
+
+
+def sum_powers(x, shift, total):
+    """total = the sums of e**(x - shift) of each line."""
+    total.fill(0)
+    for piece in pieces(x):
+        tile = scratch(x[:, piece].shape, total.dtype, 0, 8)
+        np.subtract(x[:, piece], shift, out=tile, dtype=total.dtype)
+        np.exp(tile, out=tile)
+        sum_lines(tile, total)
+
+
+def statistics(x, wide):
+    """The largest of each line, and the sum of e**(x - largest), in scratch slots 2 and 3."""
+    top, total = stat(x, wide, 2), stat(x, wide, 3)
+    np.maximum.reduce(x, axis=1, keepdims=True, out=top)
+    sum_powers(x, top, total)
+    return top, total
