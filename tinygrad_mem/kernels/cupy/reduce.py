@@ -170,24 +170,6 @@ def variance(x, mean, axes, scale, out):
     cupy.multiply(out, out.dtype.type(scale), out=out)
 
 
-_variance_backward = Fused(
-    "T gy, T gmean, T x, T mean, T y, float64 factor, float64 share, bool spread, bool middle, bool root",
-    "T out",
-    """
-    double g = spread ? (double)gy * factor * ((double)x - (double)mean) : 0.0;
-    if (root) g = y == T(0) ? 0.0 : g / (2.0 * (double)y);
-    out = (T)(middle ? g + (double)gmean * share : g);
-    """,
-    "tinygrad_mem_variance_backward",
-)
-
-
-def variance_backward(gy, gmean, x, mean, y, factor, share, out):
-    given = [mean if a is None else a for a in (gy, gmean, x, mean, y)]
-    spread, middle = gy is not None, gmean is not None
-    _variance_backward(*given, factor, share, spread, middle, spread and y is not None, out)
-
-
 _prod_backward = Fused(
     "T gy, T y, raw T x, int64 n",
     "T out",
@@ -240,15 +222,6 @@ def logsumexp(x, axes, top, out):
 
 
 _largest = Reduction("T x", "U y", "(U)x", "(a != a || a > b) ? a : b", "y = a", _MINUS_INF, "tinygrad_mem_largest")
-_logsumexp_backward = Fused(
-    "T gy, T x, U y", "V out", "out = (V)((double)gy * exp((double)x - (double)y))", "tinygrad_mem_logsumexp_backward"
-)
-
-
-def logsumexp_backward(gy, x, y, out):
-    _logsumexp_backward(gy, x, y, out)
-
-
 _SIZE = "((U)x < U(0) ? -(U)x : (U)x)"
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import wraps
+
 import numpy as np
 
 from ...dtypes import is_half
 from ..formula import formula
-from .fast import halves, threads
+from . import optim
+from .fast import rules, threads
 
 # --- the formulas
 
@@ -34,28 +37,6 @@ def _sums_of_rows(index, values):
         first[at] = row
         out[at] += values[i]
     return {"first": first, "out": out}
-
-
-def _sgd_of_rows(p, first, g, lr, maximize):
-    some = first >= 0
-    p[first[some]] += (lr if maximize else -lr) * g[some]
-    return {"p": p}
-
-
-def _adam_of_rows(p, first, g, m, v, step_size, beta1, beta2, eps, maximize):
-    some = first[first >= 0]
-    g = (-g if maximize else g)[first >= 0]
-    m[some] = beta1 * m[some] + (1 - beta1) * g
-    v[some] = beta2 * v[some] + (1 - beta2) * g**2
-    p[some] -= step_size * m[some] / (np.sqrt(v[some]) + eps)
-    return {"p": p, "m": m, "v": v}
-
-
-def _adagrad_of_rows(p, first, g, total, rate, eps, maximize):
-    some, g = first[first >= 0], g[first >= 0]
-    total[some] += g**2
-    p[some] += (rate if maximize else -rate) * g / (np.sqrt(total[some]) + eps)
-    return {"p": p, "total": total}
 
 
 # --- the fast ways
@@ -224,77 +205,52 @@ def sum_rows(index, values, first, out):
             np.add(out[at], values[i], out=out[at])
 
 
-def _each_row(first, run, g, p, *states, roots=()):
-    """``run(rows of p and states, g, scratch)`` for each index that counts.
+def _row_rule(*roots):
+    """The kernel of an update rule for rows of a table: of each ``first[i]`` that is not -1, with g[i].
 
-    A state in half precision is widened, and rounded where it is written; ``roots`` are those kept as square roots in float16.
+    ``roots`` are states that are kept as square roots in float16.
     """
-    for i, row in enumerate(first.tolist()):
-        for j in range(0, g.shape[1] if row >= 0 else 0, _STEP):
-            part = slice(j, j + _STEP)
-            kept = [state[row, part] for state in states]
-            wide = [a if a.dtype == g.dtype else threads.scratch(a.shape, g.dtype, k + 1, 3) for k, a in enumerate(kept)]
-            squares = [k in roots and a.dtype == np.float16 for k, a in enumerate(kept)]
-            for a, w, is_root in zip(kept, wide, squares, strict=True):
-                if w is not a:
-                    halves.cast(a, w)
-                if is_root:
-                    np.multiply(w, w, out=w)
-            run(p[row, part], *wide, g[i, part], threads.scratch(g[i, part].shape, g.dtype, 0, 3))
-            for a, w, is_root in zip(kept, wide, squares, strict=True):
-                if is_root:
-                    np.sqrt(w, out=w)
-                if w is not a:
-                    halves.cast(w, a)
+
+    def kernel_of(plain):
+        rule = optim._rule(*roots, but=("first",))(plain)
+
+        @wraps(plain)
+        def kernel(p, first, g, *rest):
+            for i, row in enumerate(first.tolist()):
+                if row >= 0:
+                    rule(p[row], g[i], *[a[row] if isinstance(a, np.ndarray) else a for a in rest])
+
+        @wraps(plain)
+        def of_rows(first, g, **given):
+            some = first >= 0
+            rows = {name: a[first[some]] if isinstance(a, np.ndarray) else a for name, a in given.items()}
+            moved = plain(first=None, g=g[some], **rows)
+            for name in moved:
+                given[name][first[some]] = moved[name]
+            return {name: given[name] for name in moved}
+
+        kernel.formula = of_rows  # pyright: ignore[reportAttributeAccessIssue]
+        return kernel
+
+    return kernel_of
 
 
-@formula(_sgd_of_rows)
+@_row_rule()
 def sparse_sgd_step(p, first, g, lr, maximize):
     """p[first[i]] -= lr * g[i], where first[i] is not -1."""
-    rate = -lr if maximize else lr
-
-    def run(p, g, t):
-        np.multiply(g, rate, out=t)
-        np.subtract(p, t, out=p, casting="unsafe")
-
-    _each_row(first, run, g, p)
+    return {"p": p - rules.decayed(p, g, 0, maximize) * lr}
 
 
-@formula(_adam_of_rows)
+@_row_rule("v")
 def sparse_adam_step(p, first, g, m, v, step_size, beta1, beta2, eps, maximize):
     """m, v = running means of g and g**2, and p -= step_size * m / (sqrt(v) + eps), in the rows first[i] that are not -1."""
-
-    def run(p, m, v, g, t):
-        if maximize:
-            np.negative(g, out=g)
-        np.subtract(g, m, out=t)
-        np.multiply(t, 1 - beta1, out=t)
-        np.add(m, t, out=m)
-        np.multiply(g, g, out=t)
-        np.subtract(t, v, out=t)
-        np.multiply(t, 1 - beta2, out=t)
-        np.add(v, t, out=v)
-        np.sqrt(v, out=t)
-        np.add(t, eps, out=t)
-        np.divide(m, t, out=t)
-        np.multiply(t, step_size, out=t)
-        np.subtract(p, t, out=p, casting="unsafe")
-
-    _each_row(first, run, g, p, m, v, roots=(1,))
+    d = rules.decayed(p, g, 0, maximize)
+    m, v = rules.average(m, d, beta1), rules.average_square(v, d, beta2)
+    return {"p": p - m / (np.sqrt(v) + eps) * step_size, "m": m, "v": v}
 
 
-@formula(_adagrad_of_rows)
+@_row_rule("total")
 def sparse_adagrad_step(p, first, g, total, rate, eps, maximize):
     """total += g**2, and p -= rate * g / (sqrt(total) + eps), in the rows first[i] that are not -1."""
-    step = -rate if maximize else rate
-
-    def run(p, total, g, t):
-        np.multiply(g, g, out=t)
-        np.add(total, t, out=total)
-        np.sqrt(total, out=t)
-        np.add(t, eps, out=t)
-        np.divide(g, t, out=t)
-        np.multiply(t, step, out=t)
-        np.subtract(p, t, out=p, casting="unsafe")
-
-    _each_row(first, run, g, p, total, roots=(0,))
+    total = total + g * g
+    return {"p": p - rules.decayed(p, g, 0, maximize) / (np.sqrt(total) + eps) * rate, "total": total}

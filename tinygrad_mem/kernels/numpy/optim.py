@@ -17,15 +17,15 @@ from .fast.computed import Written, computed
 from .fast.halves import cast
 
 
-def _rule(*roots):
-    """The kernel of an update rule, whose arguments begin with p and g.
+def _rule(*roots, but=()):
+    """The kernel of an update rule, whose arguments begin with p and g; it does not get those of the rule in ``but``.
 
     All tiles are in p's dtype or float32, whichever is wider; what is narrower is widened tile by tile, and rounded to
     nearest where it is written. The states ``roots`` are means of squares: in float16 they are kept as square roots.
     """
 
     def kernel_of(plain):
-        written = Written(plain)
+        written = Written(plain, but)
         rooted = {written.names.index(name) for name in roots}
 
         @wraps(plain)

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...dtypes import arithmetic
 from ..formula import formula
+from .fast.computed import computed
 from .fast.folds import RUN, at, each, fold, over_parts, reduced
 from .fast.folds import scaled_sum as _scaled_sum
 from .fast.threads import scratch
@@ -142,39 +143,14 @@ def variance(x, mean, axes, scale, out):
     np.multiply(out, scale, out=out)
 
 
-def _variance_backward(gy, gmean, x, mean, y, factor, share):
-    moved = 0 if gy is None else gy * factor * (x - mean)
-    if y is not None:
-        moved = np.where(y == 0, 0, moved / (2 * y))
-    return moved if gmean is None else moved + gmean * share
-
-
-@formula(_variance_backward)
+@computed
 def variance_backward(gy, gmean, x, mean, y, factor, share, out):
     """out = gy * factor * (x - mean) (over 2 y for the deviation, 0 where y is 0) + gmean * share. gy, gmean, y: or None."""
-
-    def run(o, x, mean, gy, gmean, y, t):
-        np.subtract(x, mean, out=t)
-        np.multiply(t, gy, out=t)
-        np.multiply(t, factor, out=t)
-        if root:
-            np.divide(t, y, out=t)
-            np.multiply(t, 0.5, out=t)
-            flag = scratch(t.shape, np.bool_, 1, 4)
-            np.equal(y, 0, out=flag)
-            np.copyto(t, 0, where=flag)
-        if also:
-            other = scratch(t.shape, t.dtype, 2, 4)
-            np.multiply(gmean, share, out=other)
-            np.add(t, other, out=t)
-        np.copyto(o, t, casting="unsafe")
-
-    root, also = y is not None, gmean is not None
-    none = _NOTHING
-    each(out, run, x, mean, none if gy is None else gy, none if gmean is None else gmean, none if y is None else y)
-
-
-_NOTHING = np.zeros((), np.float32)
+    moved = 0 if gy is None else (x - mean) * gy * factor
+    if gy is not None and y is not None:
+        slope = moved / y * 0.5
+        moved = np.where(y == 0, 0, slope)
+    return moved if gmean is None else gmean * share + moved
 
 
 def _prod_backward(gy, x, axes):
@@ -264,16 +240,10 @@ def logsumexp(x, axes, top, out):
     np.add(out, top, out=out)
 
 
-@formula(lambda gy, x, y: gy * np.exp(x - y))
+@computed
 def logsumexp_backward(gy, x, y, out):
     """out = gy * e**(x - y), broadcast; nan where both are infinite and alike."""
-
-    def run(o, gy, x, y, t):
-        np.subtract(x, y, out=t)
-        np.exp(t, out=t)
-        np.multiply(gy, t, out=o, casting="unsafe")
-
-    each(out, run, gy, x, y)
+    return gy * np.exp(x - y)
 
 
 def _norm(x, axes, p):

@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 
+from .computed import computed
+
 A = (3.3871328727963666080, 1.3314166789178437745e2, 1.9715909503065514427e3, 1.3731693765509461125e4)
 A += (4.5921953931549871457e4, 6.7265770927008700853e4, 3.3430575583588128105e4, 2.5090809287301226727e3)
 B = (4.2313330701600911252e1, 6.8718700749205790830e2, 5.3941960214247511077e3, 2.1213794301586595867e4)
@@ -21,51 +23,26 @@ F += (1.84631831751005468180e-5, 1.42151175831644588870e-7, 2.044263103389939785
 """Numerators and denominators of the quantile: in the middle (A / B), near the ends (C / D), and at them (E / F)."""
 
 
-def _ratio(x, above, below, out, t):
-    """out = the quotient of two polynomials of x, from their lowest coefficient on; the second begins with 1; t is scratch."""
-    for coefficients, value in ((above, out), ((1.0, *below), t)):
-        np.multiply(x, coefficients[-1], out=value)
-        for c in coefficients[-2:0:-1]:
-            np.add(value, c, out=value)
-            np.multiply(value, x, out=value)
-        np.add(value, coefficients[0], out=value)
-    np.divide(out, t, out=out)
+def _polynomial(x, coefficients):
+    """From the lowest coefficient on."""
+    total = coefficients[-1]
+    for c in coefficients[-2::-1]:
+        total = x * total + c
+    return total
 
 
-def erfinv_tile(out, x, e, r, a, b, y, t, m):
-    """out = the y with erf(y) = x: inf at 1, nan beyond; out may be x. Error: a few units in the last place."""
-    np.copyto(e, x)
-    np.multiply(e, e, out=r)
-    np.multiply(r, -0.25, out=r)
-    np.add(r, 0.180625, out=r)
-    _ratio(r, A, B, a, b)
-    np.multiply(a, e, out=y)
-    np.multiply(y, 0.5, out=y)  # right where |x| <= 0.85
-    np.abs(e, out=r)
-    np.subtract(1.0, r, out=r)
-    np.multiply(r, 0.5, out=r)
-    np.log(r, out=r)
-    np.negative(r, out=r)
-    np.sqrt(r, out=r)
-    np.minimum(r, 30.0, out=r)  # of 1 it is inf: see below
-    np.maximum(r, 5.0, out=m)
-    np.subtract(m, 5.0, out=m)
-    _ratio(m, E, F, t, b)
-    np.greater(r, 5.0, out=m)
-    np.multiply(t, m, out=t)  # right where r > 5, else 0
-    np.subtract(1.0, m, out=m)
-    np.minimum(r, 5.0, out=r)
-    np.subtract(r, 1.6, out=r)
-    _ratio(r, C, D, a, b)
-    np.multiply(a, m, out=a)
-    np.add(t, a, out=t)
-    np.copysign(t, e, out=t)  # right where |x| > 0.85
-    np.abs(e, out=r)
-    np.greater(r, 0.85, out=m)
-    np.multiply(t, m, out=t)
-    np.subtract(1.0, m, out=m)
-    np.multiply(y, m, out=y)
-    np.add(y, t, out=y)
-    np.not_equal(r, 1.0, out=m)
-    np.multiply(m, math.sqrt(2.0), out=m)
-    np.divide(y, m, out=out, casting="unsafe")  # by 0 at the ends
+def _ratio(x, above, below):
+    """The quotient of two polynomials, of which the second begins with 1."""
+    return _polynomial(x, above) / _polynomial(x, (1.0, *below))
+
+
+@computed
+def erfinv(x, out):
+    """out = the y with erf(y) = x: inf at 1, nan beyond. Error: a few units in the last place."""
+    middle = _ratio(x * x * -0.25 + 0.180625, A, B) * x * 0.5
+    r = np.sqrt(-np.log((1 - np.abs(x)) * 0.5))
+    near = _ratio(np.minimum(r, 5) - 1.6, C, D)
+    ends = _ratio(np.maximum(np.minimum(r, 30), 5) - 5, E, F)  # of 1 the root is inf: see below
+    far = np.copysign(np.where(r > 5, ends, near), x)
+    y = np.where(np.abs(x) > 0.85, far, middle)
+    return np.where(np.abs(x) == 1, x * np.inf, y * math.sqrt(0.5))

@@ -13,6 +13,7 @@ from .halves import cast
 from .threads import GRAIN, SCRATCH, TILE, lanes, scratch, threads
 
 SMALL = 1 << 13  # elements up to which there is only one tile
+_BLOCK = 1 << 16  # elements of a tile of arrays that are broadcast, or not contiguous
 _PASSES = (1, 2, 6)  # least elements per core, for no, one, or more temporaries
 
 
@@ -48,10 +49,14 @@ def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0
 
         lanes(-(-flat.size // tile), most, one)
         return
-    for index in blocks(out.shape):
-        cut = [a[index] if isinstance(a, np.ndarray) else a for a in arrays]
-        target = out[index]
+    cuts = list(blocks(out.shape, min(_BLOCK, (SCRATCH // max(temps, 1) & -64) // np.dtype(dtype).itemsize)))
+
+    def block(_: int, number: int) -> None:
+        index = cuts[number]
+        cut, target = [a[index] if isinstance(a, np.ndarray) else a for a in arrays], out[index]
         run(target, *cut, *[scratch(target.shape, dtype, k, temps) for k in range(temps)])
+
+    lanes(len(cuts), max(out.size * _PASSES[min(temps, 2)] // GRAIN, 1), block)
 
 
 def _spread(arrays: tuple, shape: tuple[int, ...]) -> tuple:
