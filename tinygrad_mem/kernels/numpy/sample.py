@@ -13,6 +13,7 @@ import numpy as np
 from ...dtypes import arithmetic
 from ..formula import formula
 from .fast import threads
+from .fast.computed import Written
 
 # --- the formulas
 
@@ -86,7 +87,7 @@ def _to_places(gy, x, grid, mode, padding, align):
 
 _POINTS = 1 << 10  # at a time
 _CHANNELS = 64  # at a time: a tile of them is a fourth of the scratch
-_TAPS = {"nearest": 1, "bilinear": 2, "bicubic": 4}
+_PARTS = {"nearest": (0,), "bilinear": (0, 1), "bicubic": (-1, 0, 1, 2)}  # corners along an axis, from the first one on
 _FAR = 2.0**31
 
 
@@ -97,103 +98,72 @@ class _Rows:
         self._rows, self._next, self.count, self.wide = threads.scratch((64, _POINTS), np.float64, 0, 4), 0, count, wide
 
     def take(self, dtype=None):
-        row = self._rows[self._next].view(self.wide if dtype is None else dtype)[: self.count]
         self._next += 1
-        return row
+        return self._rows[self._next - 1].view(self.wide if dtype is None else dtype)[: self.count]
+
+    def compute(self, written, *arguments):
+        """Run a formula, with rows from the end as its scratch."""
+        run, temps = written(*arguments)
+        run(*arguments, *[self._rows[-1 - k].view(self.wide)[: self.count] for k in range(temps)])
 
 
-def _padded(u, slope, size, padding, align, rows):
-    """Move u into the image as ``padding`` says, and multiply slope (or ``None``) by the slope of the new place."""
-    flag, t = rows
+def _padded(u, slope, size, padding, align):
+    """u, moved into the image as ``padding`` says, and ``slope`` times the slope of the new place."""
     if padding == "reflection":
         low, span = (0.0, size - 1) if align else (-0.5, size)
-        np.subtract(u, low, out=u)
-        np.less(u, 0, out=flag)
-        if slope is not None:
-            np.negative(slope, out=slope, where=flag)
-        np.absolute(u, out=u)
+        slope = np.where(u < low, -slope, slope)
+        u = np.abs(u - low)
         if span:
-            np.floor_divide(u, span, out=t)
-            np.remainder(u, span, out=u)
-            np.remainder(t, 2, out=t)
-            np.not_equal(t, 0, out=flag)
-            np.subtract(span, u, out=u, where=flag)
-            if slope is not None:
-                np.negative(slope, out=slope, where=flag)
+            slope = np.where(np.floor_divide(u, span) % 2 != 0, -slope, slope)
+            rest = u % span
+            u = np.where(np.floor_divide(u, span) % 2 != 0, span - rest, rest)
         else:
-            u.fill(0)
-        np.add(u, low, out=u)
+            u = np.where(u > 0, 0, 0)  # nan too
+        u = u + low
     if padding != "zeros":
-        if slope is not None:
-            for beyond, bound in ((np.less_equal, 0), (np.greater_equal, size - 1)):
-                beyond(u, bound, out=flag)
-                np.copyto(slope, 0, where=flag)
-        np.maximum(u, 0, out=u)
-        np.minimum(u, size - 1, out=u)
-    np.absolute(u, out=t)
-    np.less(t, _FAR, out=flag)
-    np.logical_not(flag, out=flag)  # nan too
-    np.copyto(u, -100, where=flag)
+        slope = np.where(u <= 0, 0, slope)
+        slope = np.where(u >= size - 1, 0, slope)
+        u = np.minimum(np.maximum(u, 0), size - 1)
+    return np.where(np.abs(u) < _FAR, u, -100), slope  # nan is far away
 
 
-def _cubic(t, part, weight, slope):
-    """Keys' weight (a = -0.75) of the corner ``part`` (-1 to 2) where the place is t after corner 0, and its slope in t."""
-    a, inner = -0.75, part in (0, 1)
-    three, two = (a + 2, -(a + 3)) if inner else (a, -5 * a)
-    one, none = (0.0, 1.0) if inner else (8 * a, -4 * a)
-    np.subtract(t, part, out=slope)
-    np.absolute(slope, out=slope)  # d, how far away the corner is
-    d = slope
-    np.multiply(d, three, out=weight)
-    for more in (two, one):
-        np.add(weight, more, out=weight)
-        np.multiply(weight, d, out=weight)
-    np.add(weight, none, out=weight)
-    sign = 1 if part <= 0 else -1  # of d's own slope in t
-    _slope_of_cubic(d, three * sign, two * sign, one * sign)
+def _place(coordinate, size, mode, padding, align, slope, first, rest):
+    """Along one axis the first corner, the place after it, and by what slopes are multiplied."""
+    scale = (size - 1) / 2 if align else size / 2
+    u = (coordinate + 1) * scale
+    u, slope = _padded(u if align else u - 0.5, scale, size, "zeros" if mode == "bicubic" else padding, align)
+    first = np.rint(u) if mode == "nearest" else np.floor(u)
+    return {"slope": scale if mode == "bicubic" else slope, "first": first, "rest": u - first}
 
 
-def _slope_of_cubic(d, three, two, one):
-    """d becomes 3 * three * d**2 + 2 * two * d + one."""
-    t = threads.scratch((_POINTS,), np.float64, 63, 64).view(d.dtype)[: d.size]
-    np.multiply(d, 3 * three, out=t)
-    np.add(t, 2 * two, out=t)
-    np.multiply(t, d, out=d)
-    np.add(d, one, out=d)
+def _corner(first, rest, part, inner, sign, size, mode, padding, align, at, weight, bend):
+    """The pixel ``part`` after the first corner, its weight (of Keys' cubic with a = -0.75), and the weight's slope."""
+    at = first + part
+    if mode == "nearest":
+        return {"at": at, "weight": 1, "bend": 0}
+    if mode == "bilinear":
+        return {"at": at, "weight": rest if part else 1 - rest, "bend": 1 if part else -1}
+    a, d = -0.75, np.abs(rest - part)
+    if inner:
+        weight, bend = (d * (a + 2) - (a + 3)) * d * d + 1, (d * (3 * (a + 2)) - 2 * (a + 3)) * d
+    else:
+        weight, bend = ((d * a - 5 * a) * d + 8 * a) * d - 4 * a, (d * (3 * a) - 10 * a) * d + 8 * a
+    return {"at": _padded(at, 0, size, padding, align)[0], "weight": weight, "bend": bend * sign}
+
+
+_PLACE, _CORNER = Written(_place), Written(_corner)
 
 
 def _axis(coordinates, size, mode, padding, align, rows):
     """The corners along one axis: (pixel, outside, weight, slope) of each; and what a slope is multiplied by."""
-    u, slope, flag, t = rows.take(), rows.take(), rows.take(np.bool_), rows.take()
-    np.copyto(u, coordinates)
-    np.add(u, 1, out=u)
-    np.multiply(u, (size - 1) / 2 if align else size / 2, out=u)
-    if not align:
-        np.subtract(u, 0.5, out=u)
-    slope.fill((size - 1) / 2 if align else size / 2)
-    if mode != "bicubic":
-        _padded(u, slope, size, padding, align, (flag, t))
-    else:
-        _padded(u, None, size, "zeros", align, (flag, t))
+    slope, first, rest, at, flag = rows.take(), rows.take(), rows.take(), rows.take(), rows.take(np.bool_)
+    np.copyto(at, coordinates)
+    rows.compute(_PLACE, at, size, mode, padding, align, slope, first, rest)
     corners = []
-    first = rows.take()
-    (np.rint if mode == "nearest" else np.floor)(u, out=first)
-    np.subtract(u, first, out=u)  # the place after the first corner
-    for k in range(_TAPS[mode]):
-        part = k - 1 if mode == "bicubic" else k
+    for part in _PARTS[mode]:
         pixel, outside, weight, bend = rows.take(np.int64), rows.take(np.bool_), rows.take(), rows.take()
-        if mode == "bicubic":
-            _cubic(u, part, weight, bend)
-        elif mode == "bilinear":
-            np.copyto(weight, u) if k else np.subtract(1, u, out=weight)
-            bend.fill(1 if k else -1)
-        else:
-            weight.fill(1)
-            bend.fill(0)
-        at = rows.take()
-        np.add(first, part, out=at)
-        if mode == "bicubic":
-            _padded(at, None, size, padding, align, (flag, t))
+        inner, sign = part in (0, 1), 1 if part <= 0 else -1
+        rows.compute(_CORNER, first, rest, part, inner, sign, size, mode, padding, align, at, weight, bend)
         np.less(at, 0, out=outside)
         np.greater(at, size - 1, out=flag)
         np.logical_or(outside, flag, out=outside)
