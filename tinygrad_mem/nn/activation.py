@@ -8,70 +8,48 @@ from ..autograd.tensor import Tensor
 from ..functional import creation
 from . import functional as F
 from . import init
-from .module import Module
+from .module import FunctionLayer, Module
 from .parameter import Parameter
 
 __all__ = (
-    "CELU",
-    "ELU",
-    "GELU",
-    "GLU",
-    "SELU",
-    "Hardsigmoid",
-    "Hardswish",
-    "Hardtanh",
-    "LeakyReLU",
-    "LogSigmoid",
-    "LogSoftmax",
-    "Mish",
-    "PReLU",
-    "ReLU",
-    "ReLU6",
-    "SiLU",
-    "Sigmoid",
-    "Softmax",
-    "Softmax2d",
-    "Softplus",
-    "Softsign",
-    "Tanh",
-    "Threshold",
+    "CELU", "ELU", "GELU", "GLU", "SELU", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid", "LogSoftmax",
+    "Mish", "PReLU", "ReLU", "ReLU6", "SiLU", "Sigmoid", "Softmax", "Softmax2d", "Softplus", "Softsign", "Tanh", "Threshold",
 )  # fmt: skip
 
 
-class Tanh(Module):
+class Tanh(FunctionLayer):
     """tanh(x). Saves its result."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return input.tanh()
+    function = staticmethod(F.tanh)
 
 
-class Sigmoid(Module):
+class Sigmoid(FunctionLayer):
     """1 / (1 + exp(-x)). Saves its result."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return input.sigmoid()
+    function = staticmethod(F.sigmoid)
 
 
-class LogSigmoid(Module):
+class LogSigmoid(FunctionLayer):
     """log(sigmoid(x)). Saves its input."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.logsigmoid(input)
+    function = staticmethod(F.logsigmoid)
 
 
-class Softsign(Module):
+class Softsign(FunctionLayer):
     """x / (1 + abs(x)). Saves its input."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softsign(input)
+    function = staticmethod(F.softsign)
 
 
-class _InPlace(Module):
+class _InPlace(FunctionLayer):
     """The base of layers that may write over their input."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
         self.inplace = inplace
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.function(input, *[getattr(self, name) for name in self._shown], self.inplace)
 
     def extra_repr(self) -> str:
         text = super().extra_repr()
@@ -88,43 +66,37 @@ class ReLU(_InPlace):
     Do not use when: x is needed elsewhere. If backward needs x, backward raises.
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.relu(input, self.inplace)
+    function = staticmethod(F.relu)
 
 
 class ReLU6(_InPlace):
     """x between 0 and 6. Saves its result."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.relu6(input, self.inplace)
+    function = staticmethod(F.relu6)
 
 
 class SELU(_InPlace):
     """The self-normalising exponential unit. Saves its input."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.selu(input, self.inplace)
+    function = staticmethod(F.selu)
 
 
 class SiLU(_InPlace):
     """x * sigmoid(x). Saves its input."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.silu(input, self.inplace)
+    function = staticmethod(F.silu)
 
 
 class Mish(_InPlace):
     """x * tanh(softplus(x)). Saves its input."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.mish(input, self.inplace)
+    function = staticmethod(F.mish)
 
 
 class Hardsigmoid(_InPlace):
     """x / 6 + 1 / 2, between 0 and 1. Saves its result."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.hardsigmoid(input, self.inplace)
+    function = staticmethod(F.hardsigmoid)
 
     def extra_repr(self) -> str:
         return ""
@@ -133,8 +105,7 @@ class Hardsigmoid(_InPlace):
 class Hardswish(_InPlace):
     """x * hardsigmoid(x). Saves its input."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.hardswish(input, self.inplace)
+    function = staticmethod(F.hardswish)
 
     def extra_repr(self) -> str:
         return ""
@@ -143,14 +114,12 @@ class Hardswish(_InPlace):
 class LeakyReLU(_InPlace):
     """x, or ``negative_slope * x`` below 0. Saves its result; with a slope of 0 or less, its input."""
 
+    function = staticmethod(F.leaky_relu)
     _shown = ("negative_slope",)
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__(inplace)
         self.negative_slope = negative_slope
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.leaky_relu(input, self.negative_slope, self.inplace)
 
 
 class _Exponential(_InPlace):
@@ -164,47 +133,44 @@ class _Exponential(_InPlace):
 class ELU(_Exponential):
     """x, or ``alpha * (exp(x) - 1)`` below 0. Saves its input."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.elu(input, self.alpha, self.inplace)
+    function = staticmethod(F.elu)
 
 
 class CELU(_Exponential):
     """x, or ``alpha * (exp(x / alpha) - 1)`` below 0. Saves its input."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.celu(input, self.alpha, self.inplace)
+    function = staticmethod(F.celu)
 
 
-class GELU(Module):
+class GELU(FunctionLayer):
     """x times the normal distribution function of x, exactly or with ``approximate="tanh"``. Saves its input."""
+
+    function = staticmethod(F.gelu)
+    _shown = ("approximate",)
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
         self.approximate = approximate
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.gelu(input, approximate=self.approximate)
-
     def extra_repr(self) -> str:
         return f"approximate={self.approximate!r}"
 
 
-class Softplus(Module):
+class Softplus(FunctionLayer):
     """log(1 + exp(beta * x)) / beta. Saves its input."""
 
+    function = staticmethod(F.softplus)
     _shown = ("beta", "threshold")
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
         self.beta, self.threshold = beta, threshold
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softplus(input, self.beta, self.threshold)
-
 
 class Hardtanh(_InPlace):
     """x between ``min_val`` and ``max_val``. Saves its result."""
 
+    function = staticmethod(F.hardtanh)
     _shown = ("min_val", "max_val")
 
     def __init__(
@@ -221,21 +187,16 @@ class Hardtanh(_InPlace):
         if self.max_val <= self.min_val:
             raise ValueError(f"max_val must be larger than min_val, found {self.min_val} and {self.max_val}")
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.hardtanh(input, self.min_val, self.max_val, self.inplace)
-
 
 class Threshold(_InPlace):
     """x where it is above ``threshold``, else ``value``. Saves its input."""
 
+    function = staticmethod(F.threshold)
     _shown = ("threshold", "value")
 
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         super().__init__(inplace)
         self.threshold, self.value = threshold, value
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.threshold(input, self.threshold, self.value, self.inplace)
 
 
 class PReLU(Module):
@@ -257,20 +218,18 @@ class PReLU(Module):
         return F.prelu(input, self.weight)
 
 
-class GLU(Module):
+class GLU(FunctionLayer):
     """The first half of ``dim`` times the sigmoid of the second."""
 
+    function = staticmethod(F.glu)
     _shown = ("dim",)
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
         self.dim = dim
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.glu(input, self.dim)
 
-
-class _OverDim(Module):
+class _OverDim(FunctionLayer):
     _shown = ("dim",)
 
     def __init__(self, dim: int | None = None) -> None:
@@ -281,15 +240,13 @@ class _OverDim(Module):
 class Softmax(_OverDim):
     """exp(x), divided by its sum over ``dim``. Saves its result."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softmax(input, self.dim)
+    function = staticmethod(F.softmax)
 
 
 class LogSoftmax(_OverDim):
     """log(softmax(x)). Saves its result."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.log_softmax(input, self.dim)
+    function = staticmethod(F.log_softmax)
 
 
 class Softmax2d(Module):

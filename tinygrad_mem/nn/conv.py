@@ -10,7 +10,7 @@ from ..autograd.tensor import Tensor
 from ..functional import creation
 from . import functional as F
 from . import init
-from .module import Module
+from .module import FunctionLayer, Module
 from .parameter import Parameter
 from .sizes import ntuple
 
@@ -208,28 +208,24 @@ class ConvTranspose3d(_ConvTranspose):
     dimensions, function = 3, staticmethod(F.conv_transpose3d)
 
 
-class Unfold(Module):
+class Unfold(FunctionLayer):
     """Sliding blocks of an image as columns: (N, C, H, W) -> (N, C * kernel, blocks)."""
 
+    function = staticmethod(F.unfold)
     _shown = ("kernel_size", "dilation", "padding", "stride")
 
     def __init__(self, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:
         super().__init__()
         self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
 
-
-class Fold(Module):
+class Fold(FunctionLayer):
     """Columns added up at their places in an image: (N, C * kernel, blocks) -> (N, C, H, W)."""
 
+    function = staticmethod(F.fold)
     _shown = ("output_size", "kernel_size", "dilation", "padding", "stride")
 
     def __init__(self, output_size: Size, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:
         super().__init__()
         self.output_size, self.kernel_size = output_size, kernel_size
         self.dilation, self.padding, self.stride = dilation, padding, stride
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)

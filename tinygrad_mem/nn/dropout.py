@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..autograd.tensor import Tensor
 from . import functional as F
 from .module import Module
@@ -21,6 +23,7 @@ class _Dropout(Module):
     """
 
     _shown = ("p", "inplace")
+    function: Any
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
@@ -28,33 +31,32 @@ class _Dropout(Module):
             raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
         self.p, self.inplace = p, inplace
 
+    def forward(self, input: Tensor) -> Tensor:
+        return self.function(input, self.p, self.training, self.inplace)
+
 
 class Dropout(_Dropout):
     """Zeros with probability ``p``, the rest divided by ``1 - p``."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout(input, self.p, self.training, self.inplace)
+    function = staticmethod(F.dropout)
 
 
 class Dropout1d(_Dropout):
     """Whole channels of (N, C, L) or (C, L)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout1d(input, self.p, self.training, self.inplace)
+    function = staticmethod(F.dropout1d)
 
 
 class Dropout2d(_Dropout):
     """Whole channels of (N, C, H, W)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout2d(input, self.p, self.training, self.inplace)
+    function = staticmethod(F.dropout2d)
 
 
 class Dropout3d(_Dropout):
     """Whole channels of (N, C, D, H, W) or (C, D, H, W)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout3d(input, self.p, self.training, self.inplace)
+    function = staticmethod(F.dropout3d)
 
 
 class AlphaDropout(_Dropout):

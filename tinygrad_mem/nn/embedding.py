@@ -25,15 +25,15 @@ class _Table(Module):
 
     def _make_table(self, given: Tensor | None, device: Any, dtype: Any) -> None:
         size = [self.num_embeddings, self.embedding_dim]
-        if given is not None:
-            if list(given.shape) != size:
-                raise ValueError(
-                    f"Shape of weight does not match num_embeddings and embedding_dim: {list(given.shape)}, expected {size}"
-                )
-            self.weight = Parameter(given)
-        else:
+        if given is None:
             self.weight = Parameter(creation.empty(*size, device=device, dtype=dtype))
             self.reset_parameters()
+            return
+        if list(given.shape) != size:
+            raise ValueError(
+                f"Shape of weight does not match num_embeddings and embedding_dim: {list(given.shape)}, expected {size}"
+            )
+        self.weight = Parameter(given)
 
     def reset_parameters(self) -> None:
         """Initialize the table again."""
@@ -99,12 +99,8 @@ class Embedding(_Table):
         Args:
             freeze: the table requires no gradient.
         """
-        if embeddings.dim() != 2:
-            raise ValueError("Embeddings parameter is expected to be 2-dimensional")
-        rows, columns = embeddings.shape
-        return cls(
-            rows, columns, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight=embeddings, _freeze=freeze
-        )
+        options = padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, embeddings, freeze
+        return cls(*_size(embeddings), *options)
 
 
 class EmbeddingBag(_Table):
@@ -144,19 +140,9 @@ class EmbeddingBag(_Table):
         self._make_table(_weight, device, dtype)
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
-        return F.embedding_bag(
-            input,
-            self.weight,
-            offsets,
-            self.max_norm,
-            self.norm_type,
-            self.scale_grad_by_freq,
-            self.mode,
-            self.sparse,
-            per_sample_weights,
-            self.include_last_offset,
-            self.padding_idx,
-        )
+        options = self.max_norm, self.norm_type, self.scale_grad_by_freq, self.mode, self.sparse
+        last = per_sample_weights, self.include_last_offset, self.padding_idx
+        return F.embedding_bag(input, self.weight, offsets, *options, *last)
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}"
@@ -181,21 +167,16 @@ class EmbeddingBag(_Table):
         Args:
             freeze: the table requires no gradient.
         """
-        if embeddings.dim() != 2:
-            raise ValueError("Embeddings parameter is expected to be 2-dimensional")
-        layer = cls(
-            *embeddings.shape,
-            max_norm=max_norm,
-            norm_type=norm_type,
-            scale_grad_by_freq=scale_grad_by_freq,
-            mode=mode,
-            sparse=sparse,
-            _weight=embeddings,
-            include_last_offset=include_last_offset,
-            padding_idx=padding_idx,
-        )
+        options = max_norm, norm_type, scale_grad_by_freq, mode, sparse, embeddings, include_last_offset, padding_idx
+        layer = cls(*_size(embeddings), *options)
         layer.weight.requires_grad = not freeze
         return layer
+
+
+def _size(table: Tensor) -> tuple[int, int]:
+    if table.dim() != 2:
+        raise ValueError("Embeddings parameter is expected to be 2-dimensional")
+    return table.size(0), table.size(1)
 
 
 def _row(padding_idx: int | None, rows: int) -> int | None:

@@ -21,15 +21,29 @@ __all__ = (
 
 
 class _Loss(Module):
-    """Args: ``reduction`` is ``mean``, ``sum`` or ``none``; the other two are its old form."""
+    """The base of losses, which call ``function`` with ``reduction`` and the attributes in ``_options``.
+
+    Args:
+        reduction: ``mean``, ``sum`` or ``none``; the other two arguments are its old form.
+    """
+
+    function: Any
+    _options: tuple[str, ...] = ()
 
     def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> None:
         super().__init__()
         old = size_average is not None or reduce is not None
         self.reduction = reduction_of(reduction, size_average, reduce) if old else reduction
 
+    def _loss(self, *tensors: Any) -> Tensor:
+        return self.function(*tensors, reduction=self.reduction, **{name: getattr(self, name) for name in self._options})
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return self._loss(input, target)
+
 
 class _WeightedLoss(_Loss):
+    _options = ("weight",)
     weight: Tensor | None
 
     def __init__(
@@ -42,37 +56,35 @@ class _WeightedLoss(_Loss):
 class L1Loss(_Loss):
     """abs(input - target). Saves both."""
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.l1_loss(input, target, reduction=self.reduction)
+    function = staticmethod(F.l1_loss)
 
 
 class MSELoss(_Loss):
     """(input - target)^2. Saves both, not their difference."""
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.mse_loss(input, target, reduction=self.reduction)
+    function = staticmethod(F.mse_loss)
 
 
 class SmoothL1Loss(_Loss):
     """Quadratic for differences below ``beta``, linear above."""
 
+    function = staticmethod(F.smooth_l1_loss)
+    _options = ("beta",)
+
     def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean", beta: float = 1.0) -> None:
         super().__init__(size_average, reduce, reduction)
         self.beta = beta
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.smooth_l1_loss(input, target, reduction=self.reduction, beta=self.beta)
 
 
 class HuberLoss(_Loss):
     """Quadratic for differences up to ``delta``, linear above: ``delta`` times :class:`SmoothL1Loss`."""
 
+    function = staticmethod(F.huber_loss)
+    _options = ("delta",)
+
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction=reduction)
         self.delta = delta
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.huber_loss(input, target, reduction=self.reduction, delta=self.delta)
 
 
 class CrossEntropyLoss(_WeightedLoss):
@@ -80,6 +92,9 @@ class CrossEntropyLoss(_WeightedLoss):
 
     Saves the scores, the target and 4 bytes per sample, never the softmax.
     """
+
+    function = staticmethod(F.cross_entropy)
+    _options = ("weight", "ignore_index", "label_smoothing")
 
     def __init__(
         self,
@@ -92,16 +107,6 @@ class CrossEntropyLoss(_WeightedLoss):
     ) -> None:
         super().__init__(weight, size_average, reduce, reduction)
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(
-            input,
-            target,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-            label_smoothing=self.label_smoothing,
-        )
 
 
 class LinearCrossEntropyLoss(_WeightedLoss):
@@ -162,6 +167,9 @@ class LinearCrossEntropyLoss(_WeightedLoss):
 class NLLLoss(_WeightedLoss):
     """Minus the log-probability of the target class. Saves the target, not the input."""
 
+    function = staticmethod(F.nll_loss)
+    _options = ("weight", "ignore_index")
+
     def __init__(
         self,
         weight: Tensor | None = None,
@@ -173,26 +181,22 @@ class NLLLoss(_WeightedLoss):
         super().__init__(weight, size_average, reduce, reduction)
         self.ignore_index = ignore_index
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.nll_loss(input, target, weight=self.weight, ignore_index=self.ignore_index, reduction=self.reduction)
-
 
 class KLDivLoss(_Loss):
     """target * (log(target) - input): ``input`` holds log-probabilities; also ``reduction="batchmean"``."""
+
+    function = staticmethod(F.kl_div)
+    _options = ("log_target",)
 
     def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False) -> None:
         super().__init__(size_average, reduce, reduction)
         self.log_target = log_target
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.kl_div(input, target, reduction=self.reduction, log_target=self.log_target)
-
 
 class BCELoss(_WeightedLoss):
     """Cross entropy of probabilities of one class. Saves input and target."""
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy(input, target, weight=self.weight, reduction=self.reduction)
+    function = staticmethod(F.binary_cross_entropy)
 
 
 class BCEWithLogitsLoss(_WeightedLoss):
@@ -202,6 +206,9 @@ class BCEWithLogitsLoss(_WeightedLoss):
         weight: of each element; broadcast.
         pos_weight: of the positive class; broadcast.
     """
+
+    function = staticmethod(F.binary_cross_entropy_with_logits)
+    _options = ("weight", "pos_weight")
 
     pos_weight: Tensor | None
 
@@ -216,53 +223,56 @@ class BCEWithLogitsLoss(_WeightedLoss):
         super().__init__(weight, size_average, reduce, reduction)
         self.register_buffer("pos_weight", pos_weight)
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(
-            input, target, self.weight, pos_weight=self.pos_weight, reduction=self.reduction
-        )
-
 
 class _MarginLoss(_Loss):
+    _options = ("margin",)
+
     def __init__(self, margin: float = 0.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> None:
         super().__init__(size_average, reduce, reduction)
         self.margin = margin
+
+    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
+        return self._loss(input1, input2, target)
 
 
 class CosineEmbeddingLoss(_MarginLoss):
     """``1 - cosine`` of similar pairs (target 1), ``max(0, cosine - margin)`` of others (target -1)."""
 
-    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
-        return F.cosine_embedding_loss(input1, input2, target, margin=self.margin, reduction=self.reduction)
+    function = staticmethod(F.cosine_embedding_loss)
 
 
 class MarginRankingLoss(_MarginLoss):
     """``max(0, margin - target * (input1 - input2))``: target 1 wants ``input1`` to be larger by ``margin``, -1 ``input2``."""
 
-    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
-        return F.margin_ranking_loss(input1, input2, target, margin=self.margin, reduction=self.reduction)
+    function = staticmethod(F.margin_ranking_loss)
 
 
 class CTCLoss(_Loss):
     """-ln of the probability of targets with unknown alignment to the input: see :func:`functional.ctc_loss`."""
+
+    function = staticmethod(F.ctc_loss)
+    _options = ("blank", "zero_infinity")
 
     def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
         super().__init__(reduction=reduction)
         self.blank, self.zero_infinity = blank, zero_infinity
 
     def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any) -> Tensor:
-        options: dict[str, Any] = {"reduction": self.reduction, "zero_infinity": self.zero_infinity}
-        return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, self.blank, **options)
+        return self._loss(log_probs, targets, input_lengths, target_lengths)
 
 
 class GaussianNLLLoss(_Loss):
     """The loss of normally distributed targets: ``input`` is their mean, ``var`` their variance."""
+
+    function = staticmethod(F.gaussian_nll_loss)
+    _options = ("full", "eps")
 
     def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
         super().__init__(reduction=reduction)
         self.full, self.eps = full, eps
 
     def forward(self, input: Tensor, target: Tensor, var: Tensor | float) -> Tensor:
-        return F.gaussian_nll_loss(input, target, var, full=self.full, eps=self.eps, reduction=self.reduction)
+        return self._loss(input, target, var)
 
 
 class TripletMarginLoss(_Loss):
@@ -271,6 +281,9 @@ class TripletMarginLoss(_Loss):
     Raises:
         ValueError: the margin is not positive.
     """
+
+    function = staticmethod(F.triplet_margin_loss)
+    _options = ("margin", "p", "eps", "swap")
 
     def __init__(
         self,
@@ -282,18 +295,13 @@ class TripletMarginLoss(_Loss):
         reduce: Any = None,
         reduction: str = "mean",
     ) -> None:
+        if margin <= 0:
+            raise ValueError(f"TripletMarginLoss: expected margin to be greater than 0, got {margin} instead")
         super().__init__(size_average, reduce, reduction)
-        self.margin, self.p, self.eps, self.swap = _positive(margin, "TripletMarginLoss"), p, eps, swap
+        self.margin, self.p, self.eps, self.swap = margin, p, eps, swap
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        options = {"margin": self.margin, "p": self.p, "eps": self.eps, "swap": self.swap, "reduction": self.reduction}
-        return F.triplet_margin_loss(anchor, positive, negative, **options)
-
-
-def _positive(margin: float, name: str) -> float:
-    if margin <= 0:
-        raise ValueError(f"{name}: expected margin to be greater than 0, got {margin} instead")
-    return margin
+        return self._loss(anchor, positive, negative)
 
 
 class CosineSimilarity(Module):

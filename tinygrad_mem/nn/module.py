@@ -377,6 +377,15 @@ class Module(Tree):
         return f"{self._get_name()}(\n  " + "\n  ".join(lines + children) + "\n)"
 
 
+class FunctionLayer(Module):
+    """The base of layers that only call ``function``: with the input, and the attributes in ``_shown``."""
+
+    function: Any
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.function(input, *[getattr(self, name) for name in self._shown])
+
+
 def _indent(text: str) -> str:
     return text.replace("\n", "\n  ")
 

@@ -12,7 +12,7 @@ from ..interrupts import uninterrupted
 from ..scope import local
 from . import functional as F
 from . import init
-from .module import Module
+from .module import FunctionLayer, Module
 from .parameter import Parameter
 
 __all__ = (
@@ -167,15 +167,8 @@ class SyncBatchNorm(_BatchNorm):
         """Replace each batch norm in ``module`` by one of this class with the same parameters, and return ``module``."""
         result = module
         if isinstance(module, _BatchNorm) and not isinstance(module, cls):
-            result = cls(
-                module.num_features,
-                module.eps,
-                module.momentum,
-                module.affine,
-                module.track_running_stats,
-                process_group,
-                bias=module.bias is not None,
-            )
+            options = module.eps, module.momentum, module.affine, module.track_running_stats, process_group
+            result = cls(module.num_features, *options, bias=module.bias is not None)
             result.weight, result.bias = module.weight, module.bias
             result.running_mean, result.running_var = module.running_mean, module.running_var
             result.num_batches_tracked, result.training = module.num_batches_tracked, module.training
@@ -349,15 +342,15 @@ class GroupNorm(_AffineNorm):
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, bias={self.bias is not None}"
 
 
-class LocalResponseNorm(Module):
+class LocalResponseNorm(FunctionLayer):
     """Divides each value by a power of the mean square of its neighbour channels."""
+
+    function = staticmethod(F.local_response_norm)
+    _shown = ("size", "alpha", "beta", "k")
 
     def __init__(self, size: int, alpha: float = 0.0001, beta: float = 0.75, k: float = 1.0) -> None:
         super().__init__()
         self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
 
     def extra_repr(self) -> str:
         return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"

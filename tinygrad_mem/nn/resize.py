@@ -6,7 +6,7 @@ from typing import Any
 
 from ..autograd.tensor import Tensor
 from . import functional as F
-from .module import Module
+from .module import FunctionLayer, Module
 
 __all__ = ("ChannelShuffle", "PixelShuffle", "PixelUnshuffle", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d")
 
@@ -59,40 +59,34 @@ class UpsamplingBilinear2d(Upsample):
         super().__init__(size, scale_factor, mode="bilinear", align_corners=True)
 
 
-class PixelShuffle(Module):
+class PixelShuffle(FunctionLayer):
     """Moves channels into space: (N, C r^2, H, W) -> (N, C, H r, W r)."""
 
+    function = staticmethod(F.pixel_shuffle)
     _shown = ("upscale_factor",)
 
     def __init__(self, upscale_factor: int) -> None:
         super().__init__()
         self.upscale_factor = upscale_factor
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.pixel_shuffle(input, self.upscale_factor)
 
-
-class PixelUnshuffle(Module):
+class PixelUnshuffle(FunctionLayer):
     """Moves space into channels: (N, C, H r, W r) -> (N, C r^2, H, W)."""
 
+    function = staticmethod(F.pixel_unshuffle)
     _shown = ("downscale_factor",)
 
     def __init__(self, downscale_factor: int) -> None:
         super().__init__()
         self.downscale_factor = downscale_factor
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.pixel_unshuffle(input, self.downscale_factor)
 
-
-class ChannelShuffle(Module):
+class ChannelShuffle(FunctionLayer):
     """Interleaves the channels of the groups."""
 
+    function = staticmethod(F.channel_shuffle)
     _shown = ("groups",)
 
     def __init__(self, groups: int) -> None:
         super().__init__()
         self.groups = groups
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.channel_shuffle(input, self.groups)

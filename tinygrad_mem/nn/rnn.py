@@ -184,15 +184,12 @@ def _check_options(
 ) -> None:
     if not isinstance(dropout, Number) or isinstance(dropout, bool) or not 0 <= dropout <= 1:  # type: ignore[operator]
         raise ValueError("dropout should be a number in range [0, 1] representing the probability of an element being zeroed")
-    for name, value, kind in (
-        ("bias", bias, bool),
-        ("batch_first", batch_first, bool),
-        ("input_size", input_size, int),
-        ("hidden_size", hidden_size, int),
-    ):
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} should be of type {kind.__name__}, got: {type(value).__name__}")
-    for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
+    flags, sizes = {"bias": bias, "batch_first": batch_first}, {"input_size": input_size, "hidden_size": hidden_size}
+    for kind, values in ((bool, flags), (int, sizes)):
+        for name, value in values.items():
+            if not isinstance(value, kind):
+                raise TypeError(f"{name} should be of type {kind.__name__}, got: {type(value).__name__}")
+    for name, value in (sizes | {"num_layers": num_layers}).items():
         if value <= 0:
             raise ValueError(f"{name} must be greater than zero")
     if proj_size < 0:
@@ -230,9 +227,8 @@ class RNN(RNNBase):
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
-        options = {"device": device, "dtype": dtype}
-        sizes = input_size, hidden_size, num_layers
-        super().__init__(f"RNN_{nonlinearity.upper()}", *sizes, bias, batch_first, dropout, bidirectional, **options)
+        options = num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype
+        super().__init__(f"RNN_{nonlinearity.upper()}", input_size, hidden_size, *options)
         self.nonlinearity = nonlinearity
 
 
@@ -262,9 +258,8 @@ class LSTM(RNNBase):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        options = {"device": device, "dtype": dtype, "proj_size": proj_size}
-        sizes = input_size, hidden_size, num_layers
-        super().__init__("LSTM", *sizes, bias, batch_first, dropout, bidirectional, **options)
+        options = num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype
+        super().__init__("LSTM", input_size, hidden_size, *options)
 
 
 class GRU(RNNBase):
@@ -290,9 +285,8 @@ class GRU(RNNBase):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        options = {"device": device, "dtype": dtype}
-        sizes = input_size, hidden_size, num_layers
-        super().__init__("GRU", *sizes, bias, batch_first, dropout, bidirectional, **options)
+        options = num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype
+        super().__init__("GRU", input_size, hidden_size, *options)
 
 
 class RNNCellBase(Module):
