@@ -43,7 +43,9 @@ def own_imports(module: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.module != "__future__":
             source = "." * node.level + (node.module or "")
             for name in node.names:
-                if name.asname is None:  # as _NAME: not for users
+                if name.name == "*":
+                    yield f"from {source} import *"
+                elif name.asname is None:  # as _NAME: not for users
                     yield f"from {source} import {name.name} as {name.name}"
 
 

@@ -29,79 +29,19 @@ from . import (
     version,
 )
 from . import stand_ins as _stand_ins
-from .amp.autocast_mode import (
-    autocast,
-    clear_autocast_cache,
-    get_autocast_dtype,
-    is_autocast_cache_enabled,
-    is_autocast_enabled,
-)
+from .amp.autocast_mode import *
 from .amp.older_names import get_autocast_cpu_dtype, get_autocast_gpu_dtype, is_autocast_cpu_enabled
-from .autograd import (
-    Size,
-    Tensor,
-    enable_grad,
-    inference_mode,
-    is_grad_enabled,
-    is_inference_mode_enabled,
-    no_grad,
-    set_grad_enabled,
-)
+from .autograd import Size, Tensor
+from .autograd.grad_mode import *
 from .backends.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from .devices import Generator, device
-from .dtypes import (
-    bfloat16,
-    bool,
-    cdouble,
-    cfloat,
-    complex64,
-    complex128,
-    double,
-    dtype,
-    finfo,
-    float,
-    float8_e4m3fn,
-    float8_e4m3fnuz,
-    float8_e5m2,
-    float8_e5m2fnuz,
-    float16,
-    float32,
-    float64,
-    get_default_dtype,
-    half,
-    iinfo,
-    int,
-    int8,
-    int16,
-    int32,
-    int64,
-    long,
-    promote_types,
-    set_default_dtype,
-    short,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
+from .dtypes import *
 from .errors import OutOfMemoryError
 from .functional.creation import strided
 from .functional.door import PUBLIC as _PUBLIC
 from .functional.formats import channels_last, channels_last_3d, contiguous_format, preserve_format
 from .functional.formats import contiguous_format as legacy_contiguous_format
-from .functional.typed import (
-    BFloat16Tensor,
-    BoolTensor,
-    ByteTensor,
-    CharTensor,
-    DoubleTensor,
-    FloatTensor,
-    HalfTensor,
-    IntTensor,
-    LongTensor,
-    ShortTensor,
-    TensorType,
-)
+from .functional.typed import *
 from .io import load, save
 from .stand_ins import (
     _C,
@@ -119,16 +59,7 @@ from .stand_ins import (
     overrides,
     quantization,
 )
-from .stand_ins.checks import (
-    _assert_async,
-    _check,
-    _check_index,
-    _check_tensor_all,
-    _check_tensor_all_with,
-    _check_type,
-    _check_value,
-    _check_with,
-)
+from .stand_ins.checks import *
 from .stand_ins.compiler import compile
 from .stand_ins.cuda_streams import Event, Stream
 from .stand_ins.foreach import FOREACH as _FOREACH

@@ -22,21 +22,22 @@ import numpy as np
 from .errors import ArgumentError, ArgumentTypeError, DTypeError
 from .scope import local
 
+__all__ = (
+    "bfloat16", "bool", "cdouble", "cfloat", "complex64", "complex128", "double", "dtype", "finfo", "float", "float8_e4m3fn",
+    "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float16", "float32", "float64", "get_default_dtype", "half", "iinfo",
+    "int", "int8", "int16", "int32", "int64", "long", "promote_types", "set_default_dtype", "short", "uint8", "uint16",
+    "uint32", "uint64",
+)  # fmt: skip
+
 dtype = np.dtype
 """The class of all of them, for annotations and ``isinstance``."""
 float16 = half = np.dtype(np.float16)
 try:
-    from ml_dtypes import bfloat16 as _Bfloat16
+    import ml_dtypes as _ml
 
-    bfloat16 = np.dtype(_Bfloat16)
-    from ml_dtypes import float8_e4m3fn as _e4m3fn
-    from ml_dtypes import float8_e4m3fnuz as _e4m3fnuz
-    from ml_dtypes import float8_e5m2 as _e5m2
-    from ml_dtypes import float8_e5m2fnuz as _e5m2fnuz
-
-    float8_e4m3fn, float8_e5m2 = np.dtype(_e4m3fn), np.dtype(_e5m2)
-    float8_e4m3fnuz, float8_e5m2fnuz = np.dtype(_e4m3fnuz), np.dtype(_e5m2fnuz)
-    LACKING = None
+    bfloat16, LACKING = np.dtype(_ml.bfloat16), None
+    float8_e4m3fn, float8_e5m2 = np.dtype(_ml.float8_e4m3fn), np.dtype(_ml.float8_e5m2)
+    float8_e4m3fnuz, float8_e5m2fnuz = np.dtype(_ml.float8_e4m3fnuz), np.dtype(_ml.float8_e5m2fnuz)
 except ModuleNotFoundError:
 
     class bfloat(np.void):

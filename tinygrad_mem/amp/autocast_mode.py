@@ -26,6 +26,8 @@ from ..interrupts import signal_safe
 from ..ops.convert import Cast
 from ..scope import local
 
+__all__ = ("autocast", "clear_autocast_cache", "get_autocast_dtype", "is_autocast_cache_enabled", "is_autocast_enabled")
+
 F = TypeVar("F", bound=Callable[..., Any])
 _DEVICES = ("cpu", "cuda", "meta")
 
@@ -209,6 +211,11 @@ def _type_of(device_type: Any) -> str:
     return device_type.partition(":")[0]
 
 
+def _check_type(device_type: Any) -> None:
+    if not isinstance(device_type, str):
+        raise ArgumentError(f"Expected `device_type` of type `str`, got: `{type(device_type)}`")
+
+
 def _known(device_type: Any) -> str:
     kind = _type_of(device_type)
     if kind not in _DEVICES:
@@ -252,8 +259,7 @@ class autocast:
     """
 
     def __init__(self, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None) -> None:
-        if not isinstance(device_type, str):
-            raise ArgumentError(f"Expected `device_type` of type `str`, got: `{type(device_type)}`")
+        _check_type(device_type)
         self.device = _known(device_type)
         self.fast_dtype = get_autocast_dtype(device_type) if dtype is None else as_dtype(dtype)
         self._cache_enabled = is_autocast_cache_enabled() if cache_enabled is None else bool(cache_enabled)
@@ -367,8 +373,7 @@ def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: Any = None) ->
     Raises:
         ValueError: ``device_type`` is not a string.
     """
-    if not isinstance(device_type, str):
-        raise ArgumentError(f"Expected `device_type` of type `str`, got: `{type(device_type)}`")
+    _check_type(device_type)
     if fwd is None:
         return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
 
@@ -391,8 +396,7 @@ def custom_bwd(bwd: Any = None, *, device_type: str) -> Any:
     Raises:
         ValueError: ``device_type`` is not a string.
     """
-    if not isinstance(device_type, str):
-        raise ArgumentError(f"Expected `device_type` of type `str`, got: `{type(device_type)}`")
+    _check_type(device_type)
     if bwd is None:
         return functools.partial(custom_bwd, device_type=device_type)
 

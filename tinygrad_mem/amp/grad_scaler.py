@@ -23,6 +23,7 @@ from ..functional.creation import full
 from ..interrupts import uninterrupted, uninterruptible
 from ..optim.loading import like, mapping
 
+_STATE = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")  # of a state dict
 _STEPPED = "step() has already been called since the last update()."
 
 
@@ -314,13 +315,8 @@ class GradScaler:
         """The scale, its factors, and the number of windows in a row without an overflow; ``{}`` if scaling is off."""
         if not self._enabled:
             return {}
-        return {
-            "scale": self.get_scale(),
-            "growth_factor": self._growth_factor,
-            "backoff_factor": self._backoff_factor,
-            "growth_interval": self._growth_interval,
-            "_growth_tracker": self._get_growth_tracker(),
-        }
+        factors = self._growth_factor, self._backoff_factor, self._growth_interval
+        return dict(zip(_STATE, (self.get_scale(), *factors, self._get_growth_tracker()), strict=True))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a dict of :meth:`state_dict`, ours or PyTorch's. If scaling is off, this does nothing.
@@ -335,11 +331,10 @@ class GradScaler:
             raise ArgumentError(
                 "The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler."
             )
-        names = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
-        mapping("GradScaler.load_state_dict", state_dict, names)
-        for name in names:
+        mapping("GradScaler.load_state_dict", state_dict, _STATE)
+        for name in _STATE:
             like(f"GradScaler.load_state_dict: {name!r}", state_dict[name], 0.0)
-        found = [state_dict[name] for name in names]
+        found = [state_dict[name] for name in _STATE]
         scale, growth, backoff, interval, tracker = [x.item() if hasattr(x, "item") else x for x in found]
         rounded = _float32(scale)
         self._init_scale, self._init_growth_tracker = scale, tracker

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from ..interrupts import signal_safe
 from ..scope import local
 
+__all__ = ("enable_grad", "inference_mode", "is_grad_enabled", "is_inference_mode_enabled", "no_grad", "set_grad_enabled")
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

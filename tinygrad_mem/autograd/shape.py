@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -20,10 +21,7 @@ class Size(tuple):
 
     def numel(self) -> int:
         """The number of elements."""
-        count = 1
-        for n in self:
-            count *= n
-        return count
+        return math.prod(self)
 
     def __getitem__(self, key: Any) -> Any:
         found = tuple.__getitem__(self, key)

@@ -12,24 +12,10 @@ from ..errors import NotOfferedError
 from ..errors import OutOfMemoryError as OutOfMemoryError
 from ..functional.typed import family as _family
 from ..stand_ins import cuda_amp as amp
-from ..stand_ins.cuda_streams import CUDAGraph as CUDAGraph
-from ..stand_ins.cuda_streams import Event as Event
-from ..stand_ins.cuda_streams import ExternalStream as ExternalStream
-from ..stand_ins.cuda_streams import Stream as Stream
-from ..stand_ins.cuda_streams import StreamContext as StreamContext
-from ..stand_ins.cuda_streams import graph as graph
+from ..stand_ins.cuda_streams import *
 from . import memory as memory
-from .memory import empty_cache as empty_cache
-from .memory import max_memory_allocated as max_memory_allocated
-from .memory import max_memory_reserved as max_memory_reserved
-from .memory import mem_get_info as mem_get_info
-from .memory import memory_allocated as memory_allocated
-from .memory import memory_reserved as memory_reserved
-from .memory import memory_stats as memory_stats
-from .memory import memory_summary as memory_summary
+from .memory import *
 from .memory import require
-from .memory import reset_max_memory_allocated as reset_max_memory_allocated
-from .memory import reset_peak_memory_stats as reset_peak_memory_stats
 
 globals().update(_family("cuda"))  # cuda.FloatTensor and its family
 

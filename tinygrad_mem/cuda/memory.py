@@ -6,6 +6,7 @@ They are those of ``tinygrad_mem.memory``, which also covers ``cpu``. In ``memor
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 from .. import absent as _absent
@@ -15,12 +16,22 @@ from ..devices import device as Device
 from ..errors import DeviceError
 from ..memory import stats
 
+__all__ = (
+    "empty_cache", "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_reserved",
+    "memory_stats", "memory_summary", "reset_max_memory_allocated", "reset_peak_memory_stats",
+)  # fmt: skip
+
 
 def _gpu(device: Any) -> Device | None:
     """The GPU for an argument ``device``; ``None`` without a GPU."""
     if scope.local.dry is None and cuda_problem() is not None:
         return None
     return Device("cuda", device) if isinstance(device, int) else Device("cuda" if device is None else device)
+
+
+def _number(of: Callable[[Device], int], device: Any) -> int:
+    gpu = _gpu(device)
+    return 0 if gpu is None else of(gpu)
 
 
 def require(name: str) -> None:
@@ -32,26 +43,22 @@ def require(name: str) -> None:
 
 def memory_allocated(device: Any = None) -> int:
     """Bytes in live blocks, each rounded up to 512."""
-    gpu = _gpu(device)
-    return 0 if gpu is None else stats.memory_allocated(gpu)
+    return _number(stats.memory_allocated, device)
 
 
 def max_memory_allocated(device: Any = None) -> int:
     """Most bytes in live blocks since the process began, or since :func:`reset_peak_memory_stats`."""
-    gpu = _gpu(device)
-    return 0 if gpu is None else stats.max_memory_allocated(gpu)
+    return _number(stats.max_memory_allocated, device)
 
 
 def memory_reserved(device: Any = None) -> int:
     """Bytes that the pool has taken from the GPU: in use and cached."""
-    gpu = _gpu(device)
-    return 0 if gpu is None else stats.memory_reserved(gpu)
+    return _number(stats.memory_reserved, device)
 
 
 def max_memory_reserved(device: Any = None) -> int:
     """The most bytes that the pool had taken from the GPU, since the same moment."""
-    gpu = _gpu(device)
-    return 0 if gpu is None else stats.max_memory_reserved(gpu)
+    return _number(stats.max_memory_reserved, device)
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:

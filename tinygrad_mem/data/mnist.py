@@ -7,6 +7,7 @@ number of dimensions), the sizes, the bytes.
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import struct
 import zlib
@@ -47,9 +48,7 @@ def _read(path: Path, file: IO[bytes], ndim: int) -> np.ndarray:
         raise FileFormatError(
             f"{path}: expected an idx file of unsigned bytes with {ndim} dimension(s) (magic {0x800 + ndim}), found {magic}"
         )
-    expected = 1
-    for size in sizes:
-        expected *= size
+    expected = math.prod(sizes)
     data = bytearray()
     while len(data) <= expected and (piece := file.read(min(_PIECE, expected + 1 - len(data)))):
         data += piece

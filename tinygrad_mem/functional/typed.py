@@ -12,6 +12,11 @@ from ..errors import ArgumentTypeError
 from . import creation
 from .door import public
 
+__all__ = (
+    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "HalfTensor", "IntTensor",
+    "LongTensor", "ShortTensor", "TensorType",
+)  # fmt: skip
+
 _LETTERS = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16"}
 _LETTERS |= {"Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool"}
 

@@ -19,16 +19,7 @@ from .saved import Saved as Saved
 from .saved import SavedList as SavedList
 from .saved import print_saved as print_saved
 from .saved import saved as saved
-from .stats import Reclaimed as Reclaimed
-from .stats import empty_cache as empty_cache
-from .stats import max_memory_allocated as max_memory_allocated
-from .stats import max_memory_reserved as max_memory_reserved
-from .stats import memory_allocated as memory_allocated
-from .stats import memory_reserved as memory_reserved
-from .stats import memory_stats as memory_stats
-from .stats import memory_summary as memory_summary
-from .stats import reclaim as reclaim
-from .stats import reset_peak_memory_stats as reset_peak_memory_stats
+from .stats import *
 from .timeline import Mark as Mark
 from .timeline import Moment as Moment
 from .timeline import PoolState as PoolState

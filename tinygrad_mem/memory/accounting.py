@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def watch(model: Module) -> list[Layer]:
         sizes = [tuple(p.shape) for p in module._parameters.values() if p is not None]
         if isinstance(module, QuantizedLinear):  # its codes stand for a matrix
             sizes = [(module.out_features, module.in_features), *[tuple(p.shape) for p in (module.bias,) if p is not None]]
-        layer = Layer(name, type(module).__name__, (), formula(sizes), sum(_count(size) for size in sizes))
+        layer = Layer(name, type(module).__name__, (), formula(sizes), sum(map(prod, sizes)))
         module.register_forward_hook(lambda module, inputs, output, layer=layer: _note(layer, output))
         layers.append(layer)
     return layers
@@ -57,13 +58,6 @@ def watch(model: Module) -> list[Layer]:
 def _note(layer: Layer, output: Any) -> None:
     if not layer.output and isinstance(output, Tensor):
         layer.output = tuple(output.shape)
-
-
-def _count(size: tuple[int, ...]) -> int:
-    total = 1
-    for n in size:
-        total *= n
-    return total
 
 
 def formula(sizes: list[tuple[int, ...]]) -> str:

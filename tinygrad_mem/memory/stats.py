@@ -13,6 +13,11 @@ from ..devices.pool import Block
 from .alive import alive
 from .sizes import bytes_text
 
+__all__ = (
+    "Reclaimed", "empty_cache", "max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved",
+    "memory_stats", "memory_summary", "reclaim", "reset_peak_memory_stats",
+)  # fmt: skip
+
 
 def where(device: Any = None) -> Device:
     """The given device; by default the thread's default device, or the cpu."""

@@ -238,12 +238,8 @@ class _Fields:
         """All of them."""
         for field in _NEEDED:
             self.count(field)
-        kind, layers, heads = (
-            self.kind,
-            int(self.number("num_hidden_layers", 1, None, _MOST_LAYERS)),
-            self.count("num_attention_heads"),
-        )
-        width = self.count("hidden_size")
+        kind, layers = self.kind, int(self.number("num_hidden_layers", 1, None, _MOST_LAYERS))
+        heads, width = self.count("num_attention_heads"), self.count("hidden_size")
         if self.fields.get("head_dim") is None and width % heads:
             raise ArgumentError(
                 f"{self.name}: hidden_size={width} is not a multiple of num_attention_heads={heads}, and head_dim is missing"

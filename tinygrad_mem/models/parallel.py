@@ -351,9 +351,8 @@ class MeshTraining:
         given = [tokens] if self.stages[0].first else []
         self.schedule.step(*given, target=targets, losses=losses, return_outputs=False)
         self.optimizer.step()
-        self.optimizer.zero_grad(
-            set_to_none=not self.shares
-        )  # gradients stay views of their buckets, in which micro-batches add
+        # gradients that ranks share stay views of their buckets, in which micro-batches add
+        self.optimizer.zero_grad(set_to_none=not self.shares)
 
 
 def train(name: str, mesh: Mesh, steps: int = 1, **changes: Any) -> None:

@@ -35,8 +35,9 @@ class _Loss(Module):
         old = size_average is not None or reduce is not None
         self.reduction = reduction_of(reduction, size_average, reduce) if old else reduction
 
-    def _loss(self, *tensors: Any) -> Tensor:
-        return self.function(*tensors, reduction=self.reduction, **{name: getattr(self, name) for name in self._options})
+    def _loss(self, *tensors: Any, **more: Any) -> Tensor:
+        options = {name: getattr(self, name) for name in self._options}
+        return self.function(*tensors, reduction=self.reduction, **options, **more)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return self._loss(input, target)
@@ -121,6 +122,9 @@ class LinearCrossEntropyLoss(_WeightedLoss):
         NotOfferedError: ``out_features``.
     """
 
+    function = staticmethod(F.linear_cross_entropy)
+    _options = ("weight", "ignore_index", "label_smoothing", "options")
+
     def __init__(
         self,
         in_features: int,
@@ -144,17 +148,7 @@ class LinearCrossEntropyLoss(_WeightedLoss):
         self.linear = Linear(in_features, num_classes, bias, device, dtype)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.linear_cross_entropy(
-            input,
-            self.linear.weight,
-            target,
-            linear_bias=self.linear.bias,
-            weight=self.weight,
-            reduction=self.reduction,
-            ignore_index=self.ignore_index,
-            label_smoothing=self.label_smoothing,
-            options=self.options,
-        )
+        return self._loss(input, self.linear.weight, target, linear_bias=self.linear.bias)
 
     def extra_repr(self) -> str:
         return (

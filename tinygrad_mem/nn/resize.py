@@ -31,14 +31,8 @@ class Upsample(Module):
             self.scale_factor = float(scale_factor) if scale_factor else None
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.interpolate(
-            input,
-            self.size,
-            self.scale_factor,
-            self.mode,
-            self.align_corners,
-            recompute_scale_factor=self.recompute_scale_factor,
-        )
+        how = self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor
+        return F.interpolate(input, *how)
 
     def extra_repr(self) -> str:
         how = f"scale_factor={self.scale_factor!r}" if self.scale_factor is not None else f"size={self.size!r}"

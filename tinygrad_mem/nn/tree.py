@@ -10,6 +10,8 @@ from . import einops
 from .parameter import Buffer, Parameter, report_role, report_role_ended
 
 Module = Any  # defined in module.py, which builds on this file
+_TABLES = ("_parameters", "_buffers", "_modules")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Tree:
@@ -28,17 +30,7 @@ class Tree:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if args or kwargs:
             raise TypeError(f"{type(self).__name__}.__init__() got unexpected arguments {args or sorted(kwargs)}")
-        self.__dict__.update(
-            training=True,
-            _parameters={},
-            _buffers={},
-            _modules={},
-            _non_persistent_buffers_set=set(),
-            _forward_hooks={},
-            _forward_pre_hooks={},
-            _backward_hooks={},
-            _backward_pre_hooks={},
-        )
+        self.__dict__.update(training=True, _non_persistent_buffers_set=set(), **{name: {} for name in (*_TABLES, *_HOOKS)})
 
     def __getattr__(self, name: str) -> Any:
         found = self.__dict__  # without a loop: every forward runs this
@@ -95,13 +87,13 @@ class Tree:
         """Remove ``name`` from every table but the one in which it stays."""
         found = self.__dict__
         found.pop(name, None)
-        for table in ("_parameters", "_buffers", "_modules"):
+        for table in _TABLES:
             if table != keep:
                 found[table].pop(name, None)
         found["_non_persistent_buffers_set"].discard(name)
 
     def __delattr__(self, name: str) -> None:
-        for table in ("_parameters", "_buffers", "_modules"):
+        for table in _TABLES:
             if name in self.__dict__[table]:
                 gone = self.__dict__[table].pop(name)
                 if table == "_buffers":

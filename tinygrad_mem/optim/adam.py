@@ -9,7 +9,7 @@ from ..devices import device as Device
 from ..errors import ArgumentError
 from .optimizer import Optimizer
 from .rows import RowWise
-from .state import check_rates, not_negative, options, tick
+from .state import Betas, check_rates, not_negative, options, tick
 
 __all__ = ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "SparseAdam")
 
@@ -22,21 +22,11 @@ def decay_of(group: dict[str, Any]) -> tuple[float, float]:
 
 
 def adamw_update(
-    device: Device,
-    p: Any,
-    g: Any,
-    m: Any,
-    v: Any,
-    lr: float,
-    weight_decay: float,
-    t: int,
-    betas: tuple[float, float],
-    eps: float,
-    maximize: bool,
+    device: Device, p: Any, g: Any, moments: Any, lr: float, decay: float, t: int, betas: Betas, eps: float, maximize: bool
 ) -> None:
     """Step ``t`` of AdamW, from 1."""
-    rate, root = lr / (1 - betas[0] ** t), sqrt(1 - betas[1] ** t)
-    device.kernels.adam_step(p, g, m, v, None, rate, *betas, eps, root, 0, 1 - lr * weight_decay, maximize)
+    (m, v), rate, root = moments, lr / (1 - betas[0] ** t), sqrt(1 - betas[1] ** t)
+    device.kernels.adam_step(p, g, m, v, None, rate, *betas, eps, root, 0, 1 - lr * decay, maximize)
 
 
 class Adam(Optimizer):
@@ -70,7 +60,7 @@ class Adam(Optimizer):
         self,
         params: Any,
         lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: Betas = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
         amsgrad: bool = False,
@@ -116,12 +106,7 @@ class SparseAdam(RowWise, Optimizer):
     """
 
     def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        maximize: bool = False,
+        self, params: Any, lr: float = 1e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8, maximize: bool = False
     ) -> None:
         if not lr > 0.0:
             raise ValueError(f"Invalid learning rate: {lr}")
@@ -162,7 +147,7 @@ class AdamW(Adam):
         self,
         params: Any,
         lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: Betas = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,
@@ -196,7 +181,7 @@ class Adamax(Optimizer):
         self,
         params: Any,
         lr: float = 2e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: Betas = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
         foreach: bool | None = None,
@@ -239,7 +224,7 @@ class NAdam(Optimizer):
         self,
         params: Any,
         lr: float = 2e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: Betas = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
         momentum_decay: float = 4e-3,
@@ -287,7 +272,7 @@ class RAdam(Optimizer):
         self,
         params: Any,
         lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: Betas = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
         decoupled_weight_decay: bool = False,

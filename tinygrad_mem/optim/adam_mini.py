@@ -10,7 +10,7 @@ from ..devices import device as Device
 from ..dtypes import arithmetic
 from ..errors import ArgumentError
 from .optimizer import Optimizer
-from .state import StateArray, bytes_of, check_rates, cut, options, tick
+from .state import Betas, StateArray, bytes_of, check_rates, cut, options, tick
 
 __all__ = ("AdamMini",)
 
@@ -49,7 +49,7 @@ class AdamMini(Optimizer):
         self,
         params: Any,
         lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: Betas = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
         *,

@@ -9,7 +9,7 @@ from ..devices import device as Device
 from ..dtypes import arithmetic
 from ..errors import ArgumentError
 from .projected import MOMENTS, Group, Projected, is_projected
-from .state import StateArray, check_rates, not_negative, options
+from .state import Betas, StateArray, check_rates, not_negative, options
 
 __all__ = ("APOLLO", "APOLLOMini")
 
@@ -58,7 +58,7 @@ class APOLLO(Projected):
         self,
         params: Any,
         lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: Betas = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
         rank: int = 128,
@@ -142,7 +142,7 @@ class APOLLOMini(APOLLO):
         self,
         params: Any,
         lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: Betas = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
         rank: int = 1,

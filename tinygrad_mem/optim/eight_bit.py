@@ -14,7 +14,7 @@ from ..errors import NotOfferedError
 from .adam import Adam, decay_of
 from .optimizer import Optimizer
 from .sgd import SGD, check_sgd, rates_of
-from .state import StateArray, check_rates, options, tick
+from .state import Betas, StateArray, check_rates, options, tick
 
 __all__ = ("Adam8bit", "AdamW8bit", "SGD8bit")
 
@@ -98,7 +98,7 @@ class Adam8bit(InBytes, Adam):
         self,
         params: Any,
         lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: Betas = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
         amsgrad: bool = False,
@@ -142,7 +142,7 @@ class AdamW8bit(Adam8bit):
         self,
         params: Any,
         lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: Betas = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         amsgrad: bool = False,

@@ -10,7 +10,7 @@ from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from .eight_bit import Adam8bit, check_bits
 from .optimizer import Optimizer
-from .state import StateArray, check_rates, options
+from .state import Betas, StateArray, check_rates, options
 
 __all__ = ("Adam4bit", "AdamW4bit")
 
@@ -61,7 +61,7 @@ class Adam4bit(Adam8bit):
         self,
         params: Any,
         lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: Betas = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
         optim_bits: int = 4,
@@ -102,7 +102,7 @@ class AdamW4bit(Adam4bit):
         self,
         params: Any,
         lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: Betas = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         optim_bits: int = 4,

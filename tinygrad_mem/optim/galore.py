@@ -8,7 +8,7 @@ from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import arithmetic
 from .projected import MOMENTS, Group, Projected, is_plain, is_projected, tiles
-from .state import StateArray, check_rates, not_negative, options
+from .state import Betas, StateArray, check_rates, not_negative, options
 
 __all__ = ("GaLore",)
 
@@ -50,7 +50,7 @@ class GaLore(Projected):
         self,
         params: Any,
         lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: Betas = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
         rank: int = 128,

@@ -152,7 +152,7 @@ class _Step:
         """Make the iterations. Returns the first result of the closure."""
         result, loss = self._evaluate()
         self._iterate(loss)
-        self._count()
+        uninterrupted(self._keep, self.state)  # with the evaluations after the last iteration
         return result
 
     def _iterate(self, loss: float) -> None:
@@ -215,9 +215,7 @@ class _Step:
         here = self._vector()
         for p, part in zip(self.params, self._parts(here), strict=True):
             scope.run(self.device.kernels.copy, p.array, out=part)
-        vectors = [self._vector(), self._vector()]
-
-        evaluate = partial(self._try, d, here, vectors)
+        evaluate = partial(self._try, d, here, [self._vector(), self._vector()])
         point = strong_wolfe(evaluate, start, t, self._largest(d), self.group["max_eval"] - self.evaluations)
         return point.t, point.loss, point.gradient
 
@@ -247,9 +245,6 @@ class _Step:
         self.optimizer._moves += 1
         for name, vector in states.tensors(new):
             states.report_state(vector, None, name)
-
-    def _count(self) -> None:
-        uninterrupted(self._keep, self.state)
 
     def _keep(self, new: dict[str, Any]) -> None:
         """Replace the state; the evaluations so far are counted in it."""

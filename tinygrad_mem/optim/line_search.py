@@ -30,16 +30,18 @@ class LinePoint(NamedTuple):
     slope: Any
 
 
-def strong_wolfe(
-    evaluate: Callable[[Any, LinePoint], LinePoint], start: LinePoint, t: Any, longest: Any, most: int
-) -> LinePoint:
+Evaluate = Callable[[Any, LinePoint], LinePoint]
+"""``evaluate(t, keep)`` gives the point at ``t``. It may overwrite all gradients but that of ``keep``."""
+
+
+def strong_wolfe(evaluate: Evaluate, start: LinePoint, t: Any, longest: Any, most: int) -> LinePoint:
     """Find a step with less loss and a flatter slope: bracket it, then narrow the bracket by cubic interpolation.
 
     Only the gradients of two points are read later: those of the lowest one and of the newest one. So two arrays are enough
     for any number of evaluations.
 
     Args:
-        evaluate: ``evaluate(t, keep)`` gives the point at ``t``. It may overwrite all gradients but that of ``keep``.
+        evaluate: see :data:`Evaluate`.
         start: the point at 0.
         t: the first step to try.
         longest: the largest element of the direction, without its sign.
@@ -68,14 +70,7 @@ def strong_wolfe(
     return _narrowed(evaluate, start, [before, point], longest, most, count)
 
 
-def _narrowed(
-    evaluate: Callable[[Any, LinePoint], LinePoint],
-    start: LinePoint,
-    bracket: list[LinePoint],
-    longest: Any,
-    most: int,
-    count: int,
-) -> LinePoint:
+def _narrowed(evaluate: Evaluate, start: LinePoint, bracket: list[LinePoint], longest: Any, most: int, count: int) -> LinePoint:
     """Narrow a bracket until the step is good, the bracket is small or ``count`` is ``most``. Returns its lowest point."""
     low, stuck = _lower(bracket), False
     while count < most and not abs(bracket[1].t - bracket[0].t) * longest < _SMALLEST:

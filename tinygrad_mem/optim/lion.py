@@ -6,7 +6,7 @@ from typing import Any
 
 from ..devices import device as Device
 from .optimizer import Optimizer
-from .state import check_rates, options
+from .state import Betas, check_rates, options
 
 __all__ = ("Lion",)
 
@@ -40,7 +40,7 @@ class Lion(Optimizer):
         self,
         params: Any,
         lr: float = 1e-4,
-        betas: tuple[float, float] = (0.9, 0.99),
+        betas: Betas = (0.9, 0.99),
         weight_decay: float = 0,
         *,
         maximize: bool = False,

@@ -101,8 +101,8 @@ class Muon(Optimizer):
     def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         lr, decay, kernels = float(group["lr"]), group["weight_decay"], device.kernels
         if p.ndim != 2:
-            m, v = state["exp_avg"].array, state["exp_avg_sq"].array
-            adamw_update(device, p, g, m, v, lr, decay, tick(state), _BETAS, _EPS, False)
+            moments = state["exp_avg"].array, state["exp_avg_sq"].array
+            adamw_update(device, p, g, moments, lr, decay, tick(state), _BETAS, _EPS, False)
             return
         if p.size == 0:
             return

@@ -69,16 +69,17 @@ class Projected(Optimizer):
 
     def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         t = tick(state)
-        m, v = (state[name].array for name in MOMENTS)
+        moments = [state[name].array for name in MOMENTS]
         rates = t, group["betas"], group["eps"], group["maximize"]
         if not is_projected(group, p):
-            adamw_update(device, p, g, m, v, float(group["lr"]), group["weight_decay"], *rates)
+            adamw_update(device, p, g, moments, float(group["lr"]), group["weight_decay"], *rates)
             return
         due, turned = _is_due(group, first, t - 1), p.shape[0] > p.shape[1]
-        shapes = self.rooms(device, group, p.shape, m.dtype, due)
-        if not self.reads(p, g, m.dtype):
+        wide = moments[0].dtype
+        shapes = self.rooms(device, group, p.shape, wide, due)
+        if not self.reads(p, g, wide):
             shapes["copy"] = self.copied(p.shape, due)
-        room = dict(zip(shapes, cut(self.work, m.dtype, *shapes.values()), strict=True))
+        room = dict(zip(shapes, cut(self.work, wide, *shapes.values()), strict=True))
         p, g = (a.T if turned else a for a in (p, g))
         projection = self.projection(device, group, g, state, room, t, due)
         if "copy" not in room:
@@ -87,7 +88,7 @@ class Projected(Optimizer):
             device.kernels.copy(g[:, columns], out=tile)
             device.kernels.matmul(projection, tile, None, out=room["gradient"][:, columns])
         device.kernels.fill(0, out=room["direction"])
-        adamw_update(device, room["direction"], room["gradient"], m, v, 1.0, 0.0, *rates)  # minus Adam's step
+        adamw_update(device, room["direction"], room["gradient"], moments, 1.0, 0.0, *rates)  # minus Adam's step
         self.move(device, group, p, g, projection, state, room)
 
     def projection(self, device: Device, group: Group, g: Any, state: Group, room: Group, t: int, due: bool) -> Any:

@@ -25,6 +25,10 @@ OURS = ("master_weights", "state_dtype", "adamw")
 """Options that PyTorch's optimizers do not have. A group has them only if they are set, so that state dicts stay PyTorch's."""
 
 
+Betas = tuple[float, float]
+"""The shares of the old values in the running means of the gradient and of its square."""
+
+
 class StateArray(NamedTuple):
     """The description of a state array of a parameter.
 
@@ -176,7 +180,7 @@ def parameters(params: Any) -> tuple[list[Tensor], list[str]]:
     return tensors, names
 
 
-def check_rates(lr: float, eps: float, weight_decay: float, betas: tuple[float, float] = (0.0, 0.0)) -> None:
+def check_rates(lr: float, eps: float, weight_decay: float, betas: Betas = (0.0, 0.0)) -> None:
     """Check the options of adaptive optimizers; the messages are PyTorch's."""
     not_negative(lr=lr, eps=eps)
     for index, beta in enumerate(betas):

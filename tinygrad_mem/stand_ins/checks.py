@@ -12,6 +12,11 @@ from typing import Any
 from ..autograd.tensor import Tensor
 from ..errors import DataDependenceError
 
+__all__ = (
+    "_assert_async", "_check", "_check_index", "_check_tensor_all", "_check_tensor_all_with", "_check_type", "_check_value",
+    "_check_with",
+)  # fmt: skip
+
 Message = Callable[[], object] | None
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from ..errors import NotOfferedError
 
+__all__ = ("CUDAGraph", "Event", "ExternalStream", "Stream", "StreamContext", "graph")
+
 
 class _Refused:
     """A class that may be used in ``isinstance``; no object of it can be made."""

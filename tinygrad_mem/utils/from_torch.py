@@ -6,15 +6,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from .. import nn
 from ..autograd.capsule import on_host
 from ..autograd.known import remember
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..devices import dry_run
-from ..dtypes import bfloat16
+from ..dtypes import ALL
 from ..errors import NotOfferedError, missing
 from ..functional.creation import empty
 from ..functional.creation import tensor as tensor_of
@@ -23,6 +21,8 @@ from ..scope import local
 from .torch_code import Code
 from .torch_names import Names, NotOffered, is_torchs
 
+_DTYPES = {dtype.name: dtype for dtype in ALL}
+"""By PyTorch's names, which are NumPy's."""
 _SKIPPED = ("device", "dtype")  # of a constructor: the tensors themselves say it
 
 
@@ -127,11 +127,8 @@ class _Conversion(Code):
             return f"it is on {tensor.device}; move the network to the cpu first"
         if tensor.layout != self.torch.strided or tensor.is_quantized:
             return f"a {tensor.layout} tensor; dense ones are converted"
-        try:
-            self._dtype(tensor)
-        except KeyError:
-            return f"there is no {str(tensor.dtype).removeprefix('torch.')} here; convert the network to float32 first"
-        return ""
+        name = str(tensor.dtype).removeprefix("torch.")
+        return "" if name in _DTYPES else f"there is no {name} here; convert the network to float32 first"
 
     def _ours(self, kind: type) -> type | None:
         """Our layer of the same name."""
@@ -139,18 +136,6 @@ class _Conversion(Code):
             return NonDynamicallyQuantizableLinear
         found = getattr(nn, kind.__name__, None) if getattr(self.torch.nn, kind.__name__, None) is kind else None
         return found if isinstance(found, type) else None
-
-    def _dtype(self, tensor: Any) -> np.dtype:
-        return {
-            self.torch.float16: np.dtype(np.float16),
-            self.torch.bfloat16: bfloat16,
-            self.torch.float32: np.dtype(np.float32),
-            self.torch.float64: np.dtype(np.float64),
-            self.torch.int64: np.dtype(np.int64),
-            self.torch.int32: np.dtype(np.int32),
-            self.torch.uint8: np.dtype(np.uint8),
-            self.torch.bool: np.dtype(np.bool_),
-        }[tensor.dtype]
 
     # --- values -----------------------------------------------------------------------------------------------------------
 
@@ -164,7 +149,7 @@ class _Conversion(Code):
         # in a prediction, also what has no memory in PyTorch counts
         device = self.device or Device("cpu" if local.dry is not None else tensor.device.type)
         if tensor.device.type == "meta":
-            ours = empty(*tensor.shape, dtype=self._dtype(tensor), device=device)
+            ours = empty(*tensor.shape, dtype=_DTYPES[str(tensor.dtype).removeprefix("torch.")], device=device)
         else:
             values = on_host(tensor.detach().cpu())
             if self.device is None and tensor.device.type == "cpu" and values.flags.c_contiguous:

@@ -179,9 +179,8 @@ class Code:
             if name not in _OF_A_CLASS and not isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType)):
                 ours = self.value(value)
                 binds = isinstance(ours, types.FunctionType) and not hasattr(value, "__get__")
-                setattr(
-                    copy, name, staticmethod(ours) if binds else ours
-                )  # a function of C takes no self; ours in Python would
+                # a function of C takes no self; ours in Python would
+                setattr(copy, name, staticmethod(ours) if binds else ours)
         copy.__module__, copy.__qualname__, copy.__doc__ = kind.__module__, kind.__qualname__, kind.__doc__
         return copy
 

@@ -28,11 +28,7 @@ def peak_table(moment: Moment, title: str) -> Table:
 
 def bytes_table(sizes: Mapping[str, int], what: str, title: str, rows: int = 20) -> Table:
     """Sizes with their names, largest first. Those beyond ``rows`` are one row, so that all add up to the last line."""
-    table = Table(title=Text(visible(title)), title_justify="left", title_style="bold")
-    table.add_column(what, overflow="fold")
-    table.add_column("bytes", justify="right", no_wrap=True)
-    table.add_column("", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
+    table = _empty(title, what, ("bytes", "", "share"))
     total = sum(sizes.values())
     largest = sorted(sizes.items(), key=lambda item: -item[1])
     shown, rest = largest[:rows], largest[rows:]
@@ -47,10 +43,7 @@ def bytes_table(sizes: Mapping[str, int], what: str, title: str, rows: int = 20)
 
 def marks_table(track: Record, title: str) -> Table:
     """One row for each mark: the bytes in use there, and the peak since the mark before."""
-    table = Table(title=Text(visible(title)), title_justify="left", title_style="bold")
-    table.add_column("mark", overflow="fold")
-    for name in ("in use", "peak until there", ""):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = _empty(title, "mark", ("in use", "peak until there", ""))
     line, start = track.timeline(), 0
     for mark in track.marks:
         end = int(np.searchsorted(line.event, mark.index))  # moments before the mark
@@ -65,10 +58,7 @@ def comparison_table(
     titles: tuple[str, str], numbers: Sequence[tuple[str, int, int]], owners: Sequence[tuple[str, int, int]], rows: int
 ) -> Table:
     """Names with their bytes before and after: first ``numbers``, then ``owners``. Owners beyond ``rows`` are one row."""
-    table = Table(title=Text(visible(f"{titles[0]} and {titles[1]}")), title_justify="left", title_style="bold")
-    table.add_column("", overflow="fold")
-    for name in (*titles, "change"):
-        table.add_column(Text(visible(name)), justify="right", no_wrap=True)
+    table = _empty(f"{titles[0]} and {titles[1]}", "", (*titles, "change"))
     for name, before, after in numbers:
         table.add_row(name, f"{before:,}", f"{after:,}", f"{after - before:+,}", style="bold")
     table.add_section()
@@ -77,6 +67,15 @@ def comparison_table(
         shown.append((f"{len(rest):,} smaller changes", sum(before for _, before, _ in rest), sum(after for *_, after in rest)))
     for name, before, after in shown:
         table.add_row(Text(visible(name)), f"{before:,}", f"{after:,}", f"{after - before:+,}")
+    return table
+
+
+def _empty(title: str, first: str, numbers: Sequence[str]) -> Table:
+    """A table with a column of names and columns of numbers."""
+    table = Table(title=Text(visible(title)), title_justify="left", title_style="bold")
+    table.add_column(first, overflow="fold")
+    for name in numbers:
+        table.add_column(Text(visible(name)), justify="right", no_wrap=True)
     return table
 
 

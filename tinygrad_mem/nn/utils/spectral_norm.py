@@ -43,13 +43,17 @@ def follow(matrix: Tensor, u: Tensor, v: Tensor, steps: int, eps: float) -> None
             u.copy_(norm.normalize(linalg.mv(matrix, v), dim=0, eps=eps))
 
 
+def _positive(n_power_iterations: int) -> int:
+    if n_power_iterations <= 0:
+        raise ArgumentError(f"Expected n_power_iterations to be positive, but got n_power_iterations={n_power_iterations}")
+    return n_power_iterations
+
+
 class SpectralNorm:
     """The forward pre-hook of :func:`spectral_norm`."""
 
     def __init__(self, name: str, n_power_iterations: int, dim: int, eps: float) -> None:
-        if n_power_iterations <= 0:
-            raise ArgumentError(f"Expected n_power_iterations to be positive, but got n_power_iterations={n_power_iterations}")
-        self.name, self.dim, self.n_power_iterations, self.eps = name, dim, n_power_iterations, eps
+        self.name, self.dim, self.n_power_iterations, self.eps = name, dim, _positive(n_power_iterations), eps
 
     def compute_weight(self, module: Module, do_power_iteration: bool = False) -> Tensor:
         """The weight divided by its largest singular value, estimated from u and v."""
@@ -106,9 +110,8 @@ class SpectralPart(Module):
 
     def __init__(self, weight: Tensor, n_power_iterations: int, dim: int, eps: float) -> None:
         super().__init__()
-        if n_power_iterations <= 0:
-            raise ArgumentError(f"Expected n_power_iterations to be positive, but got n_power_iterations={n_power_iterations}")
-        self.dim, self.n_power_iterations, self.eps = dim if dim >= 0 else dim + weight.ndim, n_power_iterations, eps
+        self.dim, self.eps = dim if dim >= 0 else dim + weight.ndim, eps
+        self.n_power_iterations = _positive(n_power_iterations)
         if weight.ndim > 1:
             matrix = as_matrix(weight.detach(), self.dim)
             self.register_buffer("_u", direction(matrix.shape[0], weight, eps))
