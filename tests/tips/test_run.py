@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -247,6 +247,9 @@ def test_every_tip_says_something_and_shows_its_code():
     for tip in TIPS.values():
         assert tip.says.endswith(".")
         for case in tip.cases:
-            for source in case.source():
-                assert source.startswith("def ")
+            for build, source in zip((case.before, case.after), case.source(), strict=True):
+                given, _, code = source.rpartition("\ndef ") if isinstance(build, partial) else ("", "", source[4:])
+                assert source.endswith(f"def {code}")
+                assert all(f"{name}=" in given for name in getattr(build, "keywords", ()))
+            assert case.source()[0] != case.source()[1]
         assert len({case.when for case in tip.cases}) == len(tip.cases)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tinygrad_mem as tm
@@ -13,28 +14,12 @@ from .tip import RESNET, VGG, Case, Scene, Tip, Training, classify, inference, m
 # --- in-place activations
 
 
-def _written(model: Any, in_place: bool) -> Any:
-    """The model with all its activations in place, or none."""
+def activations(scene: Scene, run: Any, in_place: bool) -> Training:
+    model = scene.model()
     for module in model.modules():
         if hasattr(module, "inplace"):
             module.inplace = in_place
-    return model
-
-
-def activations_apart(scene: Scene) -> Training:
-    return classify(scene, _written(scene.model(), in_place=False))
-
-
-def activations_in_place(scene: Scene) -> Training:
-    return classify(scene, _written(scene.model(), in_place=True))
-
-
-def apart_in_inference(scene: Scene) -> Training:
-    return inference(scene, _written(scene.model(), in_place=False))
-
-
-def in_place_in_inference(scene: Scene) -> Training:
-    return inference(scene, _written(scene.model(), in_place=True))
+    return run(scene, model)
 
 
 # --- in-place operators
@@ -57,26 +42,10 @@ class Residual(nn.Module):
         return y
 
 
-def _residual(in_place: bool) -> nn.Module:
+def sums(scene: Scene, run: Any, in_place: bool) -> Training:
     body = [layer for _ in range(4) for layer in (Residual(in_place), nn.ReLU(inplace=True))]
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
-    return nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), *body, head)
-
-
-def sum_apart(scene: Scene) -> Training:
-    return classify(scene, _residual(in_place=False))
-
-
-def sum_in_place(scene: Scene) -> Training:
-    return classify(scene, _residual(in_place=True))
-
-
-def sum_apart_in_inference(scene: Scene) -> Training:
-    return inference(scene, _residual(in_place=False))
-
-
-def sum_in_place_in_inference(scene: Scene) -> Training:
-    return inference(scene, _residual(in_place=True))
+    return run(scene, nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), *body, head))
 
 
 # --- names of intermediate results
@@ -85,12 +54,12 @@ def sum_in_place_in_inference(scene: Scene) -> Training:
 class Named(nn.Module):
     """A chain of layers. Each result has its own name, or all have the same name."""
 
-    def __init__(self, own_names: bool, layers: nn.Sequential) -> None:
+    def __init__(self, own: bool, layers: nn.Sequential) -> None:
         super().__init__()
-        self.own_names, self.layers = own_names, layers
+        self.own, self.layers = own, layers
 
     def forward(self, x: Any) -> Any:
-        if not self.own_names:
+        if not self.own:
             for layer in self.layers:
                 x = layer(x)
             return x
@@ -100,25 +69,10 @@ class Named(nn.Module):
         return results[-1]
 
 
-def _chain(scene: Scene) -> nn.Sequential:
+def names(scene: Scene, run: Any, own: bool) -> Training:
     model = scene.model()
-    return nn.Sequential(*model.features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), model.classifier)
-
-
-def own_names(scene: Scene) -> Training:
-    return classify(scene, Named(True, _chain(scene)))
-
-
-def one_name(scene: Scene) -> Training:
-    return classify(scene, Named(False, _chain(scene)))
-
-
-def own_names_in_inference(scene: Scene) -> Training:
-    return inference(scene, Named(True, _chain(scene)))
-
-
-def one_name_in_inference(scene: Scene) -> Training:
-    return inference(scene, Named(False, _chain(scene)))
+    layers = nn.Sequential(*model.features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), model.classifier)
+    return run(scene, Named(own, layers))
 
 
 # --- del
@@ -146,52 +100,34 @@ class Steps(nn.Module):
         return self.head(d.mean((2, 3)))
 
 
-def sums_stay(scene: Scene) -> Training:
-    return classify(scene, Steps(kept=False, delete=False))
-
-
-def sums_deleted(scene: Scene) -> Training:
-    return classify(scene, Steps(kept=False, delete=True))
-
-
-def saved_stay(scene: Scene) -> Training:
-    return classify(scene, Steps(kept=True, delete=False))
-
-
-def saved_deleted(scene: Scene) -> Training:
-    return classify(scene, Steps(kept=True, delete=True))
+def steps(scene: Scene, kept: bool, delete: bool) -> Training:
+    return classify(scene, Steps(kept, delete))
 
 
 # --- in-place activated batch norm
 
 
-def abn(model: Any) -> Any:
-    """The model whose pairs of batch norm and ReLU are layers of :class:`InPlaceABN`."""
+def norm_and_activation(scene: Scene) -> Training:
+    model = scene.model()
+    layers = (nn.LeakyReLU(0.01, inplace=True) if isinstance(layer, nn.ReLU) else layer for layer in model.features)
+    model.features = nn.Sequential(*layers)
+    return classify(scene, model)
+
+
+def activated_norm(scene: Scene) -> Training:
+    model = scene.model()
     layers = list(model.features)
     for i, layer in enumerate(layers):
         if isinstance(layer, nn.BatchNorm2d):
             layers[i : i + 2] = [InPlaceABN(layer.num_features), nn.Identity()]
     model.features = nn.Sequential(*layers)
-    return model
-
-
-def _leaky(model: Any) -> Any:
-    model.features = nn.Sequential(*(nn.LeakyReLU(0.01, inplace=True) if isinstance(m, nn.ReLU) else m for m in model.features))
-    return model
-
-
-def norm_and_activation(scene: Scene) -> Training:
-    return classify(scene, _leaky(scene.model()))
-
-
-def activated_norm(scene: Scene) -> Training:
-    return classify(scene, abn(scene.model()))
+    return classify(scene, model)
 
 
 # --- elsewhere, and in fewer bits
 
 
-def _around(scene: Scene, context: Any) -> Training:
+def forward_under(scene: Scene, context: Any) -> Training:
     model, (x, y) = scene.model(), scene.data()
     rule = momentum(model.parameters())
 
@@ -206,44 +142,51 @@ def _around(scene: Scene, context: Any) -> Training:
     return Training(step, model)
 
 
-def offloaded(scene: Scene) -> Training:
-    return _around(scene, save_on_cpu)
-
-
-def eight_bits(scene: Scene) -> Training:
-    return _around(scene, compressed)
+def _in_both_modes(build: Any, argument: str, before: bool, after: bool) -> tuple[Case, ...]:
+    """Of a tip that changes one argument: a case in training, and one in inference."""
+    return tuple(
+        Case(partial(build, run=run, **{argument: before}), partial(build, run=run, **{argument: after}), when)
+        for run, when in ((classify, "training"), (inference, "inference"))
+    )
 
 
 TIPS = (
     Tip(
         "inplace_activation",
         "Use inplace=True in activations: it saves the memory of their outputs.",
-        (
-            Case(activations_apart, activations_in_place, "training"),
-            Case(apart_in_inference, in_place_in_inference, "inference"),
-        ),
+        _in_both_modes(activations, "in_place", False, True),
         VGG,
         free=True,
     ),
-    Tip(
-        "inplace_operators",
-        "Write x += y instead of x = x + y.",
-        (Case(sum_apart, sum_in_place, "training"), Case(sum_apart_in_inference, sum_in_place_in_inference, "inference")),
-        VGG,
-    ),
+    Tip("inplace_operators", "Write x += y instead of x = x + y.", _in_both_modes(sums, "in_place", False, True), VGG),
     Tip(
         "one_name",
         "Avoid intermediate variables in forward: call every result x. It saves up to 90%.",
-        (Case(own_names, one_name, "training"), Case(own_names_in_inference, one_name_in_inference, "inference")),
+        _in_both_modes(names, "own", True, False),
         VGG,
     ),
     Tip(
         "del",
         "del every intermediate result that is no longer needed.",
-        (Case(sums_stay, sums_deleted, "no op saved it"), Case(saved_stay, saved_deleted, "backward needs it")),
+        (
+            Case(partial(steps, kept=False, delete=False), partial(steps, kept=False, delete=True), "no op saved it"),
+            Case(partial(steps, kept=True, delete=False), partial(steps, kept=True, delete=True), "backward needs it"),
+        ),
         VGG,
     ),
     Tip("inplace", "Replace batch norm and activation by in-place ABN.", (Case(norm_and_activation, activated_norm),), VGG),
-    Tip("offload", "Keep activations in the host's memory until backward.", (Case(plain, offloaded),), RESNET, free=True),
-    Tip("compression", "Keep activations in 8 bits until backward.", (Case(plain, eight_bits),), RESNET, free=True),
+    Tip(
+        "offload",
+        "Keep activations in the host's memory until backward.",
+        (Case(plain, partial(forward_under, context=save_on_cpu)),),
+        RESNET,
+        free=True,
+    ),
+    Tip(
+        "compression",
+        "Keep activations in 8 bits until backward.",
+        (Case(plain, partial(forward_under, context=compressed)),),
+        RESNET,
+        free=True,
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ..models.names import Named
@@ -13,8 +14,8 @@ NORMLESS = Scene(Named(lambda: SlimVGG(norm=None), (3, 64, 64), 10), 16)
 """A network without batch norm, so that the parts of a batch have the gradient of the whole batch."""
 
 
-def half_the_batch(scene: Scene) -> Training:
-    return classify(scene, batch_size=scene.batch_size // 2)
+def batch_times(scene: Scene, factor: float) -> Training:
+    return classify(scene, batch_size=int(factor * scene.batch_size))
 
 
 def half_the_size(scene: Scene) -> Training:
@@ -24,14 +25,15 @@ def half_the_size(scene: Scene) -> Training:
     return classify(scene, data=(F.avg_pool2d(x, 2), y))
 
 
-def _split(scene: Scene, parts: int, each: bool) -> Training:
+def in_four(scene: Scene, each: bool) -> Training:
+    """Four parts, with a backward for each or one for all."""
     model, (x, y) = scene.model(), scene.data()
     rule = momentum(model.parameters())
 
     def step() -> float:
         rule.zero_grad()
         total: Any = 0.0
-        for xs, ys in zip(x.chunk(parts), y.chunk(parts), strict=True):
+        for xs, ys in zip(x.chunk(4), y.chunk(4), strict=True):
             loss = scene.loss(model(xs), ys) * (len(xs) / len(x))
             if each:
                 loss.backward()
@@ -45,14 +47,6 @@ def _split(scene: Scene, parts: int, each: bool) -> Training:
     return Training(step, model)
 
 
-def losses_summed(scene: Scene) -> Training:
-    return _split(scene, parts=4, each=False)
-
-
-def backward_each(scene: Scene) -> Training:
-    return _split(scene, parts=4, each=True)
-
-
 def accumulated(scene: Scene) -> Training:
     model, (x, y) = scene.model(), scene.data()
     window = accumulate(model, momentum(model.parameters()), steps=4)
@@ -60,12 +54,21 @@ def accumulated(scene: Scene) -> Training:
 
 
 TIPS = (
-    Tip("smaller_batch", "Use a smaller batch: memory is linear in it.", (Case(plain, half_the_batch),), RESNET, free=True),
+    Tip(
+        "smaller_batch",
+        "Use a smaller batch: memory is linear in it.",
+        (Case(plain, partial(batch_times, factor=0.5)),),
+        RESNET,
+        free=True,
+    ),
     Tip("smaller_images", "Use smaller images.", (Case(plain, half_the_size),), RESNET, free=True),
     Tip(
         "split_batch",
         "Split the batch and add up the losses.",
-        (Case(plain, losses_summed, "losses summed, one backward"), Case(plain, backward_each, "a backward for each part")),
+        (
+            Case(plain, partial(in_four, each=False), "losses summed, one backward"),
+            Case(plain, partial(in_four, each=True), "a backward for each part"),
+        ),
         NORMLESS,
         free=True,
     ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,10 @@ import tinygrad_mem as tm
 from .. import plan as planner
 from ..data import DataLoader, TokenFile, TokenStream, write_tokens
 from ..safetensors import write_header
+from .batch import batch_times
 from .optimizers import MLP
 from .sequences import CHARACTERS
-from .tip import RESNET, Case, Scene, Tip, Training, classify, inference, momentum, plain
+from .tip import RESNET, Case, Scene, Tip, Training, inference, momentum, plain
 
 BATCHES = 24
 
@@ -88,8 +91,8 @@ def streamed(scene: Scene) -> Training:
 # --- pretrained weights
 
 
-def _loaded(scene: Scene, load: Callable[[Path], Any]) -> Training:
-    """Inference with weights from a file, which is written without tensors."""
+def loaded(scene: Scene, in_place: bool) -> Training:
+    """Inference with weights from a file, which is written without tensors; ``in_place``: the model has no memory before."""
     with tm.device("meta"):
         shapes = {name: tuple(each.shape) for name, each in scene.model().state_dict().items()}
     rng = np.random.default_rng(0)
@@ -97,35 +100,14 @@ def _loaded(scene: Scene, load: Callable[[Path], Any]) -> Training:
         with open(Path(folder) / "weights.safetensors", "wb") as file:
             for name in write_header(file, {name: (np.dtype("float32"), shape) for name, shape in shapes.items()}, None):
                 file.write(rng.standard_normal(shapes[name], np.float32).data)
-        model = load(Path(folder) / "weights.safetensors")
+        with tm.device("meta") if in_place else nullcontext():
+            model = scene.model()
+        model.load_state_dict(tm.load(Path(folder) / "weights.safetensors"), assign=in_place)
     tm.manual_seed(0)  # a model that has memory has drawn numbers
     return inference(scene, model)
 
 
-def read_then_copied(scene: Scene) -> Training:
-    def load(path: Path) -> Any:
-        model = scene.model()
-        model.load_state_dict(tm.load(path))
-        return model
-
-    return _loaded(scene, load)
-
-
-def read_in_place(scene: Scene) -> Training:
-    def load(path: Path) -> Any:
-        with tm.device("meta"):
-            model = scene.model()
-        model.load_state_dict(tm.load(path), assign=True)
-        return model
-
-    return _loaded(scene, load)
-
-
 # --- a bigger GPU
-
-
-def twice_the_batch(scene: Scene) -> Training:
-    return classify(scene, batch_size=2 * scene.batch_size)
 
 
 def twice_the_batch_planned(scene: Scene) -> Training:
@@ -151,14 +133,14 @@ TIPS = (
     Tip(
         "pretrained",
         "Load pretrained weights into a model that was made on meta, not into one that has memory.",
-        (Case(read_then_copied, read_in_place),),
+        (Case(partial(loaded, in_place=False), partial(loaded, in_place=True)),),
         MLP,
     ),
     Tip(
         "bigger_gpu",
         "Buy a bigger GPU, for twice the batch.",
-        (Case(plain, twice_the_batch, "how much bigger"),
-         Case(twice_the_batch, twice_the_batch_planned, "the planner's smallest step instead")),
+        (Case(plain, partial(batch_times, factor=2), "how much bigger"),
+         Case(partial(batch_times, factor=2), twice_the_batch_planned, "the planner's smallest step instead")),
         RESNET,
         free=True,
     ),

@@ -15,25 +15,18 @@ from ..models.unet import UNet
 from .tip import VGG, Case, Scene, SlimVGG, Tip, Training, classify, plain
 
 
-def half_the_channels(scene: Scene) -> Training:
-    return classify(scene, SlimVGG(divide=8))
-
-
-def without_norm(scene: Scene) -> Training:
-    return classify(scene, SlimVGG(norm=None))
-
-
-def _headed(head: nn.Sequential) -> nn.Module:
-    return nn.Sequential(SlimVGG().features, *head)
+def slim(scene: Scene, **options: Any) -> Training:
+    return classify(scene, SlimVGG(**options))
 
 
 def fully_connected(scene: Scene) -> Training:
-    wide = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(inplace=True), nn.Linear(1024, 1024), nn.ReLU(inplace=True))
-    return classify(scene, _headed(nn.Sequential(nn.Flatten(), *wide, nn.Linear(1024, 10))))
+    wide = (nn.Linear(512, 1024), nn.ReLU(inplace=True), nn.Linear(1024, 1024), nn.ReLU(inplace=True), nn.Linear(1024, 10))
+    return classify(scene, nn.Sequential(SlimVGG().features, nn.Flatten(), *wide))
 
 
 def averaged(scene: Scene) -> Training:
-    return classify(scene, _headed(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))))
+    head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+    return classify(scene, nn.Sequential(SlimVGG().features, *head))
 
 
 # --- long skips
@@ -59,39 +52,19 @@ class WithoutSkips(UNet):
         return self.outc(x)
 
 
-def _segment(scene: Scene, model: nn.Module) -> Training:
-    x, _ = scene.data()
-    y = tm.randint(0, 2, (len(x), *x.shape[2:]))
-    return classify(scene, model, data=(x, y))
-
-
-def with_skips(scene: Scene) -> Training:
-    return _segment(scene, UNet(3, 2, width=8))
-
-
-def without_skips(scene: Scene) -> Training:
-    return _segment(scene, WithoutSkips(3, 2, width=8))
+def segment(scene: Scene, network: Callable[..., UNet]) -> Training:
+    model, (x, _) = network(3, 2, width=8), scene.data()
+    return classify(scene, model, data=(x, tm.randint(0, 2, (len(x), *x.shape[2:]))))
 
 
 # --- downsampling
 
 
-def _stem(*first: nn.Module) -> nn.Module:
-    """Four stages of convolutions behind some first layers."""
+def convolutions(scene: Scene, stride: int = 1, pool: bool = False) -> Training:
+    """Four of them; ``stride`` and ``pool`` are of the first."""
+    first = [nn.Conv2d(3, 16, 3, stride, 1), nn.ReLU(inplace=True), *[nn.MaxPool2d(2)] * pool]
     layers = [part for a, b in pairwise((16, 32, 32, 32)) for part in (nn.Conv2d(a, b, 3, padding=1), nn.ReLU(inplace=True))]
-    return nn.Sequential(*first, *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
-
-
-def full_size(scene: Scene) -> Training:
-    return classify(scene, _stem(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(inplace=True)))
-
-
-def pooled(scene: Scene) -> Training:
-    return classify(scene, _stem(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(2)))
-
-
-def strided(scene: Scene) -> Training:
-    return classify(scene, _stem(nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.ReLU(inplace=True)))
+    return classify(scene, nn.Sequential(*first, *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)))
 
 
 # --- dropout
@@ -106,46 +79,42 @@ class MaskedDropout(nn.Module):
         return x * ((tm.rand_like(x) > 0.5).float() * 2)
 
 
-def _dropping(drop: Callable[[], nn.Module]) -> nn.Module:
-    layers = [part for _ in range(6) for part in (nn.Linear(256, 256), nn.ReLU(inplace=True), drop())]
-    return nn.Sequential(*layers, nn.Linear(256, 10))
-
-
-def masks_kept(scene: Scene) -> Training:
-    return classify(scene, _dropping(MaskedDropout))
-
-
-def masks_counted(scene: Scene) -> Training:
-    return classify(scene, _dropping(nn.Dropout))
-
-
-def _rated(scene: Scene, rate: float) -> Training:
-    return classify(scene, _dropping(partial(nn.Dropout, rate)))
-
-
-def dropped_a_tenth(scene: Scene) -> Training:
-    return _rated(scene, 0.1)
-
-
-def dropped_half(scene: Scene) -> Training:
-    return _rated(scene, 0.5)
+def dropping(scene: Scene, dropout: Callable[[], nn.Module]) -> Training:
+    layers = [part for _ in range(6) for part in (nn.Linear(256, 256), nn.ReLU(inplace=True), dropout())]
+    return classify(scene, nn.Sequential(*layers, nn.Linear(256, 10)))
 
 
 IMAGES = Scene(Named(lambda: nn.Identity(), (3, 64, 64), 2), 8)
 ROWS = Scene(Named(lambda: nn.Identity(), (256,), 10), 512)
 
 TIPS = (
-    Tip("fewer_channels", "Use fewer channels.", (Case(plain, half_the_channels),), VGG),
+    Tip("fewer_channels", "Use fewer channels.", (Case(plain, partial(slim, divide=8)),), VGG),
     Tip("global_pooling", "Global average pooling instead of fully connected layers.", (Case(fully_connected, averaged),), VGG),
-    Tip("no_norm", "Leave out normalisation layers.", (Case(plain, without_norm),), VGG),
-    Tip("no_long_skips", "Avoid long skip connections: they keep maps alive.", (Case(with_skips, without_skips),), IMAGES),
+    Tip("no_norm", "Leave out normalisation layers.", (Case(plain, partial(slim, norm=None)),), VGG),
+    Tip(
+        "no_long_skips",
+        "Avoid long skip connections: they keep maps alive.",
+        (Case(partial(segment, network=UNet), partial(segment, network=WithoutSkips)),),
+        IMAGES,
+    ),
     Tip(
         "downsample",
         "Make maps smaller early, by strided convolutions or pooling.",
-        (Case(full_size, pooled, "pooling"), Case(full_size, strided, "a strided convolution"),
-         Case(pooled, strided, "a stride instead of pooling")),
+        (Case(convolutions, partial(convolutions, pool=True), "pooling"),
+         Case(convolutions, partial(convolutions, stride=2), "a strided convolution"),
+         Case(partial(convolutions, pool=True), partial(convolutions, stride=2), "a stride instead of pooling")),
         Scene(VGG.network, 32),
     ),
-    Tip("more_dropout", "Drop more: what is dropped needs no memory.", (Case(dropped_a_tenth, dropped_half),), ROWS),
-    Tip("dropout", "Draw dropout's mask again from a counter instead of keeping it.", (Case(masks_kept, masks_counted),), ROWS),
+    Tip(
+        "more_dropout",
+        "Drop more: what is dropped needs no memory.",
+        (Case(partial(dropping, dropout=partial(nn.Dropout, p=0.1)), partial(dropping, dropout=nn.Dropout)),),
+        ROWS,
+    ),
+    Tip(
+        "dropout",
+        "Draw dropout's mask again from a counter instead of keeping it.",
+        (Case(partial(dropping, dropout=MaskedDropout), partial(dropping, dropout=nn.Dropout)),),
+        ROWS,
+    ),
 )  # fmt: skip

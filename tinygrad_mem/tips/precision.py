@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tinygrad_mem as tm
@@ -49,18 +50,14 @@ def _wide() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 512), nn.ReLU(inplace=True), nn.Linear(512, 10))
 
 
-def wide(scene: Scene) -> Training:
-    return classify(scene, _wide())
-
-
-def wide_autocast(scene: Scene) -> Training:
-    return autocast(scene, _wide())
+def wide(scene: Scene, run: Any) -> Training:
+    return run(scene, _wide())
 
 
 # --- small updates
 
 
-def _small_updates(scene: Scene, dtype: Any, **options: Any) -> Training:
+def small_updates(scene: Scene, dtype: Any, **options: Any) -> Training:
     """Forty steps; most updates are smaller than half of the smallest change of a float16 parameter."""
     model: Any = scene.model().to(dtype)
     x, y = scene.data()
@@ -77,22 +74,10 @@ def _small_updates(scene: Scene, dtype: Any, **options: Any) -> Training:
     return Training(step, model, steps=40)
 
 
-def half_parameters(scene: Scene) -> Training:
-    return _small_updates(scene, tm.float16)
-
-
-def half_with_masters(scene: Scene) -> Training:
-    return _small_updates(scene, tm.float16, master_weights=True)
-
-
-def float_parameters(scene: Scene) -> Training:
-    return _small_updates(scene, tm.float32)
-
-
 # --- small gradients
 
 
-def _small_gradients(scene: Scene, precision: str, scale: float | None = None, growth_interval: int = 2000) -> Training:
+def small_gradients(scene: Scene, dtype: Any, scale: float | None = None, growth_interval: int = 2000) -> Training:
     """Losses so small that gradients underflow in float16, and a rate that is larger by the same factor."""
     model, (x, y) = scene.model(), scene.data()
     rule = tm.optim.SGD(model.parameters(), lr=0.01 * 2.0**20)
@@ -100,7 +85,7 @@ def _small_gradients(scene: Scene, precision: str, scale: float | None = None, g
 
     def step() -> float:
         rule.zero_grad()
-        with amp.autocast(x.device.type, dtype=tm.float16, enabled=precision == "float16"):
+        with amp.autocast(x.device.type, dtype=tm.float16, enabled=dtype is tm.float16):
             loss = scene.loss(model(x), y) * 2.0**-20
         scaler.scale(loss).backward()
         scaler.step(rule)
@@ -110,30 +95,14 @@ def _small_gradients(scene: Scene, precision: str, scale: float | None = None, g
     return Training(step, model, steps=4)
 
 
-def unscaled(scene: Scene) -> Training:
-    return _small_gradients(scene, "float16")
-
-
-def scaled_by_a_constant(scene: Scene) -> Training:
-    return _small_gradients(scene, "float16", 2.0**16, growth_interval=1 << 30)
-
-
-def scaled_by_what_fits(scene: Scene) -> Training:
-    return _small_gradients(scene, "float16", 2.0**16, growth_interval=2)
-
-
-def without_float16(scene: Scene) -> Training:
-    return _small_gradients(scene, "float32")
-
-
 # --- long sums
 
 
-def _long_sum(gradients: Any, parameters: Any = None) -> Training:
+def long_sum(scene: Scene, gradients: Any, parameters: Any = tm.float16) -> Training:
     """The gradient of a batch of 2,048 and of 200 single samples, accumulated; the step returns its sum over the parameters."""
-    layer = nn.Linear(64, 64, bias=False).to(parameters or tm.float16)
+    layer = nn.Linear(64, 64, bias=False).to(parameters)
     layer.weight.grad_dtype = gradients
-    many, one = (tm.ones(n, 64, dtype=parameters or tm.float16) for n in (2048, 1))
+    many, one = (tm.ones(n, 64, dtype=parameters) for n in (2048, 1))
 
     def step() -> float:
         for x in (many, *[one] * 200):
@@ -144,20 +113,9 @@ def _long_sum(gradients: Any, parameters: Any = None) -> Training:
     return Training(step, steps=1)
 
 
-def sums_in_half(scene: Scene) -> Training:
-    return _long_sum(tm.float16)
-
-
-def sums_in_float(scene: Scene) -> Training:
-    return _long_sum(tm.float32)
-
-
-def all_in_float(scene: Scene) -> Training:
-    return _long_sum(tm.float32, tm.float32)
-
-
 SMALL = Scene(Named(lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), (64,), 10), 64)
 NORMLESS = Scene(Named(lambda: SlimVGG(norm=None), (3, 32, 32), 10), 16)
+_UNSCALED, _IN_FLOAT32 = (partial(small_gradients, dtype=dtype) for dtype in (tm.float16, tm.float32))
 TIPS = (
     Tip(
         "half",
@@ -169,41 +127,36 @@ TIPS = (
     Tip(
         "autocast",
         "Train in mixed precision: it halves the memory.",
-        (
-            Case(
-                plain,
-                autocast,
-                "activations outweigh parameters",
-                learners=(learner(MOMENTUM), learner(MOMENTUM, "autocast")),
-            ),
-            Case(wide, wide_autocast, "parameters outweigh activations"),
-        ),
+        (Case(plain, autocast, "activations outweigh parameters",
+              learners=(learner(MOMENTUM), learner(MOMENTUM, "autocast"))),
+         Case(partial(wide, run=classify), partial(wide, run=autocast), "parameters outweigh activations")),
         NORMLESS,
     ),
     Tip(
         "master_weights",
         "Keep float32 copies of float16 parameters.",
-        (
-            Case(
-                half_parameters,
-                half_with_masters,
-                ideal=float_parameters,
-                learners=(learner(MOMENTUM, "float16"), learner(MOMENTUM, "half")),
-            ),
-        ),
+        (Case(partial(small_updates, dtype=tm.float16), partial(small_updates, dtype=tm.float16, master_weights=True),
+              ideal=partial(small_updates, dtype=tm.float32),
+              learners=(learner(MOMENTUM, "float16"), learner(MOMENTUM, "half"))),),
         SMALL,
     ),
     Tip(
         "static_loss_scale",
         "Multiply the loss by a constant.",
-        (Case(unscaled, scaled_by_a_constant, ideal=without_float16),),
+        (Case(_UNSCALED, partial(_UNSCALED, scale=2.0**16, growth_interval=1 << 30), ideal=_IN_FLOAT32),),
         SMALL,
     ),
     Tip(
         "dynamic_loss_scale",
         "Multiply the loss by the largest number that fits.",
-        (Case(unscaled, scaled_by_what_fits, ideal=without_float16),),
+        (Case(_UNSCALED, partial(_UNSCALED, scale=2.0**16, growth_interval=2), ideal=_IN_FLOAT32),),
         SMALL,
     ),
-    Tip("float32_sums", "Accumulate in float32.", (Case(sums_in_half, sums_in_float, ideal=all_in_float),), SMALL),
-)
+    Tip(
+        "float32_sums",
+        "Accumulate in float32.",
+        (Case(partial(long_sum, gradients=tm.float16), partial(long_sum, gradients=tm.float32),
+              ideal=partial(long_sum, gradients=tm.float32, parameters=tm.float32)),),
+        SMALL,
+    ),
+)  # fmt: skip

@@ -22,33 +22,21 @@ RANKS = 4
 WIDTH, INNER, LAYERS, PARTS = 256, 1024, 8, 4
 
 
-def adam(parameters: Any) -> Any:
-    return tm.optim.Adam(parameters, lr=1e-3)
+ADAM = partial(tm.optim.Adam, lr=1e-3)
+one_rank = partial(classify, optimizer=ADAM)
 
 
-def one_rank(scene: Scene) -> Training:
-    return classify(scene, optimizer=adam)
-
-
-def data_parallel(scene: Scene) -> Training:
+def data_parallel(scene: Scene, optimizer: Any = ADAM) -> Training:
     model = nn.parallel.DistributedDataParallel(scene.model(), gradient_as_bucket_view=True)
-    return classify(scene, model, batch_size=scene.batch_size // RANKS, optimizer=adam)
+    return classify(scene, model, batch_size=scene.batch_size // RANKS, optimizer=optimizer)
 
 
-def zero_1(scene: Scene) -> Training:
-    model = nn.parallel.DistributedDataParallel(scene.model(), gradient_as_bucket_view=True)
-    rule = partial(ZeroRedundancyOptimizer, optimizer_class=tm.optim.Adam, lr=1e-3)
-    return classify(scene, model, batch_size=scene.batch_size // RANKS, optimizer=rule)
+zero_1 = partial(data_parallel, optimizer=partial(ZeroRedundancyOptimizer, optimizer_class=tm.optim.Adam, lr=1e-3))
 
 
-def zero_2(scene: Scene) -> Training:
-    model = divided(scene.model(), 2)  # fully_shard(each layer, reshard_after_forward=False)
-    return classify(scene, model, batch_size=scene.batch_size // RANKS, optimizer=adam)
-
-
-def zero_3(scene: Scene) -> Training:
-    model = divided(scene.model(), 3)  # fully_shard(each layer)
-    return classify(scene, model, batch_size=scene.batch_size // RANKS, optimizer=adam)
+def sharded(scene: Scene, zero: int) -> Training:
+    """ZeRO 2: fully_shard(each layer, reshard_after_forward=False); ZeRO 3: fully_shard(each layer)."""
+    return classify(scene, divided(scene.model(), zero), batch_size=scene.batch_size // RANKS, optimizer=ADAM)
 
 
 def _pair(divide: Any = lambda layer, how: layer) -> nn.Sequential:
@@ -60,7 +48,7 @@ def _pair(divide: Any = lambda layer, how: layer) -> nn.Sequential:
 def tensor_parallel(scene: Scene) -> Training:
     mesh = dist.init_device_mesh("cpu", (RANKS,))
     model = _pair(lambda layer, how: parallelize_module(layer, mesh, how))
-    return classify(scene, model, optimizer=adam)
+    return classify(scene, model, optimizer=ADAM)
 
 
 def _blocks(count: int) -> nn.Sequential:
@@ -70,7 +58,7 @@ def _blocks(count: int) -> nn.Sequential:
 def all_layers(scene: Scene) -> Training:
     model = scene.model()
     x, y = scene.data()
-    window = accumulate(model, adam(model.parameters()), PARTS)
+    window = accumulate(model, ADAM(model.parameters()), PARTS)
     return Training(lambda: window.split(x, y, scene.loss).item(), model)
 
 
@@ -80,7 +68,7 @@ def pipeline(scene: Scene) -> Training:
     x, y = scene.data()
     stage = PipelineStage(layers, rank, RANKS, x.device, x[: len(x) // PARTS])
     schedule = Schedule1F1B(stage, PARTS, scene.loss)
-    rule = adam(layers.parameters())
+    rule = ADAM(layers.parameters())
 
     def step() -> float:
         schedule.step(*[x] * stage.is_first, target=y, return_outputs=False)
@@ -94,32 +82,16 @@ def pipeline(scene: Scene) -> Training:
 GPT = TransformerSize(layers=2, width=256, heads=4, key_heads=4, inner=1024, vocabulary=512, tokens=512)
 
 
-def _trained(scene: Scene, mesh: Mesh) -> Training:
+def transformer(scene: Scene, **mesh: Any) -> Training:
     """The step of a transformer over a mesh."""
-    training = MeshTraining(GPT, mesh, dtype=tm.float32)
-    tokens = tm.zeros(scene.batch_size, GPT.tokens // mesh.context, dtype=tm.int64)
+    training = MeshTraining(GPT, Mesh(micro=scene.batch_size, **mesh), dtype=tm.float32)
+    tokens = tm.zeros(scene.batch_size, GPT.tokens // mesh.get("context", 1), dtype=tm.int64)
 
     def step() -> float:
         training.step(tokens, tokens)
         return 0.0
 
     return Training(step, training.stages[0])
-
-
-def whole_norms(scene: Scene) -> Training:
-    return _trained(scene, Mesh(tensor=RANKS, micro=scene.batch_size, sequence=False))
-
-
-def sequence_parallel(scene: Scene) -> Training:
-    return _trained(scene, Mesh(tensor=RANKS, micro=scene.batch_size, sequence=True))
-
-
-def whole_sequences(scene: Scene) -> Training:
-    return _trained(scene, Mesh(data=RANKS, micro=scene.batch_size))
-
-
-def context_parallel(scene: Scene) -> Training:
-    return _trained(scene, Mesh(context=RANKS, micro=scene.batch_size))
 
 
 def _tip(name: str, says: str, before: Build, after: Build, scene: Scene, free: bool = False) -> Tip:
@@ -135,10 +107,14 @@ TEXTS = Scene(
 TIPS = (
     _tip("data_parallel", "Divide the batch over 4 ranks.", one_rank, data_parallel, BIG, free=True),
     _tip("zero_1", "Shard the optimizer's state over the ranks: ZeRO 1.", data_parallel, zero_1, DEEP, free=True),
-    _tip("zero_2", "Shard gradients and optimizer state over the ranks: ZeRO 2.", data_parallel, zero_2, DEEP, free=True),
-    _tip("zero_3", "Shard parameters, gradients and optimizer state: ZeRO 3.", data_parallel, zero_3, DEEP, free=True),
+    _tip("zero_2", "Shard gradients and optimizer state over the ranks: ZeRO 2.", data_parallel,
+         partial(sharded, zero=2), DEEP, free=True),
+    _tip("zero_3", "Shard parameters, gradients and optimizer state: ZeRO 3.", data_parallel,
+         partial(sharded, zero=3), DEEP, free=True),
     _tip("tensor_parallel", "Divide each layer's weight over the ranks.", one_rank, tensor_parallel, PAIR),
-    _tip("sequence_parallel", "Divide the tokens between tensor parallel layers, too.", whole_norms, sequence_parallel, TEXTS),
+    _tip("sequence_parallel", "Divide the tokens between tensor parallel layers, too.",
+         partial(transformer, tensor=RANKS, sequence=False), partial(transformer, tensor=RANKS, sequence=True), TEXTS),
     _tip("pipeline", "Give each rank some of the layers, and pass micro-batches on.", all_layers, pipeline, DEEP),
-    _tip("context_parallel", "Divide each sequence over the ranks.", whole_sequences, context_parallel, TEXTS),
-)
+    _tip("context_parallel", "Divide each sequence over the ranks.",
+         partial(transformer, data=RANKS), partial(transformer, context=RANKS), TEXTS),
+)  # fmt: skip

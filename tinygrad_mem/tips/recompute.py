@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tinygrad_mem as tm
@@ -43,7 +44,7 @@ def ten_segments(scene: Scene) -> Training:
 # --- the best schedule
 
 
-def _scheduled(scene: Scene, best: bool) -> Training:
+def scheduled(scene: Scene, best: bool) -> Training:
     """A chain of stages of different sizes, in segments of equal length, or by the schedule with the lowest peak."""
     model = scene.model()
     chain = nn.Sequential(*model.features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), model.classifier)
@@ -57,14 +58,6 @@ def _scheduled(scene: Scene, best: bool) -> Training:
     return classify(scene, chain, data=(x, y))
 
 
-def equal_segments(scene: Scene) -> Training:
-    return _scheduled(scene, best=False)
-
-
-def best_segments(scene: Scene) -> Training:
-    return _scheduled(scene, best=True)
-
-
 # --- reversible blocks
 
 
@@ -72,18 +65,10 @@ def _half() -> nn.Module:
     return nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.GroupNorm(2, 8), nn.ReLU())
 
 
-def _reversible(scene: Scene, join: Any) -> Training:
-    blocks = join(*[ReversibleBlock(_half(), _half()) for _ in range(8)])
+def blocks(scene: Scene, join: Any) -> Training:
+    body = join(*[ReversibleBlock(_half(), _half()) for _ in range(8)])
     tail = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
-    return classify(scene, nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), blocks, *tail))
-
-
-def residual(scene: Scene) -> Training:
-    return _reversible(scene, nn.Sequential)
-
-
-def reversible(scene: Scene) -> Training:
-    return _reversible(scene, ReversibleSequential)
+    return classify(scene, nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), body, *tail))
 
 
 DEEP = Scene(Named(_hundred, (64,), 10), 256)
@@ -91,6 +76,16 @@ DEEP = Scene(Named(_hundred, (64,), 10), 256)
 TIPS = (
     Tip("checkpoint", "Checkpoint segments of the network.", (Case(plain, in_segments),), RESNET, free=True),
     Tip("checkpoint_sequential", "checkpoint_sequential on 100 linear layers.", (Case(plain, ten_segments),), DEEP),
-    Tip("optimal_checkpoints", "Choose checkpoints by cost, not by count.", (Case(equal_segments, best_segments),), VGG),
-    Tip("reversible", "Use reversible blocks: activations are computed backwards.", (Case(residual, reversible),), RESNET),
+    Tip(
+        "optimal_checkpoints",
+        "Choose checkpoints by cost, not by count.",
+        (Case(partial(scheduled, best=False), partial(scheduled, best=True)),),
+        VGG,
+    ),
+    Tip(
+        "reversible",
+        "Use reversible blocks: activations are computed backwards.",
+        (Case(partial(blocks, join=nn.Sequential), partial(blocks, join=ReversibleSequential)),),
+        RESNET,
+    ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,11 @@ def _lines(scene: Scene, count: int = 3) -> list[list[np.ndarray]]:
     return [[rng.integers(0, scene.network.classes, n) for n in batch] for batch in lengths]
 
 
-def _trained_on(scene: Scene, batches: list) -> Training:
-    """One step for each batch: padded tokens in, the same tokens as targets, padding ignored."""
+def padded(scene: Scene, count: int, to_all: bool) -> Training:
+    """One step for each batch: tokens padded to the longest line of all, or of the batch; padding is ignored as a target."""
+    length = scene.network.sample[0] if to_all else 1
+    collates = PadCollate(0, length), PadCollate(-100, length)
+    batches = [tuple(collate(batch).tokens for collate in collates) for batch in _lines(scene)[:count]]
     model = scene.model()
     rule = momentum(model.parameters())
     waiting = iter(batches)
@@ -50,32 +54,7 @@ def _trained_on(scene: Scene, batches: list) -> Training:
     return Training(step, model, steps=len(batches))
 
 
-def _padded(scene: Scene, batches: list[list[np.ndarray]], length: int | None) -> list:
-    """Each batch padded to ``length``, or to its own longest line."""
-    found = []
-    for batch in batches:
-        rows = PadCollate(0, length or 1), PadCollate(-100, length or 1)
-        found.append(tuple(collate(batch).tokens for collate in rows))
-    return found
-
-
-def padded_to_the_longest_of_all(scene: Scene) -> Training:
-    return _trained_on(scene, _padded(scene, _lines(scene)[:-1], scene.network.sample[0]))
-
-
-def padded_to_the_longest_of_the_batch(scene: Scene) -> Training:
-    return _trained_on(scene, _padded(scene, _lines(scene)[:-1], None))
-
-
-def long_batch_padded_to_the_longest_of_all(scene: Scene) -> Training:
-    return _trained_on(scene, _padded(scene, _lines(scene), scene.network.sample[0]))
-
-
-def long_batch_padded_to_its_longest(scene: Scene) -> Training:
-    return _trained_on(scene, _padded(scene, _lines(scene), None))
-
-
-def _packed(scene: Scene, pack: bool) -> Training:
+def packed_or_padded(scene: Scene, pack: bool) -> Training:
     """One batch of lines, through the LSTM padded or packed; the loss is over the real tokens."""
     model = scene.model()
     rule = momentum(model.parameters())
@@ -98,14 +77,6 @@ def _packed(scene: Scene, pack: bool) -> Training:
         return loss.item()
 
     return Training(step, model)
-
-
-def lstm_padded(scene: Scene) -> Training:
-    return _packed(scene, pack=False)
-
-
-def lstm_packed(scene: Scene) -> Training:
-    return _packed(scene, pack=True)
 
 
 # --- the last layer
@@ -181,17 +152,9 @@ class Attention(nn.Module):
         return x + y.transpose(1, 2).reshape(n, t, 64)
 
 
-def _attending(scene: Scene, in_tiles: bool) -> Training:
-    model = nn.Sequential(nn.Embedding(128, 64), Attention(in_tiles), Attention(in_tiles), nn.Linear(64, 128))
-    return classify(scene, model)
-
-
-def scores_kept(scene: Scene) -> Training:
-    return _attending(scene, in_tiles=False)
-
-
-def scores_in_tiles(scene: Scene) -> Training:
-    return _attending(scene, in_tiles=True)
+def attention(scene: Scene, in_tiles: bool) -> Training:
+    blocks = [Attention(in_tiles) for _ in range(2)]
+    return classify(scene, nn.Sequential(nn.Embedding(128, 64), *blocks, nn.Linear(64, 128)))
 
 
 # --- the MLP of each token
@@ -208,39 +171,36 @@ class TokenMLP(nn.Module):
         return x + tiled(self.mlp, x, self.tokens)
 
 
-def _tiled(scene: Scene, tokens: int | None) -> Training:
+def perceptrons(scene: Scene, tokens: int | None) -> Training:
     return classify(scene, nn.Sequential(nn.Embedding(128, 64), TokenMLP(tokens), TokenMLP(tokens), nn.Linear(64, 128)))
-
-
-def mlp_at_once(scene: Scene) -> Training:
-    return _tiled(scene, None)
-
-
-def mlp_in_tiles(scene: Scene) -> Training:
-    return _tiled(scene, 128)
 
 
 TIPS = (
     Tip(
         "dynamic_padding",
         "Pad to the longest line of the batch, not of the data.",
-        (Case(padded_to_the_longest_of_all, padded_to_the_longest_of_the_batch, "the batch is short"),
-         Case(long_batch_padded_to_the_longest_of_all, long_batch_padded_to_its_longest, "the longest is in it")),
+        (Case(partial(padded, count=2, to_all=True), partial(padded, count=2, to_all=False), "the batch is short"),
+         Case(partial(padded, count=3, to_all=True), partial(padded, count=3, to_all=False), "the longest is in it")),
         CHARACTERS,
     ),
-    Tip("packed_sequences", "Pack sequences instead of padding them.", (Case(lstm_padded, lstm_packed),), CHARACTERS),
+    Tip(
+        "packed_sequences",
+        "Pack sequences instead of padding them.",
+        (Case(partial(packed_or_padded, pack=False), partial(packed_or_padded, pack=True)),),
+        CHARACTERS,
+    ),
     Tip("selection", "Select the labelled positions before the last layer.", (Case(all_logits, selected_logits),), WORDS),
     Tip("chunking", "Compute the loss in chunks, without all logits.", (Case(all_logits, logits_in_tiles),), WORDS),
     Tip(
         "attention",
         "Memory-efficient attention: never keep the scores.",
-        (Case(scores_kept, scores_in_tiles),),
+        (Case(partial(attention, in_tiles=False), partial(attention, in_tiles=True)),),
         Scene(Named(lambda: nn.Identity(), (256,), 128, tokens=128), 4),
     ),
     Tip(
         "tiled",
         "Compute an MLP for some tokens at a time.",
-        (Case(mlp_at_once, mlp_in_tiles),),
+        (Case(partial(perceptrons, tokens=None), partial(perceptrons, tokens=128)),),
         Scene(Named(lambda: nn.Identity(), (1024,), 128, tokens=128), 1),
     ),
 )  # fmt: skip

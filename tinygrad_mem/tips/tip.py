@@ -6,6 +6,7 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import tinygrad_mem as tm
@@ -183,5 +184,18 @@ def mean_of(output: Any) -> float:
     return sum(each.mean().item() for each in tensors(output) if each.is_floating_point())
 
 
-def _source(build: Build) -> str:
-    return textwrap.dedent(inspect.getsource(inspect.unwrap(build)))
+def _source(build: Any) -> str:
+    """The code; of a partial, first the values of arguments."""
+    if not isinstance(build, partial):
+        return textwrap.dedent(inspect.getsource(inspect.unwrap(build)))
+    return f"# {_given(build)}\n{_source(build.func)}"
+
+
+def _given(call: partial) -> str:
+    return ", ".join(f"{name}={_named(value)}" for name, value in call.keywords.items())
+
+
+def _named(value: Any) -> str:
+    if isinstance(value, partial):
+        return f"{value.func.__name__}({_given(value)})"
+    return getattr(value, "__name__", None) or repr(value)
