@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from tests.profiles import some
 from tinygrad_mem import pytorch
 from tinygrad_mem.cli import estimate_torch
-from tinygrad_mem.cli.torch_programs import Asked, TorchProgram
+from tinygrad_mem.cli.estimate_options import EstimateOptions
+from tinygrad_mem.cli.torch_programs import TorchProgram
 from tinygrad_mem.cli.users import is_torch
 from tinygrad_mem.pytorch.cards import CARDS, COMMON, CONTEXT, card_of
 
@@ -104,12 +106,10 @@ def told(files: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def asked(network: str, **options: Any) -> Asked:
-    usual: dict[str, Any] = {
-        "sample": None, "tokens": None, "batch_size": None, "optimizer": "momentum", "precision": "float32", "accumulate": 1,
-        "lora": None, "checkpoint": False, "device": "cuda",
-    }  # fmt: skip
-    return Asked(network, **{**usual, **options})
+def asked(network: str, **options: Any) -> EstimateOptions:
+    unused: dict[str, Any] = dict.fromkeys(field.name for field in fields(EstimateOptions))
+    usual = {"network": network, "optimizer": "momentum", "precision": "float32", "accumulate": 1}
+    return EstimateOptions(**(unused | usual | options))
 
 
 def test_a_rank_of_a_function(files: Path):

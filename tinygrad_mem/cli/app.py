@@ -17,10 +17,10 @@ from .outputs import check_outputs
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-class Data(StrEnum):
-    digits = "digits"
-    mnist = "mnist"
-    cifar10 = "cifar10"
+Data = StrEnum("Data", "digits mnist cifar10")
+TrainingPrecision = StrEnum("TrainingPrecision", "float32 autocast half")
+Precision = StrEnum("Precision", "float32 autocast half float16 bfloat16 float64")  # what each means stands in precision.py
+QuantType = StrEnum("QuantType", "nf4 int8")
 
 
 class Update(StrEnum):
@@ -54,12 +54,7 @@ class Update(StrEnum):
     adalomo = "adalomo"
 
 
-class TrainingPrecision(StrEnum):
-    float32 = "float32"
-    autocast = "autocast"
-    half = "half"
-
-
+Network = Annotated[str, typer.Argument(help="a name such as resnet50 or gpt2, or your own: module:Class, file.py:Class")]
 Sample = Annotated[str | None, typer.Option("--input", help="shape of one sample, such as 3x224x224")]
 Tokens = Annotated[
     str | None,
@@ -160,15 +155,6 @@ def train(
     _run("train", locals(), (TinygradMemError, OSError, ImportError))
 
 
-class Precision(StrEnum):  # what each means stands in precision.py
-    float32 = "float32"
-    autocast = "autocast"
-    half = "half"
-    float16 = "float16"
-    bfloat16 = "bfloat16"
-    float64 = "float64"
-
-
 PredictedPrecision = Annotated[
     Precision,
     typer.Option(
@@ -184,22 +170,6 @@ Optimizer = Annotated[
         help=f"{', '.join(Update)}. momentum: SGD with momentum; -half: float16 moments; lomo, adalomo: in backward",
     ),
 ]
-
-
-class QuantType(StrEnum):
-    nf4 = "nf4"
-    int8 = "int8"
-
-
-Ranks = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="data parallel on so many processes, each with its own --batch-size samples; a PyTorch function that calls "
-        "init_process_group is one of so many",
-    ),
-]
-Rank = Annotated[int, typer.Option(min=0, help="with --ranks and a PyTorch function: which of them it is")]
 
 
 @app.command()
@@ -249,8 +219,15 @@ def estimate(
         str | None,
         typer.Option(help="cpu or cuda, which needs no GPU; a PyTorch program is predicted for cuda, others for cpu"),
     ] = None,
-    ranks: Ranks = None,
-    rank: Rank = 0,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="data parallel on so many processes, each with its own --batch-size samples; a PyTorch function that calls "
+            "init_process_group is one of so many",
+        ),
+    ] = None,
+    rank: Annotated[int, typer.Option(min=0, help="with --ranks and a PyTorch function: which of them it is")] = 0,
     zero: Annotated[
         int,
         typer.Option(
@@ -283,7 +260,7 @@ def estimate(
 
 @app.command()
 def plan(
-    network: Annotated[str, typer.Argument(help="a name such as resnet50 or gpt2, or your own: module:Class, file.py:Class")],
+    network: Network,
     budget: Annotated[
         str | None,
         typer.Option(
@@ -323,9 +300,7 @@ def plan(
 
 @app.command()
 def explore(
-    network: Annotated[
-        str, typer.Argument(help="a name such as resnet50 or gpt2, or your own: module:Class, file.py:Class")
-    ] = ("resnet20"),
+    network: Network = "resnet20",
     sample: Sample = None,
     tokens: Tokens = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="of the page's address; 0: one that is free")] = 0,

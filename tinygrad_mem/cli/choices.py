@@ -18,8 +18,6 @@ from ..kernels.numpy import conv
 from ..kernels.numpy.fast import blas, threads
 
 WIDTHS = {"AVX512_SKX": 512, "AVX2": 256}  # bits of vectors, by the instructions that NumPy needs for them
-
-
 ASKED = "asked for"
 
 
@@ -39,13 +37,13 @@ def choices() -> list[MachineChoice]:
 
 
 def _threads() -> MachineChoice:
-    asked = os.environ.get("TINYGRAD_MEM_THREADS", "").isdecimal()
-    why = ASKED if asked else "cores of this process"
+    why = ASKED if os.environ.get("TINYGRAD_MEM_THREADS", "").isdecimal() else "cores of this process"
     return MachineChoice("threads of kernels", str(threads.threads()), why, "TINYGRAD_MEM_THREADS=1")
 
 
 def _vectors() -> MachineChoice:
-    wide = [name for name in _dispatched() if name == "X86_V4" or name.startswith("AVX512")]
+    dispatched: list[str] = np._core._multiarray_umath.__cpu_dispatch__  # type: ignore[attr-defined]
+    wide = [name for name in dispatched if features().get(name) and (name == "X86_V4" or name.startswith("AVX512"))]
     why = ASKED if "NPY_DISABLE_CPU_FEATURES" in os.environ else "the widest of this processor"
     return MachineChoice(
         "NumPy's vectors", f"{vector_bits()} bits", why, f"NPY_DISABLE_CPU_FEATURES='{' '.join(wide)}'" if wide else ""
@@ -104,18 +102,8 @@ def features() -> dict[str, bool]:
     return np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]
 
 
-def _dispatched() -> list[str]:
-    """The names of sets of instructions for which NumPy has kernels that this CPU can run."""
-    names = np._core._multiarray_umath.__cpu_dispatch__  # type: ignore[attr-defined]
-    return [name for name in names if features().get(name)]
-
-
 def libraries() -> Iterator[str]:
-    """BLAS, its kernels and its threads, as threadpoolctl knows them.
-
-    Raises:
-        ImportError: threadpoolctl is missing.
-    """
+    """BLAS, its kernels and its threads, as threadpoolctl knows them."""
     from threadpoolctl import threadpool_info
 
     for each in threadpool_info():

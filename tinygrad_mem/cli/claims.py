@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from ..claims import CLAIMS, Claim, Judged, by_error, examine, page, show, summary
+from ..claims import CLAIMS, Claim, by_error, examine, page, show, summary
 from ..errors import ArgumentError
 from .one_by_one import ended, one_by_one
 
@@ -17,12 +17,11 @@ def run(*, names: list[str] | None, about: str | None, html: Path | None, as_jso
     """Judge the claims, print the most wrong ones first, write the page.
 
     Returns 130 after Ctrl-C, 1 if the page was not written, else 0: a figure that is refuted is an answer.
-
-    Raises:
-        ArgumentError: an unknown claim, or no claim is about that.
     """
     chosen = _chosen(names or [], about)
-    judged, interrupted = one_by_one("claims", chosen, examine, lambda claim: claim.name, _words)
+    judged, interrupted = one_by_one(
+        "claims", chosen, examine, lambda it: it.name, lambda it: it.verdict.text if it.verdict else show.found_text(it)
+    )
     rows, console = by_error(judged), Console(highlight=False)
     if as_json:
         print(json.dumps([each.data() for each in rows], indent=2))
@@ -46,7 +45,3 @@ def _chosen(names: list[str], about: str | None) -> list[Claim]:
         if not found:
             raise ArgumentError(f"no claim is about {about!r}: without --about, all are run")
     return sorted(found, key=lambda claim: claim.seconds)
-
-
-def _words(judged: Judged) -> str:
-    return judged.verdict.text if judged.verdict else show.found_text(judged)

@@ -16,11 +16,7 @@ from .one_by_one import INTERRUPTED
 
 
 def run(*, case: str | None, answer: bool, as_json: bool) -> int:
-    """List the cases, or show one. Returns 130 after Ctrl-C, else 0.
-
-    Raises:
-        ArgumentError: there is no such case, or an answer is asked for and no case.
-    """
+    """List the cases, or show one. Returns 130 after Ctrl-C, else 0."""
     if case is None and answer:
         raise ArgumentError(f"--answer shows the answer of one case: name one of {', '.join(CASES)}")
     if case is not None and case not in CASES:
@@ -81,12 +77,7 @@ def _answered(case: Case) -> dict[str, Any]:
         "program": {"before": case.before.source(), "after": case.after.source()},
         "before": _numbers(before, case.before.settings),
         "after": _numbers(after, case.after.settings),
-        "bytes": {
-            "what": found.what,
-            "formula": found.formula,
-            "by_formula": found.by_formula,
-            "measured": found.measured,
-        },
+        "bytes": {name: getattr(found, name) for name in ("what", "formula", "by_formula", "measured")},
         "reports": case.source.reports,
     }
 

@@ -92,7 +92,11 @@ def run(*, as_json: bool = False) -> int:
     show(_devices())
     if (problem := cuda_problem()) is not None and not as_json:
         _print_lines(console, f"cuda: {problem}, so the cpu alone is checked.\n")
-    show(_extras(found))
+    show(
+        _table_of(
+            "libraries of the extras", ("extra", "needs", "found"), ((n.extra, n.wanted, n.found or "missing") for n in found)
+        )
+    )
     if not as_json:
         _print_lines(console, *(f"{need.extra}: {need.problem}" for need in found if need.problem), "")
         if not found:
@@ -257,8 +261,3 @@ def _devices() -> Group:
         limit = bytes_text(pool.get_limit()) if pool.get_limit() else "none"
         rows.append((name, state, bytes_text(pool.used_bytes()), bytes_text(pool.total_bytes()), limit))
     return _table_of("devices", ("device", "state", "in use", "reserved", "limit"), rows)
-
-
-def _extras(found: list[Need]) -> Group:
-    rows = ((need.extra, need.wanted, need.found or "missing") for need in found)
-    return _table_of("libraries of the extras", ("extra", "needs", "found"), rows)

@@ -15,7 +15,6 @@ from .estimate_layers import show
 from .estimate_options import EstimateOptions
 from .estimate_run import EstimateRun
 from .networks import network_of
-from .torch_programs import Asked
 from .users import is_torch
 
 
@@ -24,14 +23,11 @@ def run(**options: Any) -> int:
 
     Args:
         options: see :class:`~.estimate_options.EstimateOptions`.
-
-    Raises:
-        ArgumentError: no such network, no such size, a class that fails, a network without chains of blocks to recompute.
-        DeviceError: ``device`` is neither ``cpu`` nor ``cuda``, or CuPy is not installed, which ``cuda`` needs.
     """
     asked = EstimateOptions(**options)
     if is_torch(asked.network):
-        return _of_torch(asked)
+        asked.check_torch()
+        return estimate_torch.run(asked)
     asked.check()
     room = asked.room
     if asked.ranks is not None and estimate_mesh.is_meant(asked):
@@ -45,24 +41,6 @@ def run(**options: Any) -> int:
     else:
         show(found, Console(), asked.layers)
     return int(found.fits is False)
-
-
-def _of_torch(asked: EstimateOptions) -> int:
-    asked.check_torch()
-    program = Asked(
-        network=asked.network,
-        sample=asked.sample,
-        tokens=asked.tokens,
-        batch_size=asked.batch_size,
-        optimizer=asked.optimizer,
-        precision=asked.precision,
-        accumulate=asked.accumulate,
-        lora=asked.lora,
-        checkpoint=asked.checkpoint,
-        device=asked.device or "cuda",
-        place=(asked.rank, asked.ranks or 1) if asked.rank or asked.ranks else None,
-    )
-    return estimate_torch.run(program, asked.budget, asked.gpu, asked.advise, asked.as_json)
 
 
 def _network(asked: EstimateOptions) -> Named:

@@ -74,10 +74,15 @@ def show(found: Estimate, console: Console, every_layer: bool) -> None:
         console.print(f"The host holds {found.offloaded:,} bytes of inputs of recomputed parts until their backward.")
     if found.host:
         console.print(f"The host holds these {found.host:,} bytes; the device has those of one parameter at a time, in a step.")
-    if found.budget is not None:
-        left = found.budget - found.peak_used
-        fits = f"fits, {left:,} bytes are left" if left >= 0 else f"does not fit: {-left:,} bytes too many"
-        console.print(f"A budget of {found.budget:,} bytes: {fits}.", style="bold")
+    say_if_it_fits("fits", found.peak_used, found.budget, console)
+
+
+def say_if_it_fits(fits: str, peak: int, budget: int | None, console: Console) -> None:
+    """Print the answer to a budget, if there is one; ``fits``: the word, or sentence, where the peak is within it."""
+    if budget is not None:
+        left = budget - peak
+        said = f"{fits}, {left:,} bytes are left" if left >= 0 else f"does not fit: {-left:,} bytes too many"
+        console.print(f"A budget of {budget:,} bytes: {said}.", style="bold")
 
 
 def _kept(row: list[Layer]) -> int:
@@ -88,14 +93,10 @@ def _layers(found: Estimate, rows: list[list[Layer]], width: int) -> Table:
     """A line for each row, and one for all layers. In a wide terminal also the outputs, and how parameters are counted."""
     roomy = width >= _ROOMY
     gap: dict[str, Any] = {} if width >= _BOTH else {"padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
-    digits = len(f"{found.parameters:,}"), _digits(found, "kept"), _digits(found, "transient")
-    table = Table(
-        title=Text(visible(f"{found.network}, batch {found.batch_size}, on {found.device}")),
-        title_justify="left",
-        title_style="bold",
-        box=SIMPLE_HEAD,
-        **gap,
-    )
+    kept, most = _kept(found.layers), max((layer.transient for layer in found.layers), default=0)
+    digits = [len(f"{size:,}") for size in (found.parameters, kept, most)]  # a number is not cut
+    title = Text(visible(f"{found.network}, batch {found.batch_size}, on {found.device}"))
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, **gap)
     table.add_column("layer", overflow="fold", max_width=max(width - sum(digits) - 3 * _GAP, 8) if gap else None)
     if roomy:
         table.add_column("output", overflow="fold")
@@ -111,7 +112,6 @@ def _layers(found: Estimate, rows: list[list[Layer]], width: int) -> Table:
         name = Text(visible(f"{count}{_name(layers) or found.network} {layer.kind}"))
         table.add_row(name, *output, parameters, f"{layer.kept:,}", f"{layer.transient:,}")
     table.add_section()
-    kept = _kept(found.layers)
     table.add_row("all layers", *[""] * roomy, f"{found.parameters:,}", f"{kept:,}", "", style="bold")
     return table
 
@@ -141,12 +141,6 @@ def _name(layers: list[Layer]) -> str:
     parts = layers[0].name.split(".")
     parts[place] = in_runs(sorted(int(layer.name.split(".")[place]) for layer in layers)).replace(" ", "")
     return ".".join(parts)
-
-
-def _digits(found: Estimate, what: str) -> int:
-    """The width of the largest number of a column, which is not to be cut."""
-    sizes = [getattr(layer, what) for layer in found.layers]
-    return len(f"{max(sizes, default=0) if what == 'transient' else sum(sizes):,}")
 
 
 def _totals(found: Estimate, roomy: bool) -> Table:

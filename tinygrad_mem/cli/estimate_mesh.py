@@ -23,11 +23,7 @@ def is_meant(asked: EstimateOptions) -> bool:
 
 
 def run(asked: EstimateOptions, ranks: int, room: int | None) -> int:
-    """Predict every different rank, and print. Returns 1 if the largest peak exceeds ``room``, else 0.
-
-    Raises:
-        ArgumentError: a network that is not offered over a mesh, or options that do not fit.
-    """
+    """Predict every different rank, and print. Returns 1 if the largest peak exceeds ``room``, else 0."""
     size, mesh = _size(asked), _mesh(asked, ranks)
     kind, options = unwrapped(asked.rule)
     counts = []

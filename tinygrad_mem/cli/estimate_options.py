@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from .networks import OPTIMIZERS, USUAL_BATCH, budget_of, steps_in_backward
+from .networks import OPTIMIZERS, USUAL_BATCH, size_of, steps_in_backward
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,25 @@ class EstimateOptions:
     @property
     def room(self) -> int | None:
         """The budget in bytes."""
-        return None if self.budget is None else budget_of(self.budget)
+        return size_of("--budget", self.budget)
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """Of a PyTorch program: its rank, and how many processes there are; ``None``: it is alone."""
+        return (self.rank, self.ranks or 1) if self.rank or self.ranks else None
+
+    @property
+    def step_settings(self) -> list[str]:
+        """The options that say how a PyTorch program's step is made, as far as they differ from the usual ones."""
+        said = {
+            f"--batch-size {self.batch_size}": self.batch_size is not None,
+            f"--optimizer {self.optimizer}": self.optimizer != "momentum",
+            f"--precision {self.precision}": self.precision != "float32",
+            f"--accumulate {self.accumulate}": self.accumulate != 1,
+            f"--lora {self.lora}": self.lora is not None,
+            "--checkpoint": self.checkpoint,
+        }
+        return [option for option, differs in said.items() if differs]
 
     @property
     def in_backward(self) -> bool:
@@ -88,7 +106,9 @@ class EstimateOptions:
         if self.gpu is not None or self.checkpoint or self.advise or self.rank:
             raise ArgumentError(f"--gpu, --checkpoint, --advise and --rank work for PyTorch programs, not for {self.network}")
         if self.ranks is not None:
-            self._check_ranks()
+            for name in ("lora", "paged", "offload", "tile", "layers"):
+                if getattr(self, name):
+                    raise ArgumentError(f"--{name} is for one rank: leave --ranks out")
         elif self.zero or self.picture is not None or self.is_divided:
             raise ArgumentError("--zero, --tensor, --pipeline, --context and --picture are for several ranks: give --ranks too")
         if self.offload and self.recompute is None and self.tile is None:
@@ -98,8 +118,3 @@ class EstimateOptions:
         if self.batch % self.accumulate:
             raise ArgumentError(f"--accumulate {self.accumulate} does not divide --batch-size {self.batch}")
         steps_in_backward(self.optimizer, self.accumulate, self.precision, self.ranks)
-
-    def _check_ranks(self) -> None:
-        for name in ("lora", "paged", "offload", "tile", "layers"):
-            if getattr(self, name):
-                raise ArgumentError(f"--{name} is for one rank: leave --ranks out")

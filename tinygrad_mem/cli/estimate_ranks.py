@@ -25,6 +25,7 @@ from ..memory.sizes import bytes_text
 from ..models.names import Named
 from ..models.precision import Step
 from ..text import visible
+from .estimate_layers import say_if_it_fits
 from .estimate_options import EstimateOptions
 from .networks import unwrapped
 
@@ -144,10 +145,7 @@ def _show(
             f"Before it is divided, each rank makes the whole network, with a peak of {largest.track.peak:,} bytes. The "
             "numbers above are of the time after it."
         )
-    if room is not None:
-        left = room - largest.peak
-        fits = f"every rank fits, {left:,} bytes are left" if left >= 0 else f"does not fit: {-left:,} bytes too many"
-        console.print(f"A budget of {room:,} bytes: {fits}.", style="bold")
+    say_if_it_fits("every rank fits", largest.peak, room, console)
 
 
 def _shown(found: memory.AllRanks) -> list[memory.Alike]:

@@ -99,8 +99,10 @@ class EstimateRun:
 
     def _begin(self, model: nn.Module) -> list[Any]:
         """Add LoRA, and look at the model. Returns what is trained."""
-        if self.asked.lora is not None:
-            _add_lora(model, self.asked.lora)
+        if self.asked.lora is not None:  # as peft chooses for models of Llama's family: query and value
+            names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+            usual = next((each for each in (("q_proj", "v_proj"), ("qkv_proj",)) if set(each) <= names), "all-linear")
+            add_lora(model, self.asked.lora, target_modules=usual)
         trained = [p for p in model.parameters() if p.requires_grad]
         self.layers, self.trained = watch(model), _count(trained)
         self.parameters = self.packed + _count(model.parameters())
@@ -122,13 +124,6 @@ class EstimateRun:
 
 def _count(parameters: Iterable[Any]) -> int:
     return sum(p.numel() for p in parameters)
-
-
-def _add_lora(model: nn.Module, rank: int) -> None:
-    """LoRA on the layers that peft chooses for models of Llama's family: query and value; on all linear layers of others."""
-    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
-    usual = next((each for each in (("q_proj", "v_proj"), ("qkv_proj",)) if set(each) <= names), "all-linear")
-    add_lora(model, rank, target_modules=usual)
 
 
 def _last_forward(track: memory.Track) -> int:

@@ -20,8 +20,8 @@ from ..pytorch.advise import advise
 from ..pytorch.cards import CARDS, COMMON, CONTEXT, USUAL, GraphicsCard, card_of
 from ..pytorch.predict import Prediction, predicted
 from ..text import visible
-from .networks import budget_of
-from .torch_programs import Asked, TorchProgram
+from .estimate_options import EstimateOptions
+from .torch_programs import TorchProgram
 from .users import forgotten
 
 EXPANDABLE = "expandable_segments:True"
@@ -104,19 +104,15 @@ class TorchEstimate:
     notes: list[str]
 
 
-def run(asked: Asked, budget: str | None, gpu: str | None, advised: bool, as_json: bool) -> int:
-    """Predict and print. Returns 1 if it does not fit the budget or the card, else 0.
-
-    Raises:
-        ArgumentError: an option that the program does not take, no such card, or a program that fails.
-    """
-    room = None if budget is None else budget_of(budget)
-    if asked.device not in ("cuda", "cpu"):
+def run(asked: EstimateOptions) -> int:
+    """Predict and print. Returns 1 if it does not fit the budget or the card, else 0."""
+    room, gpu = asked.room, asked.gpu
+    if asked.device not in (None, "cuda", "cpu"):
         raise ArgumentError(f"--device {asked.device!r}: a PyTorch program is predicted for cuda or cpu")
     if gpu is not None and asked.device == "cpu":
         raise ArgumentError("--gpu and --device cpu exclude each other: give one of them")
     cards = [card_of(gpu)] if gpu is not None else [card for card in CARDS if card.name in COMMON]
-    if advised and asked.place is not None:
+    if asked.advise and asked.place is not None:
         raise ArgumentError("--advise works for one process: leave --ranks out")
     program = TorchProgram(asked)
     errors = Console(stderr=True)
@@ -129,11 +125,11 @@ def run(asked: Asked, budget: str | None, gpu: str | None, advised: bool, as_jso
             return _predicted(program, card, settings, capacity)
 
         found, advice = _told(program, cards[0] if gpu is not None else USUAL, room, cards, again), None
-        if advised:
+        if asked.advise:
             tell("predicting again with each change that could help")
             with redirect_stdout(sys.stderr), forgotten(program.module):
-                advice = advise(program, device=asked.device, gpu=gpu or "", capacity=room)
-    if as_json:
+                advice = advise(program, device=program.device, gpu=gpu or "", capacity=room)
+    if asked.as_json:
         rows = {} if advice is None else {"advice": [asdict(row) for row in (*advice.rows, *advice.together)]}
         print(json.dumps(asdict(found) | rows, indent=2))
     else:
@@ -145,14 +141,10 @@ def run(asked: Asked, budget: str | None, gpu: str | None, advised: bool, as_jso
 
 
 def _predicted(program: TorchProgram, card: GraphicsCard, settings: str, capacity: int | None) -> Prediction:
-    """The prediction. What the program prints goes to stderr; its errors name its line.
-
-    Raises:
-        ArgumentError: the program fails.
-    """
+    """The prediction. What the program prints goes to stderr; its errors name its line."""
     try:
         with redirect_stdout(sys.stderr), forgotten(program.module):
-            return predicted(program, program.asked.device, settings, card, capacity, program.asked.place)
+            return predicted(program, program.device, settings, card, capacity, program.asked.place)
     except ArgumentError:
         raise
     except TinygradMemError as error:
@@ -176,15 +168,15 @@ def _told(
     """The answer: in detail for the card ``usual``, in a line for each of ``cards``."""
     asked, track = program.asked, again(usual, "", None)
     if not len(track.timeline()):
-        raise ArgumentError(f"{asked.network} asked for no memory on {asked.device}: does it put its model and data there?")
+        raise ArgumentError(f"{asked.network} asked for no memory on {program.device}: does it put its model and data there?")
     moment = track.at_peak()
     event = track.log[moment.index]
-    gpu = asked.device == "cuda"
+    gpu = program.device == "cuda"
     budget = None if room is None else _verdict("the budget", None, room, (0, 0), track, partial(again, usual))
     categories = sorted(((c.value, size) for c, size in moment.by_category.items() if size), key=lambda row: -row[1])
     return TorchEstimate(
         asked.network,
-        asked.device,
+        program.device,
         usual.name if gpu else "",
         asked.place,
         asked.batch if program.steps else None,
@@ -262,15 +254,25 @@ def _show(found: TorchEstimate, console: Console) -> None:
     if found.loss:
         trained = "" if found.trained == found.parameters else f", {found.trained:,} of them trained"
         console.print(Text(f"Two training steps; {found.parameters:,} parameters{trained}; the loss is {found.loss}."))
-    console.print(_totals(found))
+    totals = _table("", "bytes", "in short", "", head=False)
+    meant = "max_memory_allocated" if found.driver else "most in use at once"
+    totals.add_row("allocated", f"{found.peak_allocated:,}", bytes_text(found.peak_allocated), meant)
+    if found.driver is not None:
+        totals.add_row("reserved", f"{found.peak_reserved:,}", bytes_text(found.peak_reserved), "max_memory_reserved")
+    console.print(totals)
     if found.driver is not None:
         low, high, least, most = (bytes_text(size) for size in (*found.driver, *CONTEXT))
         console.print(f"nvidia-smi shows {low} to {high}: context and libraries were {least} to {most} in ten reports.")
     place = " ".join(part for part in (found.peak.module, found.peak.op) if part)
     line = f" at {found.peak.line}" if found.peak.line else ""
     console.print(Text(visible(f"The peak is in {found.peak.phase}: {place or 'your code'}{line}.")))
-    console.print(_categories(found))
-    console.print(_biggest(found))
+    categories, biggest = _table("at the peak", "bytes", "in short"), _table("the biggest blocks", "bytes", "asked for at")
+    for name, size in found.by_category.items():
+        categories.add_row(name, f"{size:,}", bytes_text(size))
+    for block in found.biggest:
+        biggest.add_row(Text(visible(block.owner)), f"{block.bytes:,}", Text(visible(block.line)))
+    console.print(categories)
+    console.print(biggest)
     if found.cards:
         console.print(_cards(found))
     for note in found.notes:
@@ -287,40 +289,12 @@ def _table(*columns: str, head: bool = True) -> Table:
     return table
 
 
-def _totals(found: TorchEstimate) -> Table:
-    table = _table("", "bytes", "in short", "", head=False)
-    meant = "max_memory_allocated" if found.driver else "most in use at once"
-    table.add_row("allocated", f"{found.peak_allocated:,}", bytes_text(found.peak_allocated), meant)
-    if found.driver is not None:
-        table.add_row("reserved", f"{found.peak_reserved:,}", bytes_text(found.peak_reserved), "max_memory_reserved")
-    return table
-
-
-def _categories(found: TorchEstimate) -> Table:
-    table = _table("at the peak", "bytes", "in short")
-    for name, size in found.by_category.items():
-        table.add_row(name, f"{size:,}", bytes_text(size))
-    return table
-
-
-def _biggest(found: TorchEstimate) -> Table:
-    table = _table("the biggest blocks", "bytes", "asked for at")
-    for block in found.biggest:
-        table.add_row(Text(visible(block.owner)), f"{block.bytes:,}", Text(visible(block.line)))
-    return table
-
-
 def _cards(found: TorchEstimate) -> Table:
     table = _table("card", "has", "allocated", "")
     for verdict in found.cards:
         name = f"{verdict.card}, {verdict.sold_as} GB" if f"{verdict.sold_as}GB" not in verdict.card else verdict.card
         lacking = f": {bytes_text(verdict.lacking)} too many" if verdict.lacking and verdict.fits == _NOT else ""
         edge = ", if context and libraries are small" if verdict.fits == _EDGE else ""
-        style = {_FITS: "green", _NOT: "red"}.get(verdict.fits, "yellow")
-        table.add_row(
-            name,
-            bytes_text(verdict.capacity),
-            bytes_text(verdict.peak_allocated),
-            Text(f"{verdict.fits}{lacking}{edge}", style),
-        )
+        answer = Text(f"{verdict.fits}{lacking}{edge}", {_FITS: "green", _NOT: "red"}.get(verdict.fits, "yellow"))
+        table.add_row(name, bytes_text(verdict.capacity), bytes_text(verdict.peak_allocated), answer)
     return table

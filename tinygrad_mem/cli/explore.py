@@ -16,12 +16,7 @@ from .networks import OPTIMIZERS, network_of, steps_in_backward, told_elsewhere
 
 
 def run(*, network: str, sample: str | None, tokens: str | None, port: int, browser: bool) -> int:
-    """Serve the page until Ctrl-C. Returns 0.
-
-    Raises:
-        ArgumentError: there is no such network.
-        ModuleNotFoundError: Flask is missing.
-    """
+    """Serve the page until Ctrl-C. Returns 0."""
     needs("flask", "explore")
     start = StepSetting(network=network, sample=sample or "", tokens=tokens or "")
     find(start)

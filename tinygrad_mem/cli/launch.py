@@ -10,12 +10,7 @@ from ..errors import ArgumentError
 
 
 def run(*, script: Path, arguments: list[str], ranks: int, grace: float) -> int:
-    """Run the program. Returns its exit status.
-
-    Raises:
-        ArgumentError: there is no such file.
-        ModuleNotFoundError, NotOfferedError: MPI is not installed.
-    """
+    """Run the program. Returns its exit status."""
     if not script.is_file():
         raise ArgumentError(f"there is no file {script}")
     return launch(ranks, [sys.executable, str(script), *arguments], grace)

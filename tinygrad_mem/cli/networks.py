@@ -67,9 +67,6 @@ def network_of(network: str, sample: str | None, tokens: str | None = None) -> N
         sample: the shape of one sample, such as ``3x32x32``.
         tokens: of the user's network of token numbers, how many tokens there are and how long a sample is, such as
             ``50257x1024``; of another, how long a sample is.
-
-    Raises:
-        ArgumentError: there is no such network, or the shape of its samples is not given.
     """
     if sample is not None and tokens is not None:
         raise ArgumentError("--input is the shape of floats, --tokens of token numbers: give one of them")
@@ -120,11 +117,7 @@ def _samples(known: Named) -> str:
 
 
 def shape_of(option: str, text: str) -> tuple[int, ...]:
-    """The sizes of ``"3x224x224"``.
-
-    Raises:
-        ArgumentError: it is no shape.
-    """
+    """The sizes of ``"3x224x224"``."""
     parts = text.lower().split("x")
     if not all(part.isascii() and part.isdecimal() and int(part) for part in parts):
         raise ArgumentError(f"{option} {text!r} is not a shape: write sizes such as 3x224x224, or 1024")
@@ -135,25 +128,16 @@ def _users(module: str, name: str) -> Callable[[], nn.Module]:
     """A function that makes the user's network; a PyTorch network is converted."""
     network, make = f"{module}:{name}", load(module, name)
     if is_torch(network):
-        _initialize_on_meta()
+        torch: Any = sys.modules["torch"]
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            torch.nn.init.normal_(torch.empty(1))  # the first time, PyTorch keeps the callers' frames, and so what they made
         if not isinstance(make, type):
             _check_makes(make, network)
     return partial(_made, make, network)
 
 
-def _initialize_on_meta() -> None:
-    """Initialize a PyTorch tensor on its ``meta``. The first time, PyTorch keeps the callers' frames, and so what they made."""
-    torch: Any = sys.modules["torch"]
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        torch.nn.init.normal_(torch.empty(1))
-
-
 def _check_makes(make: Callable[[], Any], network: str) -> None:
-    """Refuse a function of PyTorch's that trains: its network is made once, without memory.
-
-    Raises:
-        ArgumentError: it fails, or makes no network.
-    """
+    """Refuse a function of PyTorch's that trains: its network is made once, without memory."""
     torch: Any = sys.modules["torch"]
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"), redirect_stdout(sys.stderr):
@@ -172,9 +156,6 @@ def _made(make: Callable[[], Any], network: str) -> nn.Module:
 
     A PyTorch network is converted. In a prediction PyTorch makes it without memory (on its own ``meta``), else with values from
     our seed.
-
-    Raises:
-        ArgumentError: the result is not a network.
     """
     torch = sys.modules.get("torch")  # a PyTorch network needs it imported
     if torch is None:
@@ -198,19 +179,16 @@ def told_elsewhere(network: str | None) -> str:
     return f"The network was converted, and these are bytes of this library. PyTorch's own: {_COMMAND} {network}"
 
 
-def budget_of(text: str) -> int:
+def size_of(option: str, text: str | None) -> int | None:
+    """The bytes of ``"8 GiB"``; ``None`` if the option was not given."""
     try:
-        return parse_bytes(text)
+        return None if text is None else parse_bytes(text)
     except ValueError as error:
-        raise ArgumentError(f"--budget: {error}") from None
+        raise ArgumentError(f"{option}: {error}") from None
 
 
 def steps_in_backward(optimizer: str, accumulate: int, precision: str, ranks: int | None = None) -> bool:
-    """True if the optimizer updates each parameter in backward.
-
-    Raises:
-        ArgumentError: it does, and the setting needs gradients after backward.
-    """
+    """True if the optimizer updates each parameter in backward. A setting that needs gradients after it is refused."""
     if optimizer in IN_BACKWARD and (ranks is not None or accumulate > 1 or precision in ("autocast", "half")):
         raise ArgumentError(
             f"--optimizer {optimizer} updates each parameter in backward, so gradients are not added up, scaled or averaged: "

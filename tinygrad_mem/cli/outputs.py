@@ -9,12 +9,7 @@ from ..errors import ArgumentError, needs
 
 
 def check_outputs(command: str, html: Path | None = None, picture: Path | None = None, **others: object) -> None:
-    """Check the files among a command's options; other options are not looked at.
-
-    Raises:
-        ArgumentError: one of them cannot be written.
-        ModuleNotFoundError: matplotlib is missing, and a picture is asked for.
-    """
+    """Check the files among a command's options; other options are not looked at."""
     if html is not None and not (command == "tips" and html == Path()):  # tips: '' is no page
         _check_file("--html", html)
     if picture is not None:

@@ -15,7 +15,7 @@ from ..models.names import Named
 from ..models.parallel import SIZES
 from ..text import visible
 from . import plan_mesh
-from .networks import OPTIMIZERS, budget_of, network_of, told_elsewhere
+from .networks import OPTIMIZERS, network_of, size_of, told_elsewhere
 
 
 def run(
@@ -33,12 +33,8 @@ def run(
     picture: Path | None,
     as_json: bool,
 ) -> int:
-    """Plan and print. Returns 1 if nothing fits the budget, else 0.
-
-    Raises:
-        ArgumentError: no such network, no such size.
-    """
-    room = None if budget is None else budget_of(budget)
+    """Plan and print. Returns 1 if nothing fits the budget, else 0."""
+    room = size_of("--budget", budget)
     if ranks > 1 and network in SIZES:
         given = {"--input": sample, "--largest-batch": largest_batch, "--picture": picture, "--allow": allow != "identical"}
         if refused := [name for name, value in given.items() if value]:

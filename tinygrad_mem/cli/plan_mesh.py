@@ -18,11 +18,7 @@ from .networks import OPTIMIZERS, shape_of, unwrapped
 def run(
     network: str, samples: int, ranks: int, room: int | None, tokens: str | None, optimizer: str, device: str, as_json: bool
 ) -> int:
-    """Plan and print. Returns 1 if nothing fits the budget, else 0.
-
-    Raises:
-        ArgumentError: no mesh of so many ranks divides the network and the batch.
-    """
+    """Plan and print. Returns 1 if nothing fits the budget, else 0."""
     size = SIZES[network]
     if tokens is not None:
         (length,) = shape_of("--tokens", tokens)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..errors import ArgumentError
 from ..memory.attribution import Category
-from ..memory.sizes import bytes_text, parse_bytes
+from ..memory.sizes import bytes_text
 from ..pytorch.evidence import Evidence
 from ..pytorch.growth import Grown
 from ..pytorch.iterations import LEAST
@@ -23,8 +23,10 @@ from ..pytorch.load import track_of
 from ..pytorch.report import Report, report
 from ..pytorch.snapshot import Snapshot, read
 from ..pytorch.unused import Unused
-from ..pytorch.what_if import Trial, recorded_capacity, what_if
+from ..pytorch.what_if import Trial, recorded_capacity
+from ..pytorch.what_if import what_if as trials
 from ..text import visible
+from .networks import size_of
 
 _TITLES = {"peak": "allocated peak", "out of memory": "out of memory", "reserved peak": "reserved peak", "end": "end"}
 _WHEN = {
@@ -53,15 +55,10 @@ def run(
     html: Path | None,
     as_json: bool,
 ) -> int:
-    """Read the file and print the report. Returns 1 if the recorded requests do not fit ``capacity``, else 0.
-
-    Raises:
-        FileFormatError: the file is not a snapshot.
-        ArgumentError: no such device or size, or a page that cannot be written.
-    """
-    room = None if capacity is None else _bytes_of(capacity)
-    if html is not None:
-        _check_page(html, file)
+    """Read the file and print the report. Returns 1 if the recorded requests do not fit ``capacity``, else 0."""
+    room = size_of("--capacity", capacity)
+    if html is not None and html.exists() and file.exists() and html.samefile(file):
+        raise ArgumentError(f"--html {html} is the snapshot itself: name another file")
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     with errors.status("") as status:
         show = status.update if errors.is_terminal else lambda what: None
@@ -71,12 +68,13 @@ def run(
                 f"{file.name} was written by a track of tinygrad_mem: read it with pytorch.load({file.name!r}). "
                 "Here only --what-if works: it runs its requests through PyTorch's allocator"
             )
-        outcomes = _tried(evidence, room, show) if what_if or room is not None else []
+        outcomes: list[Trial] = []
+        if what_if or room is not None:
+            outcomes = trials(evidence.recording, room, lambda settings: show(f"trying {settings or 'no settings'}"))
         answers = report(evidence, top)  # also with --what-if: for JSON and the page
     if as_json:
-        print(
-            json.dumps({"file": str(file), "report": answers.data(), "what_if": [asdict(each) for each in outcomes]}, indent=2)
-        )
+        found_all = {"file": str(file), "report": answers.data(), "what_if": [asdict(each) for each in outcomes]}
+        print(json.dumps(found_all, indent=2))
     elif what_if:
         _show_outcomes(outcomes, evidence, room, console)
     else:
@@ -90,12 +88,6 @@ def run(
     return int(room is not None and outcomes[0].fits is False)
 
 
-def _check_page(html: Path, file: Path) -> None:
-    """Check early that the page does not replace the snapshot."""
-    if html.exists() and file.exists() and html.samefile(file):
-        raise ArgumentError(f"--html {html} is the snapshot itself: name another file")
-
-
 def _read(file: Path, device: int | None, show: Any) -> tuple[Snapshot, Evidence]:
     done = 0
 
@@ -107,17 +99,6 @@ def _read(file: Path, device: int | None, show: Any) -> tuple[Snapshot, Evidence
     found = read(file, progress)
     show("examining each block")
     return found, Evidence(found, device)
-
-
-def _bytes_of(text: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise ArgumentError(f"--capacity: {error}") from None
-
-
-def _tried(evidence: Evidence, room: int | None, show: Any) -> list[Trial]:
-    return what_if(evidence.recording, room, lambda settings: show(f"trying {settings or 'no settings'}"))
 
 
 # --- the report -----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from rich.text import Text
 import tinygrad_mem as tm
 
 from ..errors import ArgumentError, DeviceError
-from ..memory import Effect
+from ..memory import Comparison, Effect
 from ..techniques.catalogue import of_tip
 from ..text import visible
 from ..tips import TIPS, Failed, Measured, Tip, measure, report, verdict
@@ -42,9 +42,6 @@ def run(
     """Measure the tips, print the biggest effects or all, write the page: where all tips run and print a table, to ``PAGE``.
 
     Returns 130 after Ctrl-C, 1 if the page was not written, else 0.
-
-    Raises:
-        ArgumentError: an unknown tip or network; a picture of more than one tip, or one that cannot be written.
     """
     names = tip or []
     chosen = _chosen(names, network, sample, tokens, batch_size)
@@ -71,16 +68,11 @@ def run(
         if said := told_elsewhere(network):
             console.print(Text(visible(said)))
     if picture is not None:
-        for each, results in rows:
-            _draw(each, results[0], picture)
+        for each, (result, *_) in rows:
+            if isinstance(result, Measured):
+                result.before.track.plot(picture, result.after.track, title=f"{each.name}: {each.says}")
     page = (None if names or as_json else PAGE) if html is None else html
     return ended("tips", rows, len(chosen), interrupted, None if page == Path() else page, report.write)
-
-
-def _draw(tip: Tip, result: Measured | Failed, picture: Path) -> None:
-    """The timelines of a tip's first case, as a picture."""
-    if isinstance(result, Measured):
-        result.before.track.plot(picture, result.after.track, title=f"{tip.name}: {tip.says}")
 
 
 def _chosen(names: list[str], network: str | None, sample: str | None, tokens: str | None, batch_size: int | None) -> list[Tip]:
@@ -143,13 +135,10 @@ def _data(tip: Tip, results: list[Measured | Failed]) -> dict[str, Any]:
 def _case(result: Measured | Failed) -> dict[str, Any]:
     if isinstance(result, Failed):
         return {"when": result.when, "failed": result.kind, "message": result.message}
-    found, predicted = result.comparison, result.predicted
     return {
         "when": result.when,
-        "peak": _effect(found.peak),
-        "saved": _effect(found.saved),
-        "transient": _effect(found.transient),
-        "predicted": {name: _effect(getattr(predicted, name)) for name in ("peak", "saved", "transient")},
+        **_effects(result.comparison),
+        "predicted": _effects(result.predicted),
         "predicted_exactly": result.exact,
         "reserved": _effect(result.reserved),
         "time": result.time,
@@ -158,6 +147,10 @@ def _case(result: Measured | Failed) -> dict[str, Any]:
         "distance": result.distance if result.distance is None or result.distance < float("inf") else None,
         "reason": reason(result),
     }
+
+
+def _effects(found: Comparison) -> dict[str, dict[str, int]]:
+    return {name: _effect(getattr(found, name)) for name in ("peak", "saved", "transient")}
 
 
 def _effect(effect: Effect) -> dict[str, int]:

@@ -9,86 +9,39 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, needs
-from .networks import USUAL_BATCH, shape_of
+from .estimate_options import EstimateOptions
+from .networks import OPTIMIZERS, shape_of, unwrapped
 from .users import HUGGING_FACE, imports_of, load
 
-_OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "sgd": ("SGD", {"lr": 0.1}),
-    "momentum": ("SGD", {"lr": 0.1, "momentum": 0.9}),
-    "adam": ("Adam", {}),
-    "adamw": ("AdamW", {}),
-    "amsgrad": ("Adam", {"amsgrad": True}),
-    "adamax": ("Adamax", {}),
-    "nadam": ("NAdam", {}),
-    "radam": ("RAdam", {}),
-    "rmsprop": ("RMSprop", {}),
-    "adagrad": ("Adagrad", {}),
-    "adadelta": ("Adadelta", {}),
-    "adafactor": ("Adafactor", {}),
-}
+_OPTIMIZERS = (
+    "sgd", "momentum", "adam", "adamw", "amsgrad", "adamax", "nadam", "radam", "rmsprop", "adagrad", "adadelta", "adafactor",
+)  # fmt: skip
+"""Those of ours that PyTorch has by the same class name and arguments."""
 _SAMPLES = (
     "it needs --input, the shape of one sample such as 3x224x224, "
     "or --tokens, how many tokens there are and the length of a sample, such as 50257x1024"
 )
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The program and the options of the command line.
-
-    Attributes:
-        place: its rank, and how many processes there are; ``None``: it is alone.
-    """
-
-    network: str
-    sample: str | None
-    tokens: str | None
-    batch_size: int | None
-    optimizer: str
-    precision: str
-    accumulate: int
-    lora: int | None
-    checkpoint: bool
-    device: str
-    place: tuple[int, int] | None = None
-
-    @property
-    def batch(self) -> int:
-        """Samples in a step that is made here."""
-        return self.batch_size or USUAL_BATCH
-
-    @property
-    def settings(self) -> list[str]:
-        """The options that say how a training step is made, as far as they differ from the usual ones."""
-        said = {
-            f"--batch-size {self.batch_size}": self.batch_size is not None,
-            f"--optimizer {self.optimizer}": self.optimizer != "momentum",
-            f"--precision {self.precision}": self.precision != "float32",
-            f"--accumulate {self.accumulate}": self.accumulate != 1,
-            f"--lora {self.lora}": self.lora is not None,
-            "--checkpoint": self.checkpoint,
-        }
-        return [option for option, differs in said.items() if differs]
-
-
 class TorchProgram:
     """A program, to be called in a prediction.
 
     Attributes:
+        device: ``"cuda"``, unless ``--device`` says another.
         loss: the loss that its step computes; ``""``: the program's own.
         parameters: of the model, and how many of them are trained; 0: the program does not say.
         notes: what was decided for the user, in sentences.
     """
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: EstimateOptions) -> None:
         needs("torch", "estimate of a PyTorch program")
-        self.asked, self.loss, self.parameters, self.trained = asked, "", 0, 0
+        self.asked, self.device = asked, asked.device or "cuda"
+        self.loss, self.parameters, self.trained = "", 0, 0
         self.notes: list[str] = []
         self.module, _, self.name = asked.network.rpartition(":")
         self.hugging = asked.network.startswith(HUGGING_FACE)
@@ -118,23 +71,24 @@ class TorchProgram:
         import torch
 
         asked = self.asked
-        model = make().to(asked.device)
+        model = make().to(self.device)
         model.train()
         self.parameters = sum(p.numel() for p in model.parameters())
         trained = [p for p in model.parameters() if p.requires_grad]
         self.trained = sum(p.numel() for p in trained)
         if not trained:
             raise ArgumentError(f"{asked.network} has no parameters that are trained")
-        name, options = _OPTIMIZERS[asked.optimizer]
-        optimizer = getattr(torch.optim, name)(trained, **options)
-        dtype = None if self.hugging and asked.precision != "autocast" else _cast(asked.precision)
-        scaler = torch.amp.GradScaler(asked.device, enabled=dtype is torch.float16)
+        rule, options = unwrapped(OPTIMIZERS[asked.optimizer])
+        optimizer = getattr(torch.optim, rule.__name__)(trained, **options)
+        casts = {"autocast": torch.float16} | ({} if self.hugging else {"bfloat16": torch.bfloat16, "float16": torch.float16})
+        dtype = casts.get(asked.precision)
+        scaler = torch.amp.GradScaler(self.device, enabled=dtype is torch.float16)
         for _ in range(2):
             optimizer.zero_grad()
             for _ in range(asked.accumulate):
                 batch = self._batch()
-                with torch.autocast(asked.device, dtype, enabled=dtype is not None):
-                    output = self._output(model, batch)
+                with torch.autocast(self.device, dtype, enabled=dtype is not None):
+                    output = model(input_ids=batch, labels=batch) if self.hugging else model(batch)
                     loss = self._loss_of(output) / asked.accumulate
                 scaler.scale(loss).backward()
             scaler.step(optimizer)
@@ -145,14 +99,11 @@ class TorchProgram:
 
         asked, size = self.asked, self.asked.batch // self.asked.accumulate
         if self.hugging:
-            return torch.randint(0, 2, (size, *shape_of("--tokens", asked.tokens or "")), device=asked.device)
+            return torch.randint(0, 2, (size, *shape_of("--tokens", asked.tokens or "")), device=self.device)
         if asked.tokens is None:
-            return torch.randn(size, *shape_of("--input", asked.sample or ""), device=asked.device)
+            return torch.randn(size, *shape_of("--input", asked.sample or ""), device=self.device)
         vocabulary, length = shape_of("--tokens", asked.tokens)
-        return torch.randint(0, vocabulary, (size, length), device=asked.device)
-
-    def _output(self, model: Any, batch: Any) -> Any:
-        return model(input_ids=batch, labels=batch) if self.hugging else model(batch)
+        return torch.randint(0, vocabulary, (size, length), device=self.device)
 
     def _loss_of(self, output: Any) -> Any:
         if self.hugging:
@@ -177,12 +128,8 @@ def _cross_entropy(scores: Any) -> Any:
     return torch.nn.functional.cross_entropy(scores, targets)
 
 
-def _check(asked: Asked, hugging: bool, steps: bool) -> None:
-    """Refuse options that this program does not take.
-
-    Raises:
-        ArgumentError: there is such an option, or one is missing.
-    """
+def _check(asked: EstimateOptions, hugging: bool, steps: bool) -> None:
+    """Refuse options that this program does not take."""
     if asked.sample is not None and asked.tokens is not None:
         raise ArgumentError("--input is the shape of floats, --tokens of token numbers: give one of them")
     if hugging and (asked.tokens is None or len(shape_of("--tokens", asked.tokens)) != 1):
@@ -197,9 +144,9 @@ def _check(asked: Asked, hugging: bool, steps: bool) -> None:
         )
     if asked.sample is not None:
         shape_of("--input", asked.sample)
-    if not steps and asked.settings:
+    if not steps and asked.step_settings:
         raise ArgumentError(
-            f"{asked.network} runs as it is written: {', '.join(asked.settings)} cannot change it. "
+            f"{asked.network} runs as it is written: {', '.join(asked.step_settings)} cannot change it. "
             "Give --input or --tokens for a class, whose training step is made here; or write it in the function"
         )
     if not hugging and (asked.lora is not None or asked.checkpoint):
@@ -213,13 +160,6 @@ def _check(asked: Asked, hugging: bool, steps: bool) -> None:
         raise ArgumentError(f"--precision {asked.precision}: for PyTorch there are float32, bfloat16, float16 and autocast")
     if asked.batch % asked.accumulate:
         raise ArgumentError(f"--accumulate {asked.accumulate} does not divide --batch-size {asked.batch}")
-
-
-def _cast(precision: str) -> Any:
-    """The dtype of autocast; ``None``: without."""
-    import torch
-
-    return {"bfloat16": torch.bfloat16, "float16": torch.float16, "autocast": torch.float16}.get(precision)
 
 
 def _call(function: Callable[[], Any], network: str) -> Any:
@@ -253,7 +193,7 @@ def _tensors(output: Any) -> Iterator[Any]:
 # --- configurations of Hugging Face's ---------------------------------------------------------------------------------------
 
 
-def _of_configuration(asked: Asked, notes: list[str]) -> Callable[[], Any]:
+def _of_configuration(asked: EstimateOptions, notes: list[str]) -> Callable[[], Any]:
     """A function that makes the language model of a ``config.json``; what it needs is imported now."""
     needs("transformers", HUGGING_FACE + "config.json")
     if asked.lora is not None:
@@ -278,7 +218,7 @@ def _of_configuration(asked: Asked, notes: list[str]) -> Callable[[], Any]:
     return lambda: _language_model(auto, config, dtype, asked, notes)
 
 
-def _language_model(auto: Any, config: Any, dtype: Any, asked: Asked, notes: list[str]) -> Any:
+def _language_model(auto: Any, config: Any, dtype: Any, asked: EstimateOptions, notes: list[str]) -> Any:
     model = auto.from_config(config, dtype=dtype)
     if asked.checkpoint:
         newer = getattr(model, "activation_checkpointing_enable", None)  # transformers 5 renames it

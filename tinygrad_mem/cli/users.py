@@ -71,20 +71,11 @@ class Imports:
 
 
 def imports_of(module: str) -> Imports | None:
-    """The imports of a module or a file; ``None``: it has no source.
-
-    Raises:
-        ArgumentError: there is no such file or module.
-    """
+    """The imports of a module or a file; ``None``: it has no source."""
     if module.endswith(".py"):
-        if not Path(module).is_file():
-            raise ArgumentError(f"there is no file {module}")
-        return Imports(Path(module).resolve())
-    with _beside(""):
-        try:
-            spec = importlib.util.find_spec(module)
-        except ModuleNotFoundError as error:
-            raise ArgumentError(f"{module}: {error}") from None
+        return Imports(_file(module).resolve())
+    with _found(module):
+        spec = importlib.util.find_spec(module)
     if spec is None:
         raise ArgumentError(f"{module}: No module named {module!r}")
     return Imports(Path(spec.origin)) if spec.origin and spec.origin.endswith(".py") else None
@@ -94,9 +85,6 @@ def is_torch(network: str) -> bool:
     """True if the name is of a program of PyTorch's: a configuration of Hugging Face's, or in a file that imports PyTorch.
 
     A file that imports this library too is loaded, and what has the name is looked at.
-
-    Raises:
-        ArgumentError: there is no such file or module.
     """
     if network.startswith(HUGGING_FACE):
         return True
@@ -121,22 +109,29 @@ def _beside(folder: str) -> Iterator[None]:
         sys.path.remove(folder)
 
 
-def load(module: str, name: str) -> Any:
-    """The object of this name in the user's module or file.
+@context
+def _found(module: str) -> Iterator[None]:
+    """Search in the working directory, too, and refuse a module that is not found."""
+    with _beside(""):
+        try:
+            yield
+        except ModuleNotFoundError as error:
+            raise ArgumentError(f"{module}: {error}") from None
 
-    Raises:
-        ArgumentError: there is no such file, module or name.
-    """
+
+def _file(name: str) -> Path:
+    if not Path(name).is_file():
+        raise ArgumentError(f"there is no file {name}")
+    return Path(name)
+
+
+def load(module: str, name: str) -> Any:
+    """The object of this name in the user's module or file."""
     if module.endswith(".py"):
-        if not Path(module).is_file():
-            raise ArgumentError(f"there is no file {module}")
-        loaded = _run(Path(module))
+        loaded = _run(_file(module))
     else:
-        with _beside(""):
-            try:
-                loaded = importlib.import_module(module)
-            except ModuleNotFoundError as error:
-                raise ArgumentError(f"{module}: {error}") from None
+        with _found(module):
+            loaded = importlib.import_module(module)
     if not hasattr(loaded, name):
         raise ArgumentError(f"{module} has no {name!r}")
     return getattr(loaded, name)
