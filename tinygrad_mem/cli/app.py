@@ -172,6 +172,16 @@ Optimizer = Annotated[
 ]
 
 
+Ranks = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="data parallel on so many processes, each with its own --batch-size samples; a PyTorch function that calls "
+        "init_process_group is one of so many",
+    ),
+]
+
+
 @app.command()
 def estimate(
     network: Annotated[
@@ -219,14 +229,7 @@ def estimate(
         str | None,
         typer.Option(help="cpu or cuda, which needs no GPU; a PyTorch program is predicted for cuda, others for cpu"),
     ] = None,
-    ranks: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="data parallel on so many processes, each with its own --batch-size samples; a PyTorch function that calls "
-            "init_process_group is one of so many",
-        ),
-    ] = None,
+    ranks: Ranks = None,
     rank: Annotated[int, typer.Option(min=0, help="with --ranks and a PyTorch function: which of them it is")] = 0,
     zero: Annotated[
         int,
