@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -77,14 +79,12 @@ def test_pad(mode, amounts):
     data=st.data(),
 )
 def test_basic_indexing(sizes, data):
-    key = tuple(
-        data.draw(
-            st.one_of(st.integers(-n, n - 1), st.slices(n).filter(lambda s: (s.step or 1) > 0 and s.step != 0), st.none())
-        )
-        for n in sizes[: data.draw(st.integers(0, len(sizes)))]
-    )
-    used = [k for k in key if k is not None]
-    x = np.random.default_rng(len(used)).standard_normal(sizes)
+    parts: list[Any] = []
+    for n in sizes[: data.draw(st.integers(0, len(sizes)))]:
+        parts += [None] * data.draw(st.integers(0, 1))  # a new axis, which takes none of the tensor's
+        parts.append(data.draw(st.one_of(st.integers(-n, n - 1), st.slices(n).filter(lambda s: s.step is None or s.step > 0))))
+    key = tuple(parts)
+    x = np.random.default_rng(len(key)).standard_normal(sizes)
     against_torch(lambda t: t[key], lambda t: t[key], [x])
 
 
