@@ -233,8 +233,14 @@ def test_positions_cost_a_byte_each():
     x = tm.randn(2, 3, 8, 8).requires_grad_()
     y, positions = F.max_pool2d(x, 2, return_indices=True)
     assert positions.dtype == tm.int64
-    node = y.grad_fn.next_functions[0][0]
-    assert [a.nbytes for a in node.saved.values()] == [y.numel()]
+    assert [a.nbytes for a in y.grad_fn.saved.values()] == [y.numel()]
+
+
+def test_a_pooling_is_one_node():
+    """Batch and channels are folded inside of the op: no views are recorded before and after it."""
+    x = tm.randn(2, 3, 8, 8).requires_grad_()
+    for y in (F.max_pool2d(x, 2), F.avg_pool2d(x, 2), F.adaptive_avg_pool2d(x, 3), F.adaptive_max_pool2d(x, 3)):
+        assert y.grad_fn.next_functions[0][0].variable is x
 
 
 def _unpool(shape=(1, 1, 2, 2), size=None, dtype="int64", place=0):

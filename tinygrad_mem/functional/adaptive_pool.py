@@ -10,7 +10,7 @@ from ..autograd.tensor import Tensor
 from ..errors import ShapeError
 from ..ops import pool as ops
 from .door import FLOAT32, public
-from .pool import planes, unfolded
+from .pool import want_planes
 
 
 def _adaptive_sizes(input: Tensor, output_size: Any, n: int, name: str) -> tuple[int, ...]:
@@ -34,15 +34,13 @@ def _even(input: Tensor, outs: tuple[int, ...], n: int) -> tuple[int, ...] | Non
 
 
 def _adaptive_avg_pool(n: int, input: Tensor, output_size: Any) -> Tensor:
-    x = planes(input, n, f"adaptive_avg_pool{n}d")
+    want_planes(input, n, f"adaptive_avg_pool{n}d")
     outs = _adaptive_sizes(input, output_size, n, f"adaptive_avg_pool{n}d")
     kernel = _even(input, outs, n)
     if kernel is not None:
         geometry = (kernel, kernel, (0,) * n, (1,) * n)
-        out = apply(ops.AvgPool, x, outs=outs, geometry=geometry, count_include_pad=True, divisor=None)
-    else:
-        out = apply(ops.AdaptiveAvgPool, x, outs=outs)
-    return unfolded(out, input, n)
+        return apply(ops.AvgPool, input, outs=outs, geometry=geometry, count_include_pad=True, divisor=None)
+    return apply(ops.AdaptiveAvgPool, input, outs=outs)
 
 
 @public("nn.functional")
@@ -64,15 +62,14 @@ def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
 
 
 def _adaptive_max_pool(n: int, input: Tensor, output_size: Any, return_indices: bool) -> Any:
-    x = planes(input, n, f"adaptive_max_pool{n}d")
+    want_planes(input, n, f"adaptive_max_pool{n}d")
     outs = _adaptive_sizes(input, output_size, n, f"adaptive_max_pool{n}d")
     kernel = _even(input, outs, n)
     if kernel is not None and not return_indices:
         geometry = (kernel, kernel, (0,) * n, (1,) * n)
-        return unfolded(apply(ops.MaxPool, x, outs=outs, geometry=geometry), input, n)
-    out, index = apply(ops.AdaptiveMaxPool, x, outs=outs)
-    out = unfolded(out, input, n)
-    return (out, unfolded(index, input, n)) if return_indices else out
+        return apply(ops.MaxPool, input, outs=outs, geometry=geometry)
+    found = apply(ops.AdaptiveMaxPool, input, outs=outs)
+    return found if return_indices else found[0]
 
 
 @public("nn.functional")

@@ -28,18 +28,12 @@ def _tuple(value: Any, n: int, name: str) -> tuple[int, ...]:
     return made
 
 
-def planes(input: Tensor, n: int, name: str) -> Tensor:
-    """Batch and channels folded into one dimension."""
+def want_planes(input: Tensor, n: int, name: str) -> None:
+    """Check that the last ``n`` sizes are not zero, and that channels, or batch and channels, come before them."""
     if input.ndim not in (n + 1, n + 2) or 0 in input.shape[-n:]:
         raise ShapeError(
             f"{name}: Expected {n + 1}D or {n + 2}D (batch mode) tensor with non-zero sizes, found {list(input.shape)}"
         )
-    return input.reshape(math.prod(input.shape[:-n]), *input.shape[-n:])
-
-
-def unfolded(output: Tensor, input: Tensor, n: int) -> Tensor:
-    """Batch and channels unfolded as in ``input``."""
-    return output.reshape(*input.shape[:-n], *output.shape[1:])
 
 
 def _out_size(size: int, k: int, s: int, p: int, d: int, ceil_mode: bool) -> int:
@@ -98,17 +92,14 @@ def _max_pool(
     name = f"max_pool{n}d"
     if 0 in input.shape[-n - 1 :]:
         raise ShapeError(f"{name}: Expected non-zero sizes but for the batch's, found {list(input.shape)}")
-    x = planes(input, n, name)
+    want_planes(input, n, name)
     outs, geometry = _geometry(input, n, name, kernel_size, stride, padding, dilation, ceil_mode)
-    if (return_indices or input.requires_grad) and _sees_nothing(x.shape[1:], outs, geometry):
+    if (return_indices or input.requires_grad) and _sees_nothing(input.shape[-n:], outs, geometry):
         raise ShapeError(
             f"{name}: a window of input size {list(input.shape)} sees only padding: it would have no index and no gradient; "
             "use less padding or dilation, or a larger input"
         )
-    if not return_indices:
-        return unfolded(apply(ops.MaxPool, x, outs=outs, geometry=geometry), input, n)
-    out, positions = apply(ops.MaxPool, x, outs=outs, geometry=geometry, positions=True)
-    return unfolded(out, input, n), unfolded(positions, input, n)
+    return apply(ops.MaxPool, input, outs=outs, geometry=geometry, positions=return_indices)
 
 
 @public("nn.functional")
@@ -174,10 +165,10 @@ def _avg_pool(
         raise ShapeError("divisor must be not zero")
     if not is_floating(input.dtype):
         raise DTypeError(f'"{name}" not implemented for {input.dtype}: convert it with .float()')
-    x = planes(input, n, name)
+    want_planes(input, n, name)
     outs, geometry = _geometry(input, n, name, kernel_size, stride, padding, 1, ceil_mode)
-    out = apply(ops.AvgPool, x, outs=outs, geometry=geometry, count_include_pad=count_include_pad, divisor=divisor_override)
-    return unfolded(out, input, n)
+    options: dict[str, Any] = {"count_include_pad": count_include_pad, "divisor": divisor_override}
+    return apply(ops.AvgPool, input, outs=outs, geometry=geometry, **options)
 
 
 @public("nn.functional")
@@ -257,9 +248,10 @@ def _max_unpool(
             "take both from the same pooling"
         )
     sizes = _unpooled_sizes(input, n, kernel, step, _tuple(padding, n, f"{name}: padding"), output_size)
-    x = planes(input, n, name)
-    flat, places = x.reshape(x.size(0), -1), indices.reshape(x.size(0), -1)
-    whole = creation.zeros(x.size(0), math.prod(sizes), dtype=input.dtype, device=input.device)
+    want_planes(input, n, name)
+    planes = math.prod(input.shape[:-n])
+    flat, places = input.reshape(planes, -1), indices.reshape(planes, -1)
+    whole = creation.zeros(planes, math.prod(sizes), dtype=input.dtype, device=input.device)
     return gather.scatter_(whole, 1, places, flat).reshape(*input.shape[:-n], *sizes)
 
 

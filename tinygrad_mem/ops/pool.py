@@ -1,4 +1,4 @@
-"""Pooling over the last axes. x is (planes, *sizes) here: the functions above fold batch and channels into planes."""
+"""Pooling over the last axes; those before them, batch and channels, are one axis of planes for the kernels."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ from .base import Op, refuse_bools, want_floating
 def _index_dtype(kernel):
     """The smallest dtype that numbers the offsets of a window: one byte up to 256 of them."""
     return uint8 if math.prod(kernel) <= 256 else int16 if math.prod(kernel) <= 1 << 15 else int32
+
+
+def _planes(x, outs):
+    """A contiguous ``x`` (..., *sizes) as (planes, *sizes), a view; there are as many sizes as ``outs``."""
+    at = x.ndim - len(outs)
+    return x.reshape(math.prod(x.shape[:at]), *x.shape[at:])
+
+
+def _empty(ctx, x, outs, dtype):
+    """A buffer for the outputs of ``x``: (..., *outs)."""
+    return ctx.empty((*x.shape[: x.ndim - len(outs)], *outs), dtype)
 
 
 class MaxPool(Op):
@@ -26,23 +37,24 @@ class MaxPool(Op):
     def forward(ctx, x, *, outs, geometry, positions=False):
         refuse_bools("max_pool", x)
         x = ctx.contiguous(x)
-        out = ctx.empty((x.shape[0], *outs), x.dtype)
+        out = _empty(ctx, x, outs, x.dtype)
         index = ctx.empty(out.shape, _index_dtype(geometry[0])) if ctx.needs[0] or positions else None
+        flat = None if index is None else _planes(index, outs)
         ctx.shape, ctx.geometry = x.shape, geometry
-        ctx.kernels.max_pool(x, geometry, index, out=out)
+        ctx.kernels.max_pool(_planes(x, outs), geometry, flat, out=_planes(out, outs))
         if ctx.needs[0]:
             ctx.save(index=index)
         if not positions:
             return out
         places = ctx.empty(out.shape, int64)
-        ctx.kernels.pool_positions(index, x.shape[1:], geometry, out=places)
+        ctx.kernels.pool_positions(flat, x.shape[x.ndim - len(outs) :], geometry, out=_planes(places, outs))
         return out, places
 
     @staticmethod
     def backward(ctx, gy, _=None):
         gx = ctx.empty(ctx.shape, gy.dtype)
-        gy, index = ctx.contiguous(gy), ctx.take("index")
-        ctx.kernels.max_pool_backward(gy, index, ctx.geometry, out=gx)
+        gy, index, sizes = ctx.contiguous(gy), ctx.take("index"), ctx.geometry[0]
+        ctx.kernels.max_pool_backward(_planes(gy, sizes), _planes(index, sizes), ctx.geometry, out=_planes(gx, sizes))
         return gx
 
 
@@ -52,17 +64,18 @@ class AvgPool(Op):
     @staticmethod
     def forward(ctx, x, *, outs, geometry, count_include_pad, divisor):
         x = ctx.contiguous(x)
-        out = ctx.empty((x.shape[0], *outs), x.dtype)
+        out = _empty(ctx, x, outs, x.dtype)
         ctx.shape, ctx.options = x.shape, (geometry, count_include_pad, divisor)
-        ctx.kernels.avg_pool(x, *ctx.options, out=out)
+        ctx.kernels.avg_pool(_planes(x, outs), *ctx.options, out=_planes(out, outs))
         return out
 
     @staticmethod
     def backward(ctx, gy):
         contiguous = ctx.contiguous(gy)
         work = contiguous if ctx.owns_grad or contiguous is not gy else ctx.empty(gy.shape, gy.dtype)
-        gx = ctx.empty(ctx.shape, gy.dtype)
-        ctx.kernels.avg_pool_backward(contiguous, *ctx.options, work, out=gx)
+        gx, sizes = ctx.empty(ctx.shape, gy.dtype), ctx.options[0][0]
+        grads = [_planes(each, sizes) for each in (contiguous, work, gx)]
+        ctx.kernels.avg_pool_backward(grads[0], *ctx.options, grads[1], out=grads[2])
         return gx
 
 
@@ -73,15 +86,15 @@ class AdaptiveAvgPool(Op):
     def forward(ctx, x, *, outs):
         want_floating("adaptive_avg_pool", x)
         x = ctx.contiguous(x)
-        out = ctx.empty((x.shape[0], *outs), x.dtype)
-        ctx.shape = x.shape
-        ctx.kernels.adaptive_avg_pool(x, out=out)
+        out = _empty(ctx, x, outs, x.dtype)
+        ctx.shape, ctx.outs = x.shape, outs
+        ctx.kernels.adaptive_avg_pool(_planes(x, outs), out=_planes(out, outs))
         return out
 
     @staticmethod
     def backward(ctx, gy):
         gx = ctx.empty(ctx.shape, gy.dtype)
-        ctx.kernels.adaptive_avg_pool_backward(ctx.contiguous(gy), out=gx)
+        ctx.kernels.adaptive_avg_pool_backward(_planes(ctx.contiguous(gy), ctx.outs), out=_planes(gx, ctx.outs))
         return gx
 
 
@@ -95,9 +108,9 @@ class AdaptiveMaxPool(Op):
     def forward(ctx, x, *, outs):
         want_floating("adaptive_max_pool", x)
         x = ctx.contiguous(x)
-        out, index = ctx.empty((x.shape[0], *outs), x.dtype), ctx.empty((x.shape[0], *outs), int64)
-        ctx.shape = x.shape
-        ctx.kernels.adaptive_max_pool(x, index, out=out)
+        out, index = _empty(ctx, x, outs, x.dtype), _empty(ctx, x, outs, int64)
+        ctx.shape, ctx.outs = x.shape, outs
+        ctx.kernels.adaptive_max_pool(_planes(x, outs), _planes(index, outs), out=_planes(out, outs))
         if ctx.needs[0]:
             ctx.save(index=index)
         return out, index
@@ -106,5 +119,5 @@ class AdaptiveMaxPool(Op):
     def backward(ctx, gy, _):
         gx = ctx.empty(ctx.shape, gy.dtype)
         gy, index = ctx.contiguous(gy), ctx.take("index")
-        ctx.kernels.unpool(gy, index, out=gx)
+        ctx.kernels.unpool(_planes(gy, ctx.outs), _planes(index, ctx.outs), out=_planes(gx, ctx.outs))
         return gx
