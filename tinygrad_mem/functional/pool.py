@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from ..autograd.core import apply
@@ -51,6 +52,15 @@ def _geometry(
     kernel = _tuple(kernel_size, n, f"{name}: kernel_size")
     step = _tuple(kernel if stride is None or stride == () or stride == [] else stride, n, f"{name}: stride")
     pad, spread = _tuple(padding, n, f"{name}: padding"), _tuple(dilation, n, f"{name}: dilation")
+    outs = _outs(name, input.array.shape, kernel, step, pad, spread, bool(ceil_mode))
+    return outs, (kernel, step, pad, spread)
+
+
+@lru_cache(256)
+def _outs(
+    name: str, shape: tuple, kernel: tuple, step: tuple, pad: tuple, spread: tuple, ceil_mode: bool
+) -> tuple[int, ...]:
+    """The sizes of the result. A network asks for the same ones in each step."""
     if min(kernel) <= 0 or min(step) <= 0 or min(spread) <= 0:
         raise ShapeError(
             f"{name}: kernel size, stride and dilation should be greater than zero, found {kernel}, {step}, {spread}"
@@ -62,13 +72,14 @@ def _geometry(
             )
     outs = tuple(
         _out_size(size, k, s, p, d, ceil_mode)
-        for size, k, s, p, d in zip(input.shape[-n:], kernel, step, pad, spread, strict=True)
+        for size, k, s, p, d in zip(shape[-len(kernel) :], kernel, step, pad, spread, strict=True)
     )
     if min(outs) < 1:
-        raise ShapeError(f"{name}: Given input size {list(input.shape)}, the calculated output size {list(outs)} is too small")
-    return outs, (kernel, step, pad, spread)
+        raise ShapeError(f"{name}: Given input size {list(shape)}, the calculated output size {list(outs)} is too small")
+    return outs
 
 
+@lru_cache(256)
 def _sees_nothing(sizes: tuple[int, ...], outs: tuple[int, ...], geometry: tuple) -> bool:
     """True if some window has only padding: a dilated window may skip a short input."""
     return any(
@@ -94,7 +105,7 @@ def _max_pool(
         raise ShapeError(f"{name}: Expected non-zero sizes but for the batch's, found {list(input.shape)}")
     want_planes(input, n, name)
     outs, geometry = _geometry(input, n, name, kernel_size, stride, padding, dilation, ceil_mode)
-    if (return_indices or input.requires_grad) and _sees_nothing(input.shape[-n:], outs, geometry):
+    if (return_indices or input.requires_grad) and _sees_nothing(input.array.shape[-n:], outs, geometry):
         raise ShapeError(
             f"{name}: a window of input size {list(input.shape)} sees only padding: it would have no index and no gradient; "
             "use less padding or dilation, or a larger input"

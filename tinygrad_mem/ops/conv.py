@@ -20,17 +20,17 @@ def _check(name, x, w, bias, channels, groups, out):
             raise DTypeError(
                 f"{name}: Input type ({x.dtype}) and {what} type ({a.dtype}) should be the same: convert one with .to(dtype)"
             )
-    sizes = f"input {list(x.shape)}, weight {list(w.shape)}, groups {groups}"
+    wrong = ""
     if x.shape[1] != channels:
-        raise ShapeError(f"{name}: expected input to have {channels} channels, but got {x.shape[1]} channels instead ({sizes})")
-    if bias is not None and (bias.ndim != 1 or bias.shape[0] != out[1]):
-        raise ShapeError(f"{name}: expected bias of shape [{out[1]}], found {list(bias.shape)} ({sizes})")
-    if min(w.shape[2:]) < 1:
-        raise ShapeError(f"{name}: kernel sizes must be positive ({sizes})")
-    if min(out[2:]) < 1:
-        raise ShapeError(
-            f"{name}: Calculated output size {list(out[2:])} is too small: the kernel is larger than the padded input ({sizes})"
-        )
+        wrong = f"expected input to have {channels} channels, but got {x.shape[1]} channels instead"
+    elif bias is not None and (bias.ndim != 1 or bias.shape[0] != out[1]):
+        wrong = f"expected bias of shape [{out[1]}], found {list(bias.shape)}"
+    elif min(w.shape[2:]) < 1:
+        wrong = "kernel sizes must be positive"
+    elif min(out[2:]) < 1:
+        wrong = f"Calculated output size {list(out[2:])} is too small: the kernel is larger than the padded input"
+    if wrong:
+        raise ShapeError(f"{name}: {wrong} (input {list(x.shape)}, weight {list(w.shape)}, groups {groups})")
     if w.shape[0] % groups:
         raise ShapeError(f"{name}: expected weight.shape[0] divisible by groups {groups}, found {list(w.shape)}")
 

@@ -57,6 +57,15 @@ def lstm_step(a, h, c):
     np.multiply(o, t, out=h)
 
 
+def lstm_cell(f, kept, c):
+    """The step of the cells: c = f * c + kept, which was i * g; kept = the cells before it."""
+    t = scratch(c.shape, c.dtype)
+    np.multiply(f, c, out=t)
+    np.add(t, kept, out=t)
+    np.copyto(kept, c)
+    np.copyto(c, t)
+
+
 def lstm_gradient(a, before, after, y, dh, dc):
     """a = the gradients of i, f, g, o before their activations; dc = that of the cells before the step."""
     i, f, g, o = parts(a, 4)
