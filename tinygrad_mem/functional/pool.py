@@ -57,9 +57,7 @@ def _geometry(
 
 
 @lru_cache(256)
-def _outs(
-    name: str, shape: tuple, kernel: tuple, step: tuple, pad: tuple, spread: tuple, ceil_mode: bool
-) -> tuple[int, ...]:
+def _outs(name: str, shape: tuple, kernel: tuple, step: tuple, pad: tuple, spread: tuple, ceil_mode: bool) -> tuple[int, ...]:
     """The sizes of the result. A network asks for the same ones in each step."""
     if min(kernel) <= 0 or min(step) <= 0 or min(spread) <= 0:
         raise ShapeError(
