@@ -28,7 +28,7 @@ DEEP = 32  # terms of a product that is worth while without the kernel's columns
 WEIGHT = 12 << 20  # bytes of a weight that may be copied into the slab's order
 LARGE = 9 << 19  # bytes of slabs, at most, where maps are large: threads that make short calls wait for each other
 GRAIN = 1e5  # ns of work, as _time() estimates it, that pay for a core of their own; it takes 3 to 6 times as long
-FEW = 4  # input channels up to which gy is copied as it lies; of more it is channels last: copies are slower, products faster
+FEW = (4, 16)  # channels in, or out, up to which gy is copied as it lies; else channels last: slower copies, faster products
 STACK = 1 << 15  # numbers of weight gradients that are computed at once and added afterwards
 
 
@@ -334,7 +334,7 @@ def _weight_lane(walk: TileWalk, gy: np.ndarray, x: np.ndarray, lane: Lane, task
         rows, images = tile.r1 - tile.r0, tile.n1 - tile.n0
         left = windows(walk, gather(walk, x, tile, lane), tile)
         columns = images * walk.columns
-        if walk.cin <= FEW:
+        if walk.cin <= FEW[0] or walk.cout <= FEW[1]:
             right = lane.take((rows, walk.cout, columns), walk.wide).swapaxes(1, 2)
         else:
             right = lane.take((rows, columns, walk.cout), walk.wide)
