@@ -74,6 +74,7 @@ PARTS = (
             "kernels/numpy/fast/conv_rows",
             "kernels/numpy/fast/conv_taps",
             "kernels/numpy/fast/conv_depthwise",
+            "kernels/numpy/fast/winograd_slab",
             "kernels/numpy/fast/conv_winograd",
         ),
         (None, None, None),

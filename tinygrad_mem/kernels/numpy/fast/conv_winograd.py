@@ -1,12 +1,10 @@
 """Winograd's F(4, 3) along the rows: 3x3 convolutions of stride 1 in float32 with half of the multiplications.
 
-Four output rows are made from six input rows: six sums of rows (``_INPUT``) are convolved with six sums of the kernel's rows
+Four output rows are made from six input rows: six sums of rows (``INPUT``) are convolved with six sums of the kernel's rows
 (``_WEIGHT``), and four sums of the results (``_OUTPUT``) are the output. A row here is a slab of all channels of a few images
-(row, channel, image, column), with a zero between the images' columns: every sum of rows is one product of a tiny matrix
-with long rows, and a kernel column is a slab read from one number further on, so nothing is copied. (Where images are
-narrow, those zeros would be a large part of all columns: there the slab is (row, channel, column, image), and a kernel column
-is a slab read from one group of images further on.) The gradient of x is the same walk over gy with the turned weight; the
-gradient of w is the transpose of each step.
+(row, channel, image, column): every sum of rows is one product of a tiny matrix with long rows, and a kernel column is a slab
+read from one number further on, so nothing is copied. At an edge that reads a column of the next image, which must not count.
+The gradient of x is the same walk over gy with the turned weight; the gradient of w is the transpose of each step.
 
 Errors are near 1e-6 of the largest output, a few times those of plain sums.
 
@@ -22,20 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import blas, threads
-from .conv_geometry import LANES, Geometry, Lane, copy_rows, even, lane_count, strided
+from .conv_geometry import LANES, Geometry, Lane, copy_rows, even, lane_count
 from .conv_rows import Tile
+from .winograd_slab import SLACK, Line, gather, sums_of_rows, sums_of_six
 
-_INPUT = np.array(  # B^T: six rows to six sums of rows
-    [
-        [4, 0, -5, 0, 1, 0],
-        [0, -4, -4, 1, 1, 0],
-        [0, 4, -4, -1, 1, 0],
-        [0, -2, -1, 2, 1, 0],
-        [0, 2, -1, -2, 1, 0],
-        [0, 4, 0, -5, 0, 1],
-    ],
-    np.float32,
-)
 _WEIGHT = np.array(  # G: three kernel rows to six sums
     [
         [1 / 4, 0, 0],
@@ -56,9 +44,6 @@ _SPREAD = np.ascontiguousarray(_OUTPUT.T)  # the transpose spreads a gradient
 _FLOAT = np.dtype(np.float32)
 MANY = 48  # channels from which it is always faster; from _FEWEST on where all images have _PIXELS
 _FEWEST, _PIXELS = 32, 1 << 13
-_NARROW = 8  # columns of an image up to which images lie side by side within a column
-_SLACK = 16  # numbers behind a slab: a slab read from the second number on ends behind it
-_PIECE = 1 << 13  # columns of a tiny product that stay in cache
 _LANE = 1 << 20  # numbers that a lane holds, at most: wide products are fast ones
 _WEIGHTS = 5 << 19  # numbers of a transformed weight that are kept in any case
 _STACK = 1 << 17  # sums of a weight gradient up to which a tile's are computed at once and added afterwards
@@ -68,8 +53,8 @@ def _numbers(cin: int, cout: int, columns: int, kind: str) -> int:
     """Numbers of a lane's tile of so many columns: slabs that are not needed at the same time share their place."""
     if kind == "weight":
         sums = 18 * cin * (cout if _whole(cin, cout) else -(-cout // 2))
-        return (max(6 * cin, 4 * cout) + 6 * cin + 6 * cout) * columns + sums * (2 if sums <= _STACK else 1) + 4 * _SLACK
-    return _per_column(cin, cout, 18) * columns + 4 * _SLACK
+        return (max(6 * cin, 4 * cout) + 6 * cin + 6 * cout) * columns + sums * (2 if sums <= _STACK else 1) + 4 * SLACK
+    return _per_column(cin, cout, 18) * columns + 4 * SLACK
 
 
 def _per_column(cin: int, cout: int, products: int) -> int:
@@ -170,76 +155,6 @@ def backward_input(geo, gy, w, bias, work, out):
     _convolve(gy, turned, bias, (2 - geo.low[1], 2 - geo.low[2]), work, out)
 
 
-def _sums(matrix: np.ndarray, slab: np.ndarray, out: np.ndarray) -> None:
-    """out (a, n) = matrix (a, b) @ slab (b, n), in pieces that stay in cache."""
-    whole = slab.shape[1] // _PIECE * _PIECE
-    if whole:
-        pieces = (-1, whole // _PIECE, _PIECE)
-        left, right = slab[:, :whole].reshape(pieces), out[:, :whole].reshape(pieces)
-        np.matmul(matrix, left.transpose(1, 0, 2), out=right.transpose(1, 0, 2))
-    if whole < slab.shape[1]:
-        np.matmul(matrix, slab[:, whole:], out=out[:, whole:])
-
-
-def _gather(source: np.ndarray, tile: Tile, first: int, left: int, slab: np.ndarray) -> None:
-    """slab (rows, channels, images, columns) = source's rows from ``first`` on, put behind ``left`` columns of zeros."""
-    height, width = source.shape[2:]
-    rows, columns = len(slab), slab.shape[3]
-    a = min(max(-first, 0), rows)
-    b = max(min(rows, height - first), a)
-    right = min(left + width, columns)
-    slab[:a] = 0
-    slab[b:] = 0
-    slab[a:b, ..., : max(left, 0)] = 0
-    slab[a:b, ..., right:] = 0
-    part = source[tile.n0 : tile.n1, :, first + a : first + b, max(-left, 0) : right - left]
-    copy_rows(part.transpose(2, 1, 0, 3), slab[a:b, ..., max(left, 0) : right])
-
-
-class Line(NamedTuple):
-    """A few images side by side: each has so many columns in a slab, the zeros between them included, and in the output."""
-
-    images: int
-    width: int
-    out: int
-
-    @classmethod
-    def of(cls, images: int, inside: int, out: int, low: int) -> Line:
-        """The zeros at the end of one image are those at the beginning of the next, unless the line is narrow."""
-        shared = 0 if out <= _NARROW else max(min(low, out + 2 - low - inside, 2), 0)
-        return cls(images, out + 2 - shared, out)
-
-    @property
-    def narrow(self) -> bool:
-        return self.out <= _NARROW
-
-    @property
-    def size(self) -> int:
-        """Numbers of a slab's row of one channel."""
-        return self.images * self.width
-
-    @property
-    def each(self) -> int:
-        """Columns of an image in a product: those of a slab where images are not narrow."""
-        return self.out if self.narrow else self.width
-
-    @property
-    def columns(self) -> int:
-        return self.images * self.each
-
-    def in_images(self, flat: np.ndarray, each: int) -> np.ndarray:
-        """(..., images * each) as (..., images, each); narrow images lie innermost in memory."""
-        if self.narrow:
-            return flat.reshape(*flat.shape[:-1], each, self.images).swapaxes(-1, -2)
-        return flat.reshape(*flat.shape[:-1], self.images, each)
-
-    def shifted(self, numbers: np.ndarray, channels: int) -> np.ndarray:
-        """(3, 6, channels, columns): six rows of a slab as each kernel column reads them, a view."""
-        size = numbers.itemsize
-        strides = (size * (self.images if self.narrow else 1), channels * self.size * size, self.size * size, size)
-        return strided(numbers, (3, 6, channels, self.columns), strides)
-
-
 def _weights(w: np.ndarray, out: np.ndarray) -> None:
     """out (6, 3, cout, cin) = the sums of the kernel rows of a view w (cout, cin, 9)."""
     flat = out.reshape(18, *out.shape[2:])
@@ -264,8 +179,8 @@ def _convolve(source: np.ndarray, w: np.ndarray, bias: Any, low: tuple[int, int]
     transformed = whole.take((6, 3, block, cin), _FLOAT)
     image = _per_column(cin, block, 6 if _added(cin, block) else 18) * (out.shape[3] + 2)  # numbers
     room = (whole.stop - whole.next) // _FLOAT.itemsize
-    lanes = min(lane_count(work), room // (image + 4 * _SLACK))
-    while lanes * (images * fours * image + 4 * _SLACK) > room:  # it was made for two cores
+    lanes = min(lane_count(work), room // (image + 4 * SLACK))
+    while lanes * (images * fours * image + 4 * SLACK) > room:  # it was made for two cores
         images, fours = (images, fours - 1) if fours > 1 else (images - 1, 1)
     tasks = _for_two(_tiles(out.shape, images, fours))
 
@@ -286,23 +201,30 @@ def _tile(source, transformed, shift, low, tile, lane, out):
     (cout, cin), images = transformed.shape[2:], tile.n1 - tile.n0
     firsts = range(tile.r0, tile.r1, 4)
     line = Line.of(images * len(firsts), source.shape[3], out.shape[3], low[1])
-    size, columns = 6 * cin * line.size, line.columns
+    columns, pitch = line.columns, line.pitch
+    size = 6 * cin * pitch
     apart = 1 if _added(cin, cout) else 3  # kernel columns with products of their own
-    first = lane.take((max(size, apart * 6 * cout * columns) + _SLACK,), _FLOAT)  # input rows, then the products
-    second = lane.take((max(size, 4 * cout * columns) + _SLACK,), _FLOAT)  # sums of input rows, then output rows
-    slab = line.in_images(first[:size].reshape(6, cin, line.size), line.width)
+    first = lane.take((max(size, apart * 6 * cout * pitch),), _FLOAT)  # input rows, then the products
+    second = lane.take((max(size + 2 * SLACK, 4 * cout * pitch),), _FLOAT)  # sums of input rows, then output rows
+    slab = line.in_images(first[:size].reshape(6, cin, pitch))
     for number, row in enumerate(firsts):
-        _gather(source, tile, row - low[0], low[1], slab[:, :, number * images : (number + 1) * images])
-    _sums(_INPUT, first[:size].reshape(6, -1), second[:size].reshape(6, -1))
-    second[size : size + _SLACK] = 0
-    products = first[: apart * 6 * cout * columns].reshape(apart, 6, cout, columns)
+        gather(source, tile, row - low[0], low[1] - line.before, slab[:, :, number * images : (number + 1) * images])
+    sums = sums_of_six(line, first[:size], second)
+    products = first[: apart * 6 * cout * pitch].reshape(apart, 6, cout, pitch)
     weights, windows = transformed.transpose(1, 0, 2, 3), line.shifted(second, cin)
-    blas.by_columns(weights[:apart], windows[:apart], products)
-    for j in range(apart, 3):
-        blas.add_products(weights[j], windows[j], products[0])
-    result = second[: 4 * cout * columns].reshape(4, cout, columns)
-    _sums(_OUTPUT_3[:, : 6 * apart], products.reshape(6 * apart, -1), result.reshape(4, -1))
-    result = line.in_images(result, line.each)
+    blas.by_columns(weights[:apart], windows[:apart], products[..., :columns])
+    if line.before:
+        line.in_images(products[0])[..., 0].fill(0)
+    if apart == 1:
+        blas.add_products(weights[1], windows[1], products[0, ..., :columns])
+        if line.before:
+            line.in_images(sums.reshape(6, cin, pitch))[..., 0].fill(0)
+        blas.add_products(weights[2], windows[2], products[0, ..., :columns])
+    elif line.before:
+        line.in_images(products[2])[..., -1].fill(0)
+    result = second[: 4 * cout * pitch].reshape(4, cout, pitch)
+    sums_of_rows(_OUTPUT_3[:, : 6 * apart], products.reshape(6 * apart, -1), result.reshape(4, -1))
+    result = line.in_images(result)
     for number, row in enumerate(firsts):
         stop = min(row + 4, tile.r1)
         values = result[: stop - row, :, number * images : (number + 1) * images, : line.out].transpose(2, 1, 0, 3)
@@ -373,26 +295,46 @@ def _weight_tile(gy, x, low, tile, lane, total):
     """total (3, 6, cout, cin) += what four rows of a few images give."""
     cout, cin = gy.shape[1], x.shape[1]
     line = Line.of(tile.n1 - tile.n0, x.shape[3], gy.shape[3], low[1])
-    size, columns = 6 * cin * line.size, line.columns
-    first = lane.take((max(size, 4 * cout * columns),), _FLOAT)  # input rows, then the gradient's rows
-    sums = lane.take((size + _SLACK,), _FLOAT)
-    spread = lane.take((6 * cout * columns,), _FLOAT)
-    slab, rows = first[:size].reshape(6, cin, line.size), first[: 4 * cout * columns]
-    _gather(x, tile, tile.r0 - low[0], low[1], line.in_images(slab, line.width))
-    _sums(_INPUT, first[:size].reshape(6, -1), sums[:-_SLACK].reshape(6, -1))
-    sums[-_SLACK:] = 0
+    columns, pitch = line.columns, line.pitch
+    size = 6 * cin * pitch
     stacked = total.size <= _STACK  # then channels come last in the gradient's rows: BLAS is fastest so
-    incoming = rows.reshape(4, columns, cout).swapaxes(1, 2) if stacked else rows.reshape(4, cout, columns)
-    _gather(gy, tile, tile.r0, 0, line.in_images(incoming, line.each))  # zeros at the ends: what is read there does not count
-    _sums(_SPREAD, rows.reshape(4, -1), spread.reshape(6, -1))
-    windows = line.shifted(sums, cin)
+    shape = (columns, cout) if stacked else (cout, pitch)
+    each = columns * cout if stacked else pitch * cout  # numbers of a row of the gradient
+    first = lane.take((max(size, 4 * each),), _FLOAT)  # input rows, then the gradient's rows
+    second = lane.take((size + 2 * SLACK,), _FLOAT)
+    spread = lane.take((6 * each,), _FLOAT)
+    gather(x, tile, tile.r0 - low[0], low[1] - line.before, line.in_images(first[:size].reshape(6, cin, pitch)))
+    sums = sums_of_six(line, first[:size], second)
+    rows = first[: 4 * each].reshape(4, *shape)
+    incoming = rows.swapaxes(1, 2) if stacked else rows
+    gather(gy, tile, tile.r0, 0, line.in_images(incoming))  # zeros at the ends: what is read there does not count
+    sums_of_rows(_SPREAD, rows.reshape(4, -1), spread.reshape(6, -1))
+    spread = spread.reshape(6, *shape)
+    spread = spread.swapaxes(1, 2) if stacked else spread[..., :columns]
+    products = _sum_of(lane, cout, cin) if stacked else total
+    windows = line.shifted(second, cin).swapaxes(2, 3)
+
+    def add(j: int) -> None:
+        if stacked:
+            np.matmul(windows[j].swapaxes(1, 2), spread.swapaxes(1, 2), out=products[j].swapaxes(1, 2))
+        else:
+            blas.add_products(spread, windows[j], products[j])
+
+    if line.before:
+        edge = line.in_images(spread)[..., 0]
+        kept = first[: edge.size].reshape(edge.shape)
+        np.copyto(kept, edge)
+        edge.fill(0)
+        add(0)
+        np.copyto(edge, kept)
+        add(1)
+        line.in_images(sums.reshape(6, cin, pitch))[..., 0].fill(0)
+        add(2)
+    else:
+        for j in range(3):
+            add(j)
     if stacked:
-        products = _sum_of(lane, cout, cin)
-        np.matmul(windows, spread.reshape(6, columns, cout), out=products.swapaxes(2, 3))
         total += products
-        return
-    for window, part in zip(windows.swapaxes(2, 3), total, strict=True):
-        blas.add_products(spread.reshape(6, cout, columns), window, part)
 
 
 def _weight_back(total: np.ndarray, out: np.ndarray) -> None:
