@@ -58,7 +58,7 @@ class Line(NamedTuple):
         return flat[..., : self.columns].reshape(*flat.shape[:-1], self.images, self.width)
 
     def shifted(self, numbers: np.ndarray, channels: int) -> np.ndarray:
-        """(3, 6, channels, columns), a view: the six rows of a slab behind ``SLACK`` numbers as each kernel column reads them."""
+        """(3, 6, channels, columns): a view of six rows behind ``SLACK`` numbers, as each kernel column reads them."""
         size = numbers.itemsize
         strides = (size, channels * self.pitch * size, self.pitch * size, size)
         return strided(numbers[SLACK - self.before :], (3, 6, channels, self.columns), strides)
