@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from typing import Any, ClassVar, NamedTuple
 
 from .. import scope
@@ -19,7 +19,7 @@ from ..autograd.node_hooks import PackedArray, TrackedSaved
 from ..autograd.tensor import Tensor
 from ..devices import Draws, noted
 from ..errors import CheckpointError, RecomputationStoppedError
-from ..interrupts import callback_depth, signal_safe
+from ..interrupts import callback_depth
 from ..ops.base import Op
 from ..scope import local
 from ..source import source_line
@@ -82,15 +82,7 @@ class Frame:
     """
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        args: tuple,
-        kwargs: dict,
-        again: Any,
-        rng: bool,
-        stop: bool,
-        check: bool,
-        debug: bool,
+        self, function: Callable, args: tuple, kwargs: dict, again: Any, rng: bool, stop: bool, check: bool, debug: bool
     ) -> None:
         tensors: list[Tensor] = []
         self.function, self.again = function, again
@@ -139,7 +131,9 @@ class Frame:
                 args, kwargs = _put_in(self.layout, self._twins())
                 stack.enter_context(self.again)
                 stack.enter_context(saved_tensors_hooks(run.take, run.give))
-                stack.enter_context(run)
+                if run.spares:
+                    run.before = local.run
+                    stack.enter_context(scope.setting(run=run.between))
                 with suppress(RecomputationStoppedError):
                     self.function(*args, **kwargs)
         finally:
@@ -160,7 +154,7 @@ class Frame:
         return twins
 
 
-class Rerun(AbstractContextManager):
+class Rerun:
     """A running recomputation. It compares what ops save with the forward, and keeps the arrays that are needed.
 
     If the op that saves the last needed array saves only its inputs, it does not run: its inputs exist already.
@@ -173,6 +167,7 @@ class Rerun(AbstractContextManager):
         self.count = 0
         self.last = max((i for i, wanted in enumerate(frame.wanted) if wanted() is not None), default=-1)
         self.trace: list[Row] = []
+        self.before: Any = None  # what runs ops around this
         final = self.rows[self.last].order if self.last >= 0 else 0
         self.final = next((i for i, row in enumerate(self.rows) if row.order == final), 0)
         self.spares = frame.stop and self.last >= 0 and all(row.place is not None for row in self._finals())
@@ -182,28 +177,14 @@ class Rerun(AbstractContextManager):
     def _finals(self) -> list[Row]:
         return self.rows[self.final : self.last + 1]
 
-    def __enter__(self) -> None:
-        if self.spares:
-            self.run, local.run = local.run, self._between
-
-    @signal_safe
-    def __exit__(self, *exc: object) -> None:
-        try:
-            del exc
-        finally:
-            if self.spares:
-                local.run = self.run
-        if self.spares:
-            del self.run
-
-    def _between(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
+    def between(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
         """Run an op, unless it is the last one and need not run."""
         node, row = args[0] if args else None, self.rows[self.last]
         if self.count != self.final or not isinstance(node, Node) or node.op is not row.op:
-            return scope.run_by(self.run, function, *args, **params)
+            return scope.run_by(self.before, function, *args, **params)
         order = local.recorded[self.depth] + 1 - self.start
         if order != row.order or node.target is not None or True not in node.needs or callback_depth() != self.depth:
-            return scope.run_by(self.run, function, *args, **params)
+            return scope.run_by(self.before, function, *args, **params)
         for listener in scope.listeners:
             listener.skipped(node)
         for each in self._finals():
@@ -263,9 +244,8 @@ class Rerun(AbstractContextManager):
     def finish(self) -> None:
         """Check that all needed arrays were found."""
         if self.error is None and (self.count <= self.last or (not self.frame.stop and self.count < len(self.rows))):
-            missing = self.rows[self.count]
-            with_first = f"the forward saved {len(self.rows)} arrays, the recomputation {self.count}: in the forward {missing}"
-            self._differs(with_first)
+            found = f"the forward saved {len(self.rows)} arrays, the recomputation {self.count}"
+            self._differs(f"{found}: in the forward {self.rows[self.count]}")
         if self.error is not None:  # the function caught it
             raise self.error
 

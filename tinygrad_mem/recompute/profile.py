@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ from ..devices import dry_run, round_up
 from ..errors import ArgumentError
 from ..nn import Module, Parameter, Sequential
 from ..ops.base import Op
-from ..scope import local, run_by
+from ..scope import local, run_by, setting
 from .checkpoint import checkpoint
 from .schedule import Stage
 
@@ -140,23 +139,6 @@ def _between(x: Tensor, seen: Callable[[], None] | None) -> Tensor:
     return passed
 
 
-class _Ops(AbstractContextManager):
-    """Counts the ops that this thread runs. It is no listener, for which every module would look up its path."""
-
-    def __enter__(self) -> _Ops:
-        self.count, self.run = 0, local.run
-        local.run = self._counted
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        local.run = self.run
-        del self.run
-
-    def _counted(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
-        self.count += 1
-        return run_by(self.run, function, *args, **params)
-
-
 class _Run:
     """One forward and backward of a chain, measured between its stages.
 
@@ -194,12 +176,18 @@ class _Run:
     def _forward(self, k: int, function: Callable[[Any], Any], x: Any) -> Any:
         self.bases.append(self.pool.used_bytes())
         self.pool.reset_peak()
-        with _Ops() as ops:
+        run, ops = local.run, []  # a listener would count too, but for one every module looks up its path
+
+        def counted(function: Callable[..., Any], *args: Any, **params: Any) -> Any:
+            ops.append(1)
+            return run_by(run, function, *args, **params)
+
+        with setting(run=counted):
             y = function(x)
         del x
         if not isinstance(y, Tensor):
             raise ArgumentError(f"profile: stage {k} returns a {type(y).__name__}; a chain's stages take and return one tensor")
-        self.ops.append(ops.count)
+        self.ops.append(len(ops))
         self.forward_peaks.append(self.pool.peak_used - self.bases[k])
         self.saved.append(self.pool.used_bytes() - self.bases[k])
         self.outputs.append(round_up(y.nbytes))

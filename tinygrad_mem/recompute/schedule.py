@@ -221,9 +221,7 @@ def _revolve(start: int, length: int, slots: int) -> Items:
         for i in range(start + 1, start + length):
             inner = (inner, i)
         return inner
-    while length > 1:
-        if slots == 1:
-            break
+    while length > 1 and slots > 1:
         repeats = 0
         while math.comb(slots + repeats, repeats) < length:
             repeats += 1
