@@ -9,27 +9,17 @@ Source: huggingface/safetensors, its README's *Format* section (the code is ours
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from .dtypes import bfloat16
+from .dtypes import ALL
 from .errors import FileFormatError
 
-_CODES = {
-    "F16": np.dtype(np.float16),
-    "BF16": bfloat16,
-    "F32": np.dtype(np.float32),
-    "F64": np.dtype(np.float64),
-    "I8": np.dtype(np.int8),
-    "I16": np.dtype(np.int16),
-    "I32": np.dtype(np.int32),
-    "I64": np.dtype(np.int64),
-    "U8": np.dtype(np.uint8),
-    "BOOL": np.dtype(np.bool_),
-}
+_CODES = dict(zip(["F16", "BF16", "F32", "F64", "I8", "I16", "I32", "I64", "U8", "BOOL"], ALL, strict=True))
 _NAMES = {dtype: code for code, dtype in _CODES.items()}
 _LONGEST = 100_000_000  # bytes of a header, the format's own bound
 _METADATA = "__metadata__"
@@ -68,7 +58,7 @@ def write_header(file: IO[bytes], tensors: Mapping[str, tuple[np.dtype, tuple[in
     places, at = {}, 0
     for name in order:
         dtype, shape = tensors[name]
-        begin, at = at, at + dtype.itemsize * _product(shape)
+        begin, at = at, at + dtype.itemsize * math.prod(shape)
         places[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, at]}
     header: dict[str, Any] = {_METADATA: metadata} if metadata else {}
     header.update((name, places[name]) for name in tensors)
@@ -206,25 +196,18 @@ def _entry(name: str, value: Any, what: str) -> Entry:
     if not _whole_numbers(shape) or not _whole_numbers(offsets) or len(offsets) != 2:
         raise FileFormatError(f"{what}: tensor {name!r:.80} has shape {shape!r:.60} and data_offsets {offsets!r:.60}")
     begin, end = offsets
-    needed = _CODES[code].itemsize * _product(shape)
+    needed = _CODES[code].itemsize * math.prod(shape)
     if end - begin != needed:
         raise FileFormatError(
             f"{what}: tensor {name!r:.80} ({code} {shape!r:.60}) needs {needed} bytes, its offsets span {end - begin}"
         )
-    if len(shape) > 64 or _CODES[code].itemsize * _product(n or 1 for n in shape) > _MOST:
+    if len(shape) > 64 or _CODES[code].itemsize * math.prod(n or 1 for n in shape) > _MOST:
         raise FileFormatError(f"{what}: tensor {name!r:.80} has shape {shape!r:.60}, which is more than an array can have")
     return Entry(name, _CODES[code], tuple(shape), begin, end)
 
 
 def _whole_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(type(n) is int and 0 <= n <= _MOST for n in value)
-
-
-def _product(shape: Iterable[int]) -> int:
-    count = 1
-    for n in shape:
-        count *= n
-    return count
 
 
 def _check_layout(entries: list[Entry], size: int, what: str) -> None:

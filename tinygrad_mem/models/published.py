@@ -9,20 +9,13 @@ from typing import Any
 
 from .configuration import Configuration, configuration
 
+_FIRST = ("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+_FIRST += ("num_attention_heads", "num_key_value_heads")
 
-def _sizes(
-    kind: str, vocabulary: int, width: int, inner: int, layers: int, heads: int, keys: int, **more: Any
-) -> dict[str, Any]:
-    return {
-        "model_type": kind,
-        "vocab_size": vocabulary,
-        "hidden_size": width,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": keys,
-        **more,
-    }
+
+def _sizes(*values: Any, **more: Any) -> dict[str, Any]:
+    """The values of the fields ``_FIRST``, in their order, and more fields."""
+    return dict(zip(_FIRST, values, strict=True)) | more
 
 
 def _llama3(width: int, inner: int, layers: int, heads: int, factor: float | None = None, **more: Any) -> dict[str, Any]:

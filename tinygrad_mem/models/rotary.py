@@ -106,11 +106,4 @@ def _yarn_factor(numbers: dict[str, Any], factor: float) -> float:
     return scale(1.0)
 
 
-_RULES = {
-    "default": _default,
-    "linear": _linear,
-    "dynamic": _dynamic,
-    "llama3": _llama3,
-    "longrope": _longrope,
-    "yarn": _yarn,
-}
+_RULES = {"default": _default, "linear": _linear, "dynamic": _dynamic, "llama3": _llama3, "longrope": _longrope, "yarn": _yarn}

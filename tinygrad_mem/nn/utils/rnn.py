@@ -16,6 +16,8 @@ from ...autograd.tensor import Tensor
 from ...errors import ArgumentError, ShapeError
 from ...functional import creation, join
 
+Given = Tensor | None
+
 
 class Layout(NamedTuple):
     """Attributes: ``sizes``, the number of sequences at each step; ``order`` of the sequences, ``None`` if unchanged."""
@@ -46,8 +48,8 @@ class Layout(NamedTuple):
 class _Fields(NamedTuple):
     data: Tensor
     batch_sizes: Tensor
-    sorted_indices: Tensor | None
-    unsorted_indices: Tensor | None
+    sorted_indices: Given
+    unsorted_indices: Given
 
 
 class PackedSequence(_Fields):
@@ -63,11 +65,7 @@ class PackedSequence(_Fields):
     _layout: Layout | None = None
 
     def __new__(
-        cls,
-        data: Any,
-        batch_sizes: Tensor | None = None,
-        sorted_indices: Tensor | None = None,
-        unsorted_indices: Tensor | None = None,
+        cls, data: Any, batch_sizes: Given = None, sorted_indices: Given = None, unsorted_indices: Given = None
     ) -> PackedSequence:
         if unsorted_indices is None:
             unsorted_indices = invert_permutation(sorted_indices)
