@@ -120,9 +120,8 @@ class _LockedCounter:
 
 def counter(first: int) -> Callable[[], int]:
     """A function that returns ``first``, then the numbers after it, each once. Any thread may call it."""
-    return (
-        _LockedCounter(first) if FREE_THREADED else itertools.count(first).__next__
-    )  # with the interpreter's lock one call of C
+    # with the interpreter's lock ``__next__`` is one call of C
+    return _LockedCounter(first) if FREE_THREADED else itertools.count(first).__next__
 
 
 def copy_queue(queue: deque[T]) -> deque[T]:

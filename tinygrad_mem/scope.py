@@ -125,12 +125,7 @@ def run_inside(f: Callable[..., Any], *args: Any, **params: Any) -> Any:
 
 def run(f: Callable[..., Any], *args: Any, **params: Any) -> Any:
     """As ``local.run``. Signal handlers and finalizers may also call it inside an op."""
-    try:
-        return local.run(f, *args, **params)
-    except RuntimeError as error:
-        if not is_inside(error):
-            raise
-    return run_inside(f, *args, **params)
+    return run_by(local.run, f, *args, **params)
 
 
 def run_by(way: Callable[..., Any], f: Callable[..., Any], *args: Any, **params: Any) -> Any:
@@ -366,8 +361,6 @@ def phase(name: str) -> setting:
 
 
 SWITCHES = ("grad_enabled", "inference", "autocast", "default_device", "dry", "draws", "module", "caller")
-
-
 FRESH = tuple([getattr(_Local, name) for name in SWITCHES])  # the switches of a new thread
 
 

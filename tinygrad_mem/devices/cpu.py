@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,7 @@ class CPU(device, kind="cpu"):
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         if dtype is self.lacking:
             raise self.refusal()
-        size = dtype.itemsize
-        for n in shape:
-            size *= n
+        size = math.prod(shape, start=dtype.itemsize)
         if size == 0:
             return _ndarray(shape, dtype)
         return _ndarray(shape, dtype, self.pool.malloc(size))

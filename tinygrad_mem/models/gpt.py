@@ -31,9 +31,8 @@ class CausalSelfAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         n, t, width = x.shape
-        q, k, v = (
-            part.view(n, t, self.heads, -1).transpose(1, 2) for part in self.c_attn(x).split(width, 2)
-        )  # N, heads, T, head
+        parts = self.c_attn(x).split(width, 2)  # N, T, width
+        q, k, v = (part.view(n, t, self.heads, -1).transpose(1, 2) for part in parts)  # N, heads, T, head
         p = self.attn_dropout.p if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)  # N, heads, T, head
         return self.resid_dropout(self.c_proj(y.transpose(1, 2).contiguous().view(n, t, width)))
