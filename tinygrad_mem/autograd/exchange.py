@@ -157,7 +157,8 @@ class Exchange(Shaped):
             raise GraphError(
                 "Only Tensors created explicitly by the user (leaves) can be pickled or deep-copied; detach() first"
             )
-        return rebuild, (type(self), *Memory.of(self.array, self.device), self.requires_grad, _extra(self))
+        extra = {name: value for name, value in self.__dict__.items() if name not in _CORE}  # of a user or a subclass
+        return rebuild, (type(self), *Memory.of(self.array, self.device), self.requires_grad, extra)
 
     def __deepcopy__(self, memo: dict) -> Self:
         if id(self) in memo:
@@ -176,8 +177,3 @@ class Exchange(Shaped):
 
 _CORE = {"array", "device", "_grad", "_requires_grad", "_node", "_index", "_view", "_storage", "_hooks", "_post_accumulate"}
 _CORE |= {"_retains_grad", "_inference", "_off_the_record", "_stepped_in_backward"}
-
-
-def _extra(tensor: Exchange) -> dict:
-    """Attributes that a user or a subclass set on the tensor."""
-    return {name: value for name, value in tensor.__dict__.items() if name not in _CORE}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from .. import Tensor, cat, dtype, float32, uint8, zeros
 from ..errors import ArgumentError
 from .configuration import Configuration
@@ -43,7 +45,8 @@ class Cache:
         self.tokens, self.length = tokens, 0
         sizes = [tokens if window is None else min(window, tokens) for window in config.windows]
         shapes = [(batch, size, config.num_key_value_heads, config.head_dim) for size in sizes]
-        self._stores = [[_store(shape, dtype, device, bits) for _ in ("keys", "values")] for shape in shapes]
+        store = _Store if bits is None else partial(_Quantized, bits=bits)
+        self._stores = [[store(shape, dtype, device) for _ in ("keys", "values")] for shape in shapes]
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Add the keys and values (N, T, key heads, head) of the next tokens.
@@ -111,7 +114,3 @@ class _Quantized(_Store):
 
 
 _LEAST_STEP = 1e-30  # of a head whose numbers are all equal
-
-
-def _store(shape: tuple[int, ...], kind: dtype, device: object, bits: int | None) -> _Store:
-    return _Store(shape, kind, device) if bits is None else _Quantized(shape, kind, device, bits)

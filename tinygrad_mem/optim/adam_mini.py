@@ -65,7 +65,8 @@ class AdamMini(Optimizer):
 
     def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:
         kept = super().kept(group, p)
-        kept["exp_avg_sq"] = StateArray(_means(_in_blocks(p.array.shape, group["blocks"])), arithmetic(p.dtype))
+        blocks, *rest = _in_blocks(p.array.shape, group["blocks"])
+        kept["exp_avg_sq"] = StateArray((blocks, *[1] * len(rest)), arithmetic(p.dtype))
         return kept
 
     def workspace(self, device: Device, group: dict[str, Any], p: Tensor) -> int:
@@ -98,8 +99,3 @@ def _in_blocks(shape: tuple[int, ...], blocks: int | None) -> tuple[int, ...]:
             "blocks; give a number that divides them, such as the number of heads"
         )
     return (blocks, rows // blocks if blocks else 1, *rest)
-
-
-def _means(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the means of blocks."""
-    return (shape[0], *[1] * (len(shape) - 1))

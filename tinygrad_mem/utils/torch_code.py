@@ -24,6 +24,8 @@ _PLAIN = (bool, int, float, complex, str, bytes, range, slice, type(None), type(
 _OF_A_CLASS = ("__dict__", "__weakref__", "__annotations__", "__module__", "__qualname__", "__doc__", "__slots__", "_abc_impl")
 _OF_A_CLASS += ("__init_subclass__", "__annotate__", "__annotate_func__", "__orig_bases__")
 
+_OF_PYTHON = {"__dict__", "__slots__", "__module__"}  # a class that is written in Python has one of these
+
 
 def _is_kept(module: Any) -> bool:
     return not isinstance(module, str) or module.partition(".")[0] in _KEPT
@@ -163,7 +165,7 @@ class Code:
             return self.made[id(kind)]
         if self.known.knows(kind) or is_torchs(kind):
             return self.known.of(kind)
-        if _is_kept(kind.__module__) or issubclass(kind, (enum.Enum, BaseException)) or not _has_code(kind):
+        if _is_kept(kind.__module__) or issubclass(kind, (enum.Enum, BaseException)) or not vars(kind).keys() & _OF_PYTHON:
             return kind
         bases = tuple(self.class_of(base) for base in kind.__bases__)
         for theirs, ours in zip(kind.__bases__, bases, strict=True):
@@ -183,11 +185,6 @@ class Code:
                 setattr(copy, name, staticmethod(ours) if binds else ours)
         copy.__module__, copy.__qualname__, copy.__doc__ = kind.__module__, kind.__qualname__, kind.__doc__
         return copy
-
-
-def _has_code(kind: type) -> bool:
-    """Return whether the class is written in Python."""
-    return "__dict__" in vars(kind) or "__slots__" in vars(kind) or "__module__" in vars(kind)
 
 
 def _slots(kind: type) -> list[str]:

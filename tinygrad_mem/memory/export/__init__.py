@@ -61,7 +61,9 @@ def save(self: Record, path: Path | str, format: str | None = None) -> None:
     """
     name = os.path.basename(os.fspath(path)).lower()
     bare = name.removesuffix(".gz")
-    chosen = _by_name(format) if format is not None else _by_ending(bare)
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"save: there is no format {format!r}; the formats are {', '.join(FORMATS)}")
+    chosen = _by_ending(bare) if format is None else FORMATS[format]
     if bare != name and not chosen.packs:
         raise ValueError(f"save: {chosen.purpose} cannot read a gzip file; remove .gz from {name!r}")
     with replacing(path) as file:
@@ -71,12 +73,6 @@ def save(self: Record, path: Path | str, format: str | None = None) -> None:
             # level 1: a tenth of the size; higher levels take ten times as long. No time stamp: same log, same file
             with gzip.GzipFile("", "wb", 1, file, mtime=0) as packed:
                 chosen.write(self.log, packed)  # type: ignore[arg-type]
-
-
-def _by_name(format: str) -> Format:
-    if format not in FORMATS:
-        raise ValueError(f"save: there is no format {format!r}; the formats are {', '.join(FORMATS)}")
-    return FORMATS[format]
 
 
 def _by_ending(name: str) -> Format:

@@ -109,17 +109,13 @@ def remove_parametrizations(module: M, tensor_name: str, leave_parametrized: boo
     del lists[tensor_name]
     of_class: Any = module
     kinds = type(module).__mro__
+    before = next(kind for kind in kinds if not kind.__name__.startswith("Parametrized"))
     rest = {n: p for n, p in vars(kinds[0]).items() if isinstance(p, property) and n != tensor_name}
-    of_class.__class__ = type(kinds[0].__name__, kinds[1:2], rest) if len(lists) else _plain(module)
+    of_class.__class__ = type(kinds[0].__name__, kinds[1:2], rest) if len(lists) else before
     if not len(lists):
         del module._modules["parametrizations"]
     module.register_parameter(tensor_name, Parameter(value.detach()))
     return module
-
-
-def _plain(module: Module) -> type:
-    """The module's class before the parametrization."""
-    return next(kind for kind in type(module).__mro__ if not kind.__name__.startswith("Parametrized"))
 
 
 @contextlib.contextmanager
