@@ -79,6 +79,7 @@ class _Local(threading.local):
         quiet.run(settle_numpy)
         self.run, self.run_uncounted = quiet.run, quiet.copy().run
         self.recorded: Counter[int] = Counter()  # ops recorded under saved-tensor hooks, by :func:`callback_depth`
+        self.entered_devices: list = []  # the default devices to restore at the end of ``with device:`` blocks
 
     grad_enabled: bool = True
     inference: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -93,7 +93,7 @@ class Region:
         """
         if not any(function in policies for policies in self.policies.values()):
             return None
-        first = _first_tensor((*args, *kwargs.values()))
+        first = next(_tensors((*args, *kwargs.values())), None)  # its device decides about casts
         policy = None if first is None else self.policies.get(first.device.type, {}).get(function)
         if first is None or policy is None:
             return None
@@ -166,14 +166,13 @@ class Region:
         )
 
 
-def _first_tensor(values: Iterable) -> Tensor | None:
-    """The first tensor, also in a list or a tuple. Its device decides about casts."""
+def _tensors(values: Iterable) -> Iterator[Tensor]:
+    """The tensors among ``values``, also in lists and tuples."""
     for value in values:
         if isinstance(value, Tensor):
-            return value
-        if type(value) in (list, tuple) and (inside := _first_tensor(value)) is not None:
-            return inside
-    return None
+            yield value
+        elif type(value) in (list, tuple):
+            yield from _tensors(value)
 
 
 def _eligible(x: Tensor, kind: str) -> bool:
@@ -184,13 +183,7 @@ def _eligible(x: Tensor, kind: str) -> bool:
 
 def _widest(values: Iterable, kind: str, lower: np.dtype) -> np.dtype:
     """float32 if any tensor that may be cast is float32, else the region's dtype."""
-    for value in values:
-        if isinstance(value, Tensor):
-            if _eligible(value, kind) and value.array.dtype == float32:
-                return float32
-        elif type(value) in (list, tuple) and _widest(value, kind, lower) == float32:
-            return float32
-    return lower
+    return float32 if any(_eligible(x, kind) and x.array.dtype == float32 for x in _tensors(values)) else lower
 
 
 # --- the region -------------------------------------------------------------------------------------------------------------

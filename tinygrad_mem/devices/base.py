@@ -177,7 +177,7 @@ class device:
         return isinstance(array, np.ndarray)
 
     def __enter__(self) -> device:
-        _entered().append(scope.local.default_device)
+        scope.local.entered_devices.append(scope.local.default_device)
         scope.local.default_device = device(self)
         return scope.local.default_device
 
@@ -217,10 +217,3 @@ def opened() -> list[device]:
     """The devices in use so far; in a dry run, its one device. And their hosts."""
     found = [each for each in _instances.copy().values() if not each.missing] if scope.local.dry is None else [scope.local.dry]
     return [*found, *[host for host in list(hosts.values()) if host.host_of in found]]
-
-
-def _entered() -> list:
-    """The default devices to restore at the end of this thread's ``with device:`` blocks."""
-    if not hasattr(scope.local, "entered_devices"):
-        scope.local.entered_devices = []
-    return scope.local.entered_devices

@@ -15,7 +15,7 @@ from ..functional.join import broadcast_tensors
 from ..functional.reduce import logsumexp
 from ..functional.softmax import softmax
 from . import constraints
-from .distribution import Discrete, inside
+from .distribution import Discrete, inside, one_of
 
 
 class Categorical(Discrete):
@@ -32,15 +32,13 @@ class Categorical(Discrete):
     arg_constraints: ClassVar = {"probs": constraints.simplex, "logits": constraints.real_vector}
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
-        if (probs is None) == (logits is None):
-            raise ValueError("Categorical: Either `probs` or `logits` must be specified, but not both.")
-        given = logits if probs is None else probs
+        given = one_of("Categorical", probs, logits)
         if given.ndim < 1:
             raise ValueError(f"`{'logits' if probs is None else 'probs'}` parameter must be at least one-dimensional.")
         if probs is None:
-            self.__dict__["logits"] = logits - logsumexp(logits, -1, True)
+            self.__dict__["logits"] = given - logsumexp(given, -1, True)
         else:
-            self.__dict__["probs"] = probs / probs.sum(-1, True)
+            self.__dict__["probs"] = given / given.sum(-1, True)
         super().__init__(given.shape[:-1], validate_args=validate_args)
 
     @cached_property

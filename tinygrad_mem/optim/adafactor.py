@@ -29,11 +29,8 @@ class Adafactor(Optimizer):
     Do not use when: most parameters are vectors, for which it keeps as much as RMSprop; or a rate tuned for Adam must stay.
 
     Args:
-        params: parameters or groups.
         lr, beta2_decay, eps, d, weight_decay, maximize: as in PyTorch, with the same results. ``lr`` is the largest step
             relative to the parameter's own size. If ``eps[0]`` is ``None``, it is the eps of the dtype of the arithmetic.
-        foreach: accepted and stored; it changes nothing.
-        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
 
     Raises:
         ValueError: a rate outside of its range.

@@ -34,10 +34,7 @@ class AdamMini(Optimizer):
     Do not use when: numbers within a row have gradients of very different sizes, as in a parameter that packs several together.
 
     Args:
-        params: parameters or groups.
-        lr, betas, eps, weight_decay: as above. maximize: follow the gradient upwards.
         blocks: into how many blocks of rows each parameter is cut; ``None``: as said above. Usually a group's option.
-        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
 
     Raises:
         ValueError: a rate outside of its range; in a step: rows that cannot be cut into so many blocks.

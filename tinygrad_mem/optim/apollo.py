@@ -39,13 +39,10 @@ class APOLLO(Projected):
     Do not use when: most parameters are vectors or small matrices, for which AdamW's state is kept.
 
     Args:
-        params: parameters or groups.
-        lr, betas, eps, weight_decay: as above. maximize: follow the gradient upwards.
         rank: rows of the projected gradient.
         update_proj_gap: steps from one projection to the next.
         scale: as above; the paper's alpha.
         scale_type: ``"channel"`` or ``"tensor"``.
-        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
 
     Raises:
         ValueError: an option outside of its range.

@@ -77,13 +77,11 @@ class Adam8bit(InBytes, Adam):
     few for that. Put its weight into a group of its own with ``"optim_bits": 32``, and put a layer norm behind the embedding.
 
     Args:
-        params: parameters or groups.
         lr, betas, eps, weight_decay, maximize: as :class:`Adam`.
         optim_bits: 8, or 32 for float32 moments (a group's option).
         min_8bit_size: parameters with fewer elements have float32 moments.
         block_size: how many numbers share a scale, 64 to 16384; the paper has 2048, bitsandbytes 256.
         amsgrad: not offered.
-        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
 
     Raises:
         ValueError: an option outside of its range.
@@ -166,7 +164,6 @@ class SGD8bit(InBytes, SGD):
     Do not use when: there is no momentum: plain SGD keeps nothing. For embeddings see :class:`Adam8bit`.
 
     Args:
-        params: parameters or groups.
         lr, momentum, dampening, weight_decay, nesterov, maximize: as :class:`SGD`; without momentum there is nothing to keep.
         optim_bits, min_8bit_size, block_size, master_weights: as :class:`Adam8bit`.
 

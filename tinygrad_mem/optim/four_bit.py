@@ -41,12 +41,10 @@ class Adam4bit(Adam8bit):
     parameters are divided over ranks, of which none sees a whole column: that is refused.
 
     Args:
-        params: parameters or groups.
         lr, betas, eps, weight_decay, maximize: as :class:`Adam`.
         optim_bits: 4, or 32 for float32 moments (a group's option).
         min_4bit_size: parameters with fewer elements have float32 moments.
         block_size: how many numbers share a scale, 64 to 16384, even.
-        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
 
     Raises:
         ValueError: an option outside of its range.

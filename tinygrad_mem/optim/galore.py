@@ -33,12 +33,9 @@ class GaLore(Projected):
     Do not use when: matrices are small, or the fine-tuning is short: the SVD is then most of the time.
 
     Args:
-        params: parameters or groups.
-        lr, betas, eps, weight_decay: as above. maximize: follow the gradient upwards.
         rank: rows of the projected gradient. A group's option, too: see above for matrices that are too small for it.
         update_proj_gap: steps from one projection to the next.
         scale: as above; the paper's alpha.
-        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
 
     Raises:
         ValueError: an option outside of its range.

@@ -26,8 +26,6 @@ class Lion(Optimizer):
     times larger.
 
     Args:
-        params: parameters or groups.
-        lr, betas, weight_decay: as above. maximize: follow the gradient upwards.
         master_weights, state_dtype: as :class:`Adam`.
 
     Raises:

@@ -29,9 +29,7 @@ class Lomo(Optimizer):
     Do not use when: the network learns slowly with SGD, as large transformers do from scratch.
 
     Args:
-        params: parameters or groups.
-        lr: as above. clip_grad_value: c above; ``None`` cuts nothing. maximize: follow the gradient upwards.
-        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
+        clip_grad_value: c above; ``None`` cuts nothing.
 
     Raises:
         ValueError: a negative rate, or a range that is not above 0.
@@ -73,11 +71,6 @@ class AdaLomo(Adafactor):
     Memory: as :class:`Adafactor`: ``4 * (n + m)`` bytes for a matrix of n rows and m columns. In backward one gradient at a
     time: see :class:`~tinygrad_mem.techniques.optimizer_in_backward`.
     Price: as :class:`Adafactor`. Do not use when: as :class:`Adafactor`.
-
-    Args:
-        params: parameters or groups.
-        lr, decay_rate, clip_threshold, eps: as above. maximize: follow the gradient upwards.
-        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
 
     Raises:
         ValueError: a rate outside of its range.

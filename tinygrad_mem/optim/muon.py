@@ -43,7 +43,6 @@ class Muon(Optimizer):
         params: matrices, or groups of them.
         lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, adjust_lr_fn: as in PyTorch.
         adamw: whether to take parameters that are no matrices too.
-        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
 
     Raises:
         ValueError: an option outside of its range; a parameter that is no matrix.

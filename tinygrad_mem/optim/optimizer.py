@@ -38,8 +38,8 @@ required = _Required()
 class Optimizer:
     """Holds parameters in groups and updates them from their gradients.
 
-    Optimizers take PyTorch's arguments; rates outside of their range raise ValueError. ``foreach``, ``fused``, ``capturable``
-    are stored and change nothing: an update is one fused pass in any case.
+    Optimizers take PyTorch's arguments; rates outside of their range raise ValueError. ``maximize`` follows the gradient
+    upwards. ``foreach``, ``fused``, ``capturable`` change nothing: an update is one fused pass in any case.
 
     A subclass defines which arrays it keeps for each parameter (``arrays`` or :meth:`state_names`) and how it updates one
     parameter (:meth:`update`). State is made at the first step of a parameter, in the parameter's dtype, as PyTorch's. That of
