@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -232,13 +233,5 @@ def varlen_attn(
         raise ArgumentError(f"varlen_attn: softcap bounds the scores and must be positive, found {softcap!r}")
     left, right = (None if n == -1 else n for n in window_size)
     p, ticket = _dropout(query, dropout_p)
-    return apply(
-        ops.VarlenAttention,
-        *(query, key, value, cu_seq_q, cu_seq_k),
-        longest=(max_q, max_k),
-        scale=_scale(query, scale),
-        window=(left, right),
-        p=p,
-        ticket=ticket,
-        cap=softcap,
-    )
+    how: dict[str, Any] = {"scale": _scale(query, scale), "window": (left, right), "p": p, "ticket": ticket, "cap": softcap}
+    return apply(ops.VarlenAttention, query, key, value, cu_seq_q, cu_seq_k, longest=(max_q, max_k), **how)

@@ -64,15 +64,15 @@ def _padding(name: str, padding: Any, axes: int, weight: Tensor, stride: tuple, 
     return tuple((t // 2, t - t // 2) for t in totals)
 
 
+def _batched(op: Any, unbatched: bool, input: Tensor, *others: Tensor | None, **options: Any) -> Tensor:
+    """An op of a batch, or of one input as a batch of one."""
+    if not unbatched:
+        return apply(op, input, *others, **options)
+    return shape.squeeze(apply(op, shape.unsqueeze(input, 0), *others, **options), 0)
+
+
 def _conv(
-    name: str,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sizes,
-    padding: str | Sizes,
-    dilation: Sizes,
-    groups: int,
+    name: str, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Tensor:
     """A convolution; ``name`` has the number of axes."""
     axes = int(name[-2])
@@ -80,9 +80,8 @@ def _conv(
     stride = _sizes(name, "stride", stride, axes, 1)
     dilation = _sizes(name, "dilation", dilation, axes, 1)
     pads = _padding(name, padding, axes, weight, stride, dilation)
-    x = shape.unsqueeze(input, 0) if unbatched else input
-    y = apply(ops.Conv, x, weight, bias, stride=stride, padding=pads, dilation=dilation, groups=groups)
-    return shape.squeeze(y, 0) if unbatched else y
+    options = {"stride": stride, "padding": pads, "dilation": dilation, "groups": groups}
+    return _batched(ops.Conv, unbatched, input, weight, bias, **options)
 
 
 @public("torch", "nn.functional", cpu=LOWER, cuda=LOWER)
@@ -135,15 +134,7 @@ def conv3d(
 
 
 def _conv_transpose(
-    name: str,
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sizes,
-    padding: Sizes,
-    output_padding: Sizes,
-    groups: int,
-    dilation: Sizes,
+    name: str, input: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any, extra: Any, groups: int, dilation: Any
 ) -> Tensor:
     """A transposed convolution; ``name`` has the number of axes."""
     axes = int(name[-2])
@@ -151,7 +142,7 @@ def _conv_transpose(
     options: dict[str, Any] = {
         "stride": _sizes(name, "stride", stride, axes, 1),
         "padding": _sizes(name, "padding", padding, axes, 0),
-        "output_padding": _sizes(name, "output_padding", output_padding, axes, 0),
+        "output_padding": _sizes(name, "output_padding", extra, axes, 0),
         "dilation": _sizes(name, "dilation", dilation, axes, 1),
     }
     for e, s, d in zip(options["output_padding"], options["stride"], options["dilation"], strict=True):
@@ -160,9 +151,7 @@ def _conv_transpose(
                 f"{name}: output padding must be smaller than either stride or dilation, but got output_padding {e}, "
                 f"stride {s}, dilation {d}"
             )
-    x = shape.unsqueeze(input, 0) if unbatched else input
-    y = apply(ops.ConvTranspose, x, weight, bias, groups=groups, **options)
-    return shape.squeeze(y, 0) if unbatched else y
+    return _batched(ops.ConvTranspose, unbatched, input, weight, bias, groups=groups, **options)
 
 
 @public("torch", "nn.functional", cpu=LOWER, cuda=LOWER)
@@ -232,8 +221,7 @@ def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Size
         "padding": _sizes("unfold", "padding", padding, 2, 0),
         "dilation": _sizes("unfold", "dilation", dilation, 2, 1),
     }
-    y = apply(ops.Unfold, shape.unsqueeze(input, 0) if input.ndim == 3 else input, **options)
-    return shape.squeeze(y, 0) if input.ndim == 3 else y
+    return _batched(ops.Unfold, input.ndim == 3, input, **options)
 
 
 @public("nn.functional")
@@ -257,5 +245,4 @@ def fold(
         "padding": _sizes("fold", "padding", padding, 2, 0),
         "dilation": _sizes("fold", "dilation", dilation, 2, 1),
     }
-    y = apply(ops.Fold, shape.unsqueeze(input, 0) if input.ndim == 2 else input, **options)
-    return shape.squeeze(y, 0) if input.ndim == 2 else y
+    return _batched(ops.Fold, input.ndim == 2, input, **options)

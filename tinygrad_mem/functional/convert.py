@@ -133,22 +133,23 @@ def type_as(input: Tensor, other: Tensor) -> Tensor:
     return to(input, other)
 
 
-_LEGACY = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16"}
-_LEGACY |= {"Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool"}
+LETTERS = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16"}
+LETTERS |= {"Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool"}
+"""The first part of the legacy types' names, such as ``FloatTensor``, and their dtypes."""
 
 
 @public("Tensor")
 def type(input: Tensor, dtype: Any = None) -> Any:
     """Cast to ``dtype``; without one, return the name of the legacy type, such as ``torch.FloatTensor``."""
     if dtype is None:
-        names = {dtypes.as_dtype(v): k for k, v in _LEGACY.items()}
+        names = {dtypes.as_dtype(v): k for k, v in LETTERS.items()}
         return f"tinygrad_mem.{names.get(input.dtype, input.dtype.name)}Tensor"
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", "")  # FloatTensor, or its name
     letters = name.rpartition(".")[2].removesuffix("Tensor")
-    if not name.endswith("Tensor") or letters not in _LEGACY:
+    if not name.endswith("Tensor") or letters not in LETTERS:
         return to(input, dtype=dtype)
     kind = getattr(dtype, "kind", "cuda" if ".cuda." in name else "cpu")
-    return to(input, dtype=_LEGACY[letters], device=None if input.device.type == kind else kind)
+    return to(input, dtype=LETTERS[letters], device=None if input.device.type == kind else kind)
 
 
 @public("Tensor")

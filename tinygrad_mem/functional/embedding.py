@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
@@ -115,18 +117,8 @@ def embedding_bag(
         apply_(ops.EmbeddingRenorm, weight.detach(), index, max_norm=float(max_norm), norm_type=float(norm_type))
     if mode == "max":
         return apply(ops.EmbeddingBagMax, index, weight, offsets, bags=bags, padding=padding_idx)
-    return apply(
-        ops.EmbeddingBag,
-        index,
-        weight,
-        offsets,
-        per_sample_weights,
-        bags=bags,
-        mean=mode == "mean",
-        padding=padding_idx,
-        by_frequency=scale_grad_by_freq,
-        sparse=sparse,
-    )
+    how: dict[str, Any] = {"bags": bags, "padding": padding_idx, "mean": mode == "mean", "sparse": sparse}
+    return apply(ops.EmbeddingBag, index, weight, offsets, per_sample_weights, by_frequency=scale_grad_by_freq, **how)
 
 
 def _bags_of(input: Tensor, offsets: Tensor | None, include_last: bool) -> tuple[Tensor, Tensor | None, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from ..autograd.core import apply
@@ -194,25 +193,6 @@ def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, a
 def baddbmm_(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     _need("baddbmm_", (batch1, 3), (batch2, 3), first=2)
     return _added(apply_, input, batch1, batch2, beta, alpha)
-
-
-def _cheapest(sizes: list[int], i: int, j: int, cuts: dict) -> int:
-    """The fewest multiplications for matrices i to j; ``cuts[i, j]`` is the position of the last product, and their number."""
-    if i == j:
-        return 0
-    if (i, j) not in cuts:
-        cuts[i, j] = min(
-            (_cheapest(sizes, i, k, cuts) + _cheapest(sizes, k + 1, j, cuts) + sizes[i] * sizes[k + 1] * sizes[j + 1], k)
-            for k in range(i, j)
-        )
-    return cuts[i, j][0]
-
-
-def _chain(matrices: Sequence[Tensor], i: int, j: int, cuts: dict) -> Tensor:
-    if i == j:
-        return matrices[i]
-    k = cuts[i, j][1]
-    return mm(_chain(matrices, i, k, cuts), _chain(matrices, k + 1, j, cuts))
 
 
 @public("nn.functional", cpu=LOWER, cuda=LOWER)

@@ -75,7 +75,6 @@ def _longer(mask: Tensor | None, by: int) -> Tensor | None:
     """A mask with ``by`` more columns, which are visible."""
     if mask is None or not by:
         return mask
-
     shape = (*mask.shape[:-1], by)
     more = mask.new_ones(shape) if mask.dtype == np.bool_ else mask.new_zeros(shape)
     return cat([mask, more], -1)
@@ -107,19 +106,10 @@ class _Heads:
 
     def append(self, x: Tensor, row: Tensor | None) -> Tensor:
         """``x`` with one more token at the end, the same for the whole batch; by default zeros."""
-
         count, _ = self.size(x)
         shape = (count, 1, x.shape[2]) if self.batch_first else (1, count, x.shape[2])
         more = x.new_zeros(shape) if row is None else row.expand(*shape)
         return cat([x, more], 1 if self.batch_first else 0)
-
-
-def _projected(tensors: tuple[Tensor, Tensor, Tensor], weights: tuple, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The projections of query, key and value."""
-    width = weights[0].shape[0]
-    biases = (None, None, None) if bias is None else tuple(bias[i * width : (i + 1) * width] for i in range(3))
-    q, k, v = (linear(t, w, b) for t, w, b in zip(tensors, weights, biases, strict=True))
-    return q, k, v
 
 
 def _weighted(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, p: float) -> tuple[Tensor, Tensor]:
@@ -153,15 +143,17 @@ def _attention(
         pairs = None  # the hint says that the mask is the triangle, which needs no memory in tiles
     else:
         causal = False
-    if plain and packed is not None and query is key and key is value and not need_weights and not _needs_grad(keys, pairs):
+    learned = any(mask is not None and mask.requires_grad for mask in (keys, pairs))
+    if plain and packed is not None and query is key and key is value and not need_weights and not learned:
         x = heads.split_thirds(linear(query, packed, bias))
         y = attention._attend_itself(x, _joined(keys, pairs, x), p, causal)
         return linear(heads.join(y), *out_proj), None
+    thirds = [slice(i * query.shape[2], (i + 1) * query.shape[2]) for i in range(3)]
     if separate is None:
         assert packed is not None
-        width = packed.shape[0] // 3
-        separate = tuple(packed[i * width : (i + 1) * width] for i in range(3))
-    q, k, v = _projected((query, key, value), separate, bias)
+        separate = tuple(packed[third] for third in thirds)
+    biases = (None, None, None) if bias is None else [bias[third] for third in thirds]
+    q, k, v = (linear(t, w, b) for t, w, b in zip(tensors, separate, biases, strict=True))
     if bias_k is not None and bias_v is not None:
         k, v = heads.append(k, bias_k), heads.append(v, bias_v)
     more = int(bias_k is not None)
@@ -174,10 +166,6 @@ def _attention(
         y, weights = _weighted(q, k, v, mask, p)
         return linear(heads.join(y), *out_proj), weights
     return linear(heads.join(attention._attend(q, k, v, mask, p, causal)), *out_proj), None
-
-
-def _needs_grad(*masks: Tensor | None) -> bool:
-    return any(mask is not None and mask.requires_grad for mask in masks)
 
 
 def _fixed(t: Tensor, heads: _Heads, static: Tensor | None, count: int) -> Tensor:

@@ -89,26 +89,19 @@ def _sees_nothing(sizes: tuple[int, ...], outs: tuple[int, ...], geometry: tuple
 
 
 def _max_pool(
-    n: int,
-    input: Tensor,
-    kernel_size: Sizes,
-    stride: Any,
-    padding: Sizes,
-    dilation: Sizes,
-    ceil_mode: bool,
-    return_indices: bool,
+    n: int, input: Tensor, kernel_size: Sizes, stride: Any, padding: Sizes, dilation: Sizes, ceil_mode: bool, indices: bool
 ) -> Any:
     name = f"max_pool{n}d"
     if 0 in input.shape[-n - 1 :]:
         raise ShapeError(f"{name}: Expected non-zero sizes but for the batch's, found {list(input.shape)}")
     want_planes(input, n, name)
     outs, geometry = _geometry(input, n, name, kernel_size, stride, padding, dilation, ceil_mode)
-    if (return_indices or input.requires_grad) and _sees_nothing(input.array.shape[-n:], outs, geometry):
+    if (indices or input.requires_grad) and _sees_nothing(input.array.shape[-n:], outs, geometry):
         raise ShapeError(
             f"{name}: a window of input size {list(input.shape)} sees only padding: it would have no index and no gradient; "
             "use less padding or dilation, or a larger input"
         )
-    return apply(ops.MaxPool, input, outs=outs, geometry=geometry, positions=return_indices)
+    return apply(ops.MaxPool, input, outs=outs, geometry=geometry, positions=indices)
 
 
 @public("nn.functional")
@@ -166,17 +159,17 @@ def _avg_pool(
     stride: Any,
     padding: Sizes,
     ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
+    count_pad: bool,
+    divisor: int | None,
 ) -> Tensor:
     name = f"avg_pool{n}d"
-    if divisor_override == 0:
+    if divisor == 0:
         raise ShapeError("divisor must be not zero")
     if not is_floating(input.dtype):
         raise DTypeError(f'"{name}" not implemented for {input.dtype}: convert it with .float()')
     want_planes(input, n, name)
     outs, geometry = _geometry(input, n, name, kernel_size, stride, padding, 1, ceil_mode)
-    options: dict[str, Any] = {"count_include_pad": count_include_pad, "divisor": divisor_override}
+    options: dict[str, Any] = {"count_include_pad": count_pad, "divisor": divisor}
     return apply(ops.AvgPool, input, outs=outs, geometry=geometry, **options)
 
 

@@ -160,19 +160,15 @@ def _pad_with_data(x: Tensor, axis: int, before: int, after: int, mode: str) -> 
             raise ShapeError(
                 f"Padding value causes wrapping around more than once: ({before}, {after}) of {size} that are left"
             )
-    parts = [crop]
-    if before > 0:
-        if mode == "reflect":
-            parts.insert(0, flip(shape.narrow(x, axis, 1, before), axis))
-        elif mode == "circular":
-            parts.insert(0, shape.narrow(x, axis, size - before, before))
-        else:
-            parts.insert(0, shape.expand(shape.narrow(x, axis, 0, 1), *[before if i == axis else -1 for i in range(x.ndim)]))
-    if after > 0:
-        if mode == "reflect":
-            parts.append(flip(shape.narrow(x, axis, size - 1 - after, after), axis))
-        elif mode == "circular":
-            parts.append(shape.narrow(x, axis, 0, after))
-        else:
-            parts.append(shape.expand(shape.narrow(x, axis, size - 1, 1), *[after if i == axis else -1 for i in range(x.ndim)]))
-    return cat(parts, axis)
+
+    def beyond(count: int, mirrored: int, around: int, edge: int) -> list[Tensor]:
+        """``count`` entries from where the mode takes them."""
+        if count <= 0:
+            return []
+        if mode == "replicate":
+            return [shape.expand(shape.narrow(x, axis, edge, 1), *[count if i == axis else -1 for i in range(x.ndim)])]
+        return [
+            flip(shape.narrow(x, axis, mirrored, count), axis) if mode == "reflect" else shape.narrow(x, axis, around, count)
+        ]
+
+    return cat([*beyond(before, 1, size - before, 0), crop, *beyond(after, size - 1 - after, 0, size - 1)], axis)

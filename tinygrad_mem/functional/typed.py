@@ -10,15 +10,13 @@ from .. import dtypes
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentTypeError
 from . import creation
+from .convert import LETTERS
 from .door import public
 
 __all__ = (
     "BFloat16Tensor", "BoolTensor", "ByteTensor", "CharTensor", "DoubleTensor", "FloatTensor", "HalfTensor", "IntTensor",
     "LongTensor", "ShortTensor", "TensorType",
 )  # fmt: skip
-
-_LETTERS = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16"}
-_LETTERS |= {"Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool"}
 
 
 class TensorType(type):
@@ -51,7 +49,7 @@ def family(kind: str) -> dict[str, TensorType]:
     doc = f"A tensor on {kind} of one dtype; see :class:`TensorType`."
     return {
         f"{name}Tensor": TensorType(f"{name}Tensor", (), {"dtype": dtypes.as_dtype(of), "kind": kind, "__doc__": doc})
-        for name, of in _LETTERS.items()
+        for name, of in LETTERS.items()
     }
 
 
@@ -72,8 +70,8 @@ def set_default_tensor_type(t: Any) -> None:
     """
     name = t if isinstance(t, str) else t.__name__ if isinstance(t, TensorType) else ""
     letters = name.rpartition(".")[2].removesuffix("Tensor")
-    if letters not in _LETTERS or not name.endswith("Tensor"):
+    if letters not in LETTERS or not name.endswith("Tensor"):
         raise ArgumentTypeError(f"set_default_tensor_type: expected FloatTensor or one of its family, found {t!r}")
-    dtypes.set_default_dtype(dtypes.as_dtype(_LETTERS[letters]))
+    dtypes.set_default_dtype(dtypes.as_dtype(LETTERS[letters]))
     kind = t.kind if isinstance(t, TensorType) else "cuda" if ".cuda." in name else "cpu"
     creation.set_default_device(None if kind == "cpu" else kind)

@@ -40,18 +40,32 @@ def _workspace(ctx, kind, x, w, y, dtype):
     return ctx.workspace(ctx.kernels.conv_workspace(kind, x, w, y, *ctx.settings, dtype))
 
 
-def _backward_weight(ctx, x, gy, shape):
-    """The weight's gradient of a convolution that reads x and whose output's gradient is gy."""
-    gw = ctx.empty(shape, gy.dtype)
-    work = _workspace(ctx, "weight", x.shape, shape, gy.shape, gy.dtype)
-    ctx.kernels.conv_backward_weight(gy, x, *ctx.settings, work, out=gw)
-    return gw
+def _run(ctx, forward, x, weight, bias, out):
+    """out = conv(x, weight) + bias if ``forward``, else what x gives to the input of such a convolution, + bias."""
+    kernel = ctx.kernels.conv_forward if forward else ctx.kernels.conv_backward_input
+    shapes = (x.shape, weight.shape, out.shape) if forward else (out.shape, weight.shape, x.shape)
+    work = _workspace(ctx, "forward" if forward else "input", *shapes, x.dtype)
+    kernel(x, ctx.contiguous(weight), ctx.contiguous(bias), *ctx.settings, work, out=out)
 
 
-def _backward_bias(ctx, gy):
-    gb = ctx.empty((gy.shape[1],), gy.dtype)
-    ctx.kernels.conv_backward_bias(gy, out=gb)
-    return gb
+def _gradients(ctx, gy, transposed):
+    """The gradients of x, weight and bias; a transposed convolution is one from gy to x."""
+    gx = gw = gb = None
+    gy = ctx.contiguous(gy)
+    if ctx.needs[2]:
+        gb = ctx.empty((gy.shape[1],), gy.dtype)
+        ctx.kernels.conv_backward_bias(gy, out=gb)
+    if ctx.needs[1]:
+        x = ctx.take("x")
+        read, made = (gy, ctx.contiguous(x)) if transposed else (x, gy)
+        gw = ctx.empty(ctx.w_shape, gy.dtype)
+        work = _workspace(ctx, "weight", read.shape, gw.shape, made.shape, gy.dtype)
+        ctx.kernels.conv_backward_weight(made, read, *ctx.settings, work, out=gw)
+        del x, read, made, work
+    if ctx.needs[0]:
+        gx = ctx.empty(ctx.x_shape, gy.dtype)
+        _run(ctx, transposed, gy, ctx.take("weight"), None, gx)
+    return gx, gw, gb
 
 
 class Conv(Op):
@@ -73,25 +87,12 @@ class Conv(Op):
         ctx.x_shape, ctx.w_shape = x.shape, weight.shape
         y = ctx.output(shape, x.dtype)
         ctx.save(x=x if ctx.needs[1] else None, weight=weight if ctx.needs[0] else None)
-        work = _workspace(ctx, "forward", x.shape, weight.shape, shape, x.dtype)
-        bias = ctx.contiguous(bias)
-        ctx.kernels.conv_forward(x, ctx.contiguous(weight), bias, *ctx.settings, work, out=y)
+        _run(ctx, True, x, weight, bias, y)
         return y
 
     @staticmethod
     def backward(ctx, gy):
-        gx = gw = gb = None
-        gy = ctx.contiguous(gy)
-        if ctx.needs[2]:
-            gb = _backward_bias(ctx, gy)
-        if ctx.needs[1]:
-            gw = _backward_weight(ctx, ctx.take("x"), gy, ctx.w_shape)
-        if ctx.needs[0]:
-            weight = ctx.contiguous(ctx.take("weight"))
-            gx = ctx.empty(ctx.x_shape, gy.dtype)
-            work = _workspace(ctx, "input", ctx.x_shape, weight.shape, gy.shape, gy.dtype)
-            ctx.kernels.conv_backward_input(gy, weight, None, *ctx.settings, work, out=gx)
-        return gx, gw, gb
+        return _gradients(ctx, gy, False)
 
 
 class ConvTranspose(Op):
@@ -115,26 +116,12 @@ class ConvTranspose(Op):
         ctx.x_shape, ctx.w_shape = x.shape, weight.shape
         y = ctx.output(shape, x.dtype)
         ctx.save(x=x if ctx.needs[1] else None, weight=weight if ctx.needs[0] else None)
-        work = _workspace(ctx, "input", shape, weight.shape, x.shape, x.dtype)
-        x, weight, bias = ctx.contiguous(x), ctx.contiguous(weight), ctx.contiguous(bias)
-        ctx.kernels.conv_backward_input(x, weight, bias, *ctx.settings, work, out=y)
+        _run(ctx, False, ctx.contiguous(x), weight, bias, y)
         return y
 
     @staticmethod
     def backward(ctx, gy):
-        gx = gw = gb = None
-        gy = ctx.contiguous(gy)
-        if ctx.needs[2]:
-            gb = _backward_bias(ctx, gy)
-        if ctx.needs[1]:
-            x = ctx.contiguous(ctx.take("x"))
-            gw = _backward_weight(ctx, gy, x, ctx.w_shape)
-        if ctx.needs[0]:
-            weight = ctx.contiguous(ctx.take("weight"))
-            gx = ctx.empty(ctx.x_shape, gy.dtype)
-            work = _workspace(ctx, "forward", gy.shape, weight.shape, gx.shape, gy.dtype)
-            ctx.kernels.conv_forward(gy, weight, None, *ctx.settings, work, out=gx)
-        return gx, gw, gb
+        return _gradients(ctx, gy, True)
 
 
 class Unfold(Op):

@@ -34,6 +34,15 @@ def line_view(ctx, target, shape):
     return target.reshape(shape[0], shape[2])
 
 
+def lines_of(ctx, x, target, weight, ignore):
+    """The views of scores and targets, which are checked, the weights, and a buffer for the loss of each line."""
+    scores = class_view(ctx, x)
+    goal = line_view(ctx, target, scores.shape)
+    ctx.kernels.check_target(goal, scores.shape[1], ignore)
+    wide = arithmetic(x.dtype)
+    return scores, goal, ctx.cast(weight, wide), ctx.empty(goal.shape, wide)
+
+
 def without_classes(ctx, smoothing, *lines):
     """The sums over no class, ``lines`` = 0: every target is one to ignore, or was refused. A share of no class is nan."""
     for each in lines:
@@ -72,13 +81,8 @@ class CrossEntropy(Op):
 
     @staticmethod
     def forward(ctx, x, target, weight, *, ignore, smoothing, reduction):
-        wide = arithmetic(x.dtype)
-        scores = class_view(ctx, x)
-        goal = line_view(ctx, target, scores.shape)
-        ctx.kernels.check_target(goal, scores.shape[1], ignore)
-        lse = ctx.empty(goal.shape, wide)
-        rows = ctx.empty(goal.shape, wide)
-        weights = ctx.cast(weight, wide)
+        scores, goal, weights, rows = lines_of(ctx, x, target, weight, ignore)
+        lse = ctx.empty_like(rows)
         if scores.size:
             ctx.kernels.cross_entropy(scores, goal, weights, ignore, smoothing, lse, rows)
         else:
@@ -119,8 +123,7 @@ class CrossEntropyProbabilities(Op):
         wide = arithmetic(x.dtype)
         scores, goal = class_view(ctx, x), class_view(ctx, target)
         outer, _, inner = scores.shape
-        lse = ctx.empty((outer, inner), wide)
-        rows = ctx.empty((outer, inner), wide)
+        lse, rows = ctx.empty((outer, inner), wide), ctx.empty((outer, inner), wide)
         weights = ctx.cast(weight, wide)
         if scores.size:
             ctx.kernels.log_sum_exp(scores, lse)
@@ -163,12 +166,7 @@ class NLLLoss(Op):
 
     @staticmethod
     def forward(ctx, x, target, weight, *, ignore, reduction):
-        wide = arithmetic(x.dtype)
-        scores = class_view(ctx, x)
-        goal = line_view(ctx, target, scores.shape)
-        ctx.kernels.check_target(goal, scores.shape[1], ignore)
-        weights = ctx.cast(weight, wide)
-        rows = ctx.empty(goal.shape, wide)
+        scores, goal, weights, rows = lines_of(ctx, x, target, weight, ignore)
         if scores.size:
             ctx.kernels.nll_loss(scores, goal, weights, ignore, out=rows)
         else:

@@ -63,11 +63,7 @@ class EmbeddingBag(Op):
 
     @staticmethod
     def forward(ctx, index, weight, offsets, shares, *, bags, mean, padding, by_frequency, sparse):
-        want_floating("embedding_bag", weight)
-        ctx.kernels.check_rows(index, weight.shape[0])
-        if offsets is not None:
-            ctx.kernels.check_bags(offsets, index.size)
-        y = ctx.empty((bags, weight.shape[1]), weight.dtype)
+        y = _bag_output(ctx, index, weight, offsets, bags)
         arrays = (_flat(ctx, index), _flat(ctx, offsets), _flat(ctx, shares))
         ctx.kernels.embedding_bag(ctx.contiguous(weight), *arrays, mean, padding, out=y)
         ctx.save(index=index, offsets=offsets)
@@ -96,6 +92,15 @@ class EmbeddingBag(Op):
             weight = ctx.contiguous(ctx.take("weight"))
             ctx.kernels.embedding_bag_shares_backward(gy, weight, index, bags, ctx.options[0], out=gs.reshape(index.size))
         return None, gw, None, gs
+
+
+def _bag_output(ctx, index, weight, offsets, bags):
+    """A new array with a row for each bag, where the arguments fit."""
+    want_floating("embedding_bag", weight)
+    ctx.kernels.check_rows(index, weight.shape[0])
+    if offsets is not None:
+        ctx.kernels.check_bags(offsets, index.size)
+    return ctx.empty((bags, weight.shape[1]), weight.dtype)
 
 
 def _flat(ctx, x) -> Any:
@@ -137,11 +142,7 @@ class EmbeddingBagMax(Op):
 
     @staticmethod
     def forward(ctx, index, weight, offsets, *, bags, padding):
-        want_floating("embedding_bag", weight)
-        ctx.kernels.check_rows(index, weight.shape[0])
-        if offsets is not None:
-            ctx.kernels.check_bags(offsets, index.size)
-        y = ctx.empty((bags, weight.shape[1]), weight.dtype)
+        y = _bag_output(ctx, index, weight, offsets, bags)
         places = ctx.empty(y.shape, int32 if len(weight) < 2**31 else int64)
         arrays = (_flat(ctx, index), _flat(ctx, offsets))
         ctx.kernels.embedding_bag_max(ctx.contiguous(weight), *arrays, padding, out=y, places=places)

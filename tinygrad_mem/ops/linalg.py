@@ -58,18 +58,22 @@ class MatMul(Op):
 
     @staticmethod
     def backward(ctx, gy):
-        gx = gw = None
-        gy = _blas_ready(ctx, gy)
-        if ctx.needs[1]:
-            x = _blas_ready(ctx, ctx.take("x"))
-            gw = ctx.empty((*gy.shape[:-2], x.shape[-1], gy.shape[-1]), gy.dtype)
-            _product(ctx, _swap(x), gy, gw)
-            del x
-        if ctx.needs[0]:
-            y = _blas_ready(ctx, ctx.take("y"))
-            gx = ctx.empty((*gy.shape[:-2], gy.shape[-2], y.shape[-2]), gy.dtype)
-            _product(ctx, gy, _swap(y), gx)
-        return gx, gw
+        return _factor_gradients(ctx, _blas_ready(ctx, gy), "x", "y", ctx.needs)
+
+
+def _factor_gradients(ctx, gy, first, second, needs):
+    """The gradients of x @ y, saved as ``first`` and ``second``: gy @ y.T and x.T @ gy, ``None`` where not needed."""
+    gx = gw = None
+    if needs[1]:
+        x = _blas_ready(ctx, ctx.take(first))
+        gw = ctx.empty((*gy.shape[:-2], x.shape[-1], gy.shape[-1]), gy.dtype)
+        _product(ctx, _swap(x), gy, gw)
+        del x
+    if needs[0]:
+        y = _blas_ready(ctx, ctx.take(second))
+        gx = ctx.empty((*gy.shape[:-2], gy.shape[-2], y.shape[-2]), gy.dtype)
+        _product(ctx, gy, _swap(y), gx)
+    return gx, gw
 
 
 def _by(x):
@@ -282,17 +286,8 @@ class AddMM(Op):
     @staticmethod
     def backward(ctx, gy):
         ga = gb = gx = None
-        if ctx.needs[1] or ctx.needs[2]:
-            dense = _blas_ready(ctx, gy)
-        if ctx.needs[2]:
-            a = _blas_ready(ctx, ctx.take("a"))
-            gb = ctx.empty((*a.shape[:-2], a.shape[-1], gy.shape[-1]), gy.dtype)
-            _product(ctx, _swap(a), dense, gb)
-            del a
-        if ctx.needs[1]:
-            b = _blas_ready(ctx, ctx.take("b"))
-            ga = ctx.empty((*b.shape[:-2], gy.shape[-2], b.shape[-2]), gy.dtype)
-            _product(ctx, dense, _swap(b), ga)
+        if any(ctx.needs[1:]):
+            ga, gb = _factor_gradients(ctx, _blas_ready(ctx, gy), "a", "b", ctx.needs[1:])
         if ctx.alpha != 1:
             for g in (ga, gb):
                 if g is not None:

@@ -65,19 +65,10 @@ class BatchNorm(Op):
         if ctx.needs[0]:
             gx = contiguous if ctx.owns_grad or contiguous is not gy else ctx.empty(gy.shape, gy.dtype)
         partial, sums = ctx.empty((2, n, channels), mean.dtype), ctx.empty((2, channels), mean.dtype)
-        x3, lines = ctx.contiguous(x).reshape(ctx.shape), ctx.empty((3, channels), mean.dtype)
-        ctx.kernels.batch_norm_backward(
-            contiguous.reshape(ctx.shape),
-            x3,
-            mean,
-            rstd,
-            weight,
-            ctx.training,
-            partial,
-            lines,
-            sums,
-            out=_shaped(ctx, gx, ctx.shape),
-        )
+        gy3, x3 = contiguous.reshape(ctx.shape), ctx.contiguous(x).reshape(ctx.shape)
+        buffers = partial, ctx.empty((3, channels), mean.dtype), sums
+        out = _shaped(ctx, gx, ctx.shape)
+        ctx.kernels.batch_norm_backward(gy3, x3, mean, rstd, weight, ctx.training, *buffers, out=out)
         return gx, sums[1] if ctx.needs[1] else None, sums[0] if ctx.needs[2] else None
 
 
@@ -118,17 +109,8 @@ class SampleNorm(Op):
         gb = ctx.empty((1, *ctx.affine), rstd.dtype) if ctx.needs[2] else None
         gx = ctx.grad_buffer(gy) if ctx.needs[0] else None
         stat = ctx.empty((2, *ctx.layout[:2]), rstd.dtype)
-        ctx.kernels.sample_norm_backward(
-            gy.reshape(ctx.layout),
-            ctx.contiguous(x).reshape(ctx.layout),
-            mean,
-            rstd,
-            weight,
-            stat,
-            gw,
-            gb,
-            out=_shaped(ctx, gx, ctx.layout),
-        )
+        pair, out = (_shaped(ctx, gy, ctx.layout), _shaped(ctx, x, ctx.layout)), _shaped(ctx, gx, ctx.layout)
+        ctx.kernels.sample_norm_backward(*pair, mean, rstd, weight, stat, gw, gb, out=out)
         weight_shape, bias_shape = ctx.parameter_shapes
         return gx, _shaped(ctx, gw, weight_shape), _shaped(ctx, gb, bias_shape)
 

@@ -23,6 +23,13 @@ def reduced_output(ctx, x, axes, keepdim, dtype):
     return out, out.reshape(kept)
 
 
+def _kept(ctx, gy):
+    """gy, x and y (gy where it was not saved), the reduced axes kept, and a buffer for the gradient of x."""
+    x, y = ctx.take("x"), ctx.take("y")
+    kept = kept_shape(x.shape, ctx.axes)
+    return gy.reshape(kept), x, (gy if y is None else y).reshape(kept), ctx.empty_like(x)
+
+
 def refuse_empty(name, x, axes):
     """Some reductions have no value over nothing."""
     if any(x.shape[a] == 0 for a in axes):
@@ -77,19 +84,15 @@ class Prod(Op):
     def forward(ctx, x, *, axes, keepdim, dtype=None):
         out, kept = reduced_output(ctx, x, axes, keepdim, dtype or (x.dtype if is_floating(x.dtype) else dtypes.int64))
         ctx.axes = axes
-        if ctx.needs[0]:
-            ctx.save(x=x)
         ctx.kernels.prod(x, axes, out=kept)
         if ctx.needs[0]:
-            ctx.save(y=out)
+            ctx.save(x=x, y=out)
         return out
 
     @staticmethod
     def backward(ctx, gy):
-        x, y = ctx.take("x"), ctx.take("y")
-        kept = kept_shape(x.shape, ctx.axes)
-        gx = ctx.empty_like(x)
-        ctx.kernels.prod_backward(gy.reshape(kept), x, y.reshape(kept), ctx.axes, out=gx)
+        gy, x, y, gx = _kept(ctx, gy)
+        ctx.kernels.prod_backward(gy, x, y, ctx.axes, out=gx)
         return gx
 
 
@@ -158,19 +161,15 @@ class Extremum(Op):
         refuse_empty(kernel, x, axes)
         out, kept = reduced_output(ctx, x, axes, keepdim, x.dtype)
         ctx.axes = axes
-        if ctx.needs[0]:
-            ctx.save(x=x)
         getattr(ctx.kernels, kernel)(x, axes, out=kept)
         if ctx.needs[0]:
-            ctx.save(y=out)
+            ctx.save(x=x, y=out)
         return out
 
     @staticmethod
     def backward(ctx, gy):
-        x, y = ctx.take("x"), ctx.take("y")
-        kept = kept_shape(x.shape, ctx.axes)
-        gx, count = ctx.empty_like(x), ctx.empty(kept, x.dtype)
-        ctx.kernels.extremum_share(gy.reshape(kept), x, y.reshape(kept), ctx.axes, count, out=gx)
+        gy, x, y, gx = _kept(ctx, gy)
+        ctx.kernels.extremum_share(gy, x, y, ctx.axes, ctx.empty(y.shape, x.dtype), out=gx)
         return gx
 
 
@@ -261,10 +260,8 @@ class LogSumExp(Op):
 
     @staticmethod
     def backward(ctx, gy):
-        x, y = ctx.take("x"), ctx.take("y")
-        kept = kept_shape(x.shape, ctx.axes)
-        gx = ctx.empty_like(x)
-        ctx.kernels.logsumexp_backward(gy.reshape(kept), x, y.reshape(kept), out=gx)
+        gy, x, y, gx = _kept(ctx, gy)
+        ctx.kernels.logsumexp_backward(gy, x, y, out=gx)
         return gx
 
 
@@ -293,12 +290,9 @@ class Norm(Op):
     def backward(ctx, gy):
         if ctx.p == 0:
             return None
-        x = ctx.take("x")
-        kept = kept_shape(x.shape, ctx.axes)
-        y = ctx.take("y").reshape(kept) if ctx.p != 1 else gy.reshape(kept)
-        gx = ctx.empty_like(x)
+        gy, x, y, gx = _kept(ctx, gy)
         if math.isinf(ctx.p):
-            ctx.kernels.extreme_size_share(gy.reshape(kept), x, y, ctx.axes, ctx.empty(kept, x.dtype), out=gx)
+            ctx.kernels.extreme_size_share(gy, x, y, ctx.axes, ctx.empty(y.shape, x.dtype), out=gx)
         else:
-            ctx.kernels.norm_backward(gy.reshape(kept), x, y, ctx.p, out=gx)
+            ctx.kernels.norm_backward(gy, x, y, ctx.p, out=gx)
         return gx

@@ -48,10 +48,10 @@ class _FromBoth(Op):
     @classmethod
     def backward(cls, ctx, gy):
         x, y = along(ctx.take("x"), 0)[0], along(ctx.take("y"), 0)[0]
-        gx, work = ctx.empty_like(gy), ctx.empty_like(gy)
+        gx = ctx.empty_like(gy)
         line, axis = along(gy, ctx.axis)
-        backward = getattr(ctx.kernels, cls.kernel + "_backward")
-        backward(line, x, y, axis, work.reshape(line.shape), out=gx.reshape(line.shape))
+        work = [ctx.empty_like(line)] if cls.kernel == "cumprod" else []
+        getattr(ctx.kernels, cls.kernel + "_backward")(line, x, y, axis, *work, out=gx.reshape(line.shape))
         return gx
 
 

@@ -29,7 +29,7 @@ def spread(ctx, gy, index):
     gx = ctx.zeros(shape, gy.dtype)
     target, axis = along(gx, axis)
     kept = (1,) if not shape else line_shape(shape, axis, ctx.count, True)
-    ctx.kernels.put_along(ctx.contiguous(gy).reshape(kept), axis, index.reshape(kept), out=target)
+    ctx.kernels.scatter(ctx.contiguous(gy).reshape(kept), axis, index.reshape(kept), out=target)
     return gx
 
 
@@ -64,7 +64,7 @@ def ranks(ctx, x, axis, start, stop, descending, keepdim, *, nan_first=False):
     fill_order(ctx, x, axis, start, stop, descending, places)
     if nan_first and is_floating(x.dtype):
         _to_nan(ctx, x, axis, places, values.reshape(kept))
-    ctx.kernels.take_along(x, axis, places, out=values.reshape(kept))
+    ctx.kernels.gather(x, axis, places, out=values.reshape(kept))
     if ctx.needs[0]:
         ctx.save(index=index)
     return values, index
@@ -99,7 +99,7 @@ def _to_nan(ctx, x, axis, places, top):
     """The place of the first nan in each line that has one; ``top`` is a buffer."""
     first = ctx.empty(places.shape, dtypes.int64)
     fill_order(ctx, x, axis, 0, 1, True, first)
-    ctx.kernels.take_along(x, axis, first, out=top)
+    ctx.kernels.gather(x, axis, first, out=top)
     flag = ctx.empty(places.shape, dtypes.bool)
     ctx.kernels.isnan(top, out=flag)
     ctx.kernels.where(flag, first, places, out=places)
@@ -127,7 +127,7 @@ class MedianOfAll(Op):
         fill_order(ctx, line, 0, middle, middle + 1, False, place)
         if is_floating(x.dtype):
             _to_nan(ctx, line, 0, place, value)
-        ctx.kernels.take_along(line, 0, place, out=value)
+        ctx.kernels.gather(line, 0, place, out=value)
         return y
 
     @staticmethod

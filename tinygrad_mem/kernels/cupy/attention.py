@@ -4,8 +4,7 @@ float16 operands are multiplied as float16 and accumulated in float32. Concatena
 waits once for their cumulative lengths.
 """
 
-# pyright: reportAttributeAccessIssue=false, reportOptionalSubscript=false
-# (CuPy makes its names when it is imported)
+# pyright: reportOptionalSubscript=false
 from __future__ import annotations
 
 from itertools import pairwise

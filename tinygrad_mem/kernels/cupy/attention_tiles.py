@@ -1,7 +1,5 @@
 """Parts of attention on the GPU: tiles of scores, their workspace, and the arguments of its kernels."""
 
-# pyright: reportAttributeAccessIssue=false, reportOptionalSubscript=false
-# (CuPy makes its names when it is imported)
 from __future__ import annotations
 
 from functools import cache

@@ -1,7 +1,5 @@
 """Numbers as codes of 4 or 8 bits, with a scale for each block. As in ``kernels/numpy/block_codes.py``."""
 
-# pyright: reportAttributeAccessIssue=false
-# (CuPy makes its names when it is imported)
 from __future__ import annotations
 
 from functools import cache

@@ -1,7 +1,5 @@
 """Dropout from a ticket: the same ticket gives the same mask. The numbers are not the CPU's; their distribution is."""
 
-# pyright: reportAttributeAccessIssue=false
-# (CuPy makes its names when it is imported)
 from __future__ import annotations
 
 from .fused import Fused

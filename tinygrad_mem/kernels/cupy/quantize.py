@@ -1,7 +1,5 @@
 """Numbers in a few bits. As in ``kernels/numpy/quantize.py``, with other random numbers of the same distribution."""
 
-# pyright: reportAttributeAccessIssue=false
-# (CuPy makes its names when it is imported)
 from __future__ import annotations
 
 from functools import cache

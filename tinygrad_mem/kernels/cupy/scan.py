@@ -170,7 +170,7 @@ def logcumsumexp(x, axis, out):
         _logcumsumexp(x, n, out, size=count)
 
 
-def logcumsumexp_backward(gy, x, y, axis, work, out):
+def logcumsumexp_backward(gy, x, y, axis, out):
     (gy, x, y, out), n, count = _lines(axis, gy, x, y, out)
     if count:
         _logcumsumexp_backward(gy, x, y, n, out, size=count)

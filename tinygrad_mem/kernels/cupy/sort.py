@@ -1,11 +1,9 @@
-"""Sorting along an axis, and elements at indices along an axis.
+"""Sorting along an axis, and sums at indices along an axis.
 
 CuPy's sort copies the values and makes keys for several lines, and the memory that it gives to Thrust is not known in advance.
 Here tiles are sorted in shared memory, then merged in pairs in the op's workspace. A line that fits into a tile needs none.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# (CuPy makes its names when it is imported)
 from __future__ import annotations
 
 from functools import cache
@@ -76,13 +74,6 @@ def order(x, axis, start, stop, descending, work, out):
         tile *= 2
 
 
-_PLACE = "ptrdiff_t at = (i / (k * inner) * n + index) * inner + i % inner;"  # i counts the index, seen as (outer, k, inner)
-_take = Fused(
-    "int64 index, raw T x, int64 n, int64 k, int64 inner", "T out", _PLACE + "out = x[at];", "tinygrad_mem_take_along"
-)
-_put = Fused(
-    "T value, int64 index, int64 n, int64 k, int64 inner", "raw T out", _PLACE + "out[at] = value;", "tinygrad_mem_put_along"
-)
 _add = Fused(  # one thread per line: added in order, so that each run has the same result
     "raw T values, raw int64 index, int64 n, int64 k, int64 inner",
     "raw T out",
@@ -103,21 +94,8 @@ _add = Fused(  # one thread per line: added in order, so that each run has the s
 )
 
 
-def _sizes(shape, index, axis):
-    return shape[axis], index.shape[axis], _prod(shape[axis + 1 :])
-
-
-def take_along(x, axis, index, out):
-    if index.size:
-        _take(index, x, *_sizes(x.shape, index, axis), out)
-
-
-def put_along(values, axis, index, out):
-    if index.size:
-        _put(values, index, *_sizes(out.shape, index, axis), out)
-
-
 def add_along(values, axis, index, out):
     """out at ``index`` along ``axis`` += values; all contiguous. Halves that one place gets in a row are added in float32."""
     if index.size:
-        _add(values, index, *_sizes(out.shape, index, axis), out, size=index.size // index.shape[axis])
+        sizes = out.shape[axis], index.shape[axis], _prod(out.shape[axis + 1 :])
+        _add(values, index, *sizes, out, size=index.size // index.shape[axis])

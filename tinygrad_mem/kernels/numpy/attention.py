@@ -74,9 +74,10 @@ def _by_key_head(x, k):
 
 
 def _each_sequence(cu_q, cu_k):
-    """(rows, columns, distance of the last column from the last row) of each sequence."""
+    """(rows, columns, distance of the last column from the last row) of each sequence with rows."""
     for rows, columns in zip(pairwise(cu_q.tolist()), pairwise(cu_k.tolist()), strict=True):
-        yield slice(*rows), slice(*columns), (columns[1] - columns[0]) - (rows[1] - rows[0])
+        if rows[1] > rows[0]:
+            yield slice(*rows), slice(*columns), (columns[1] - columns[0]) - (rows[1] - rows[0])
 
 
 def _varlen(q, k, v, cu_q, cu_k, scale, window, p, cap, out, lse):
@@ -138,14 +139,15 @@ def _job(q, k, v, mask, width, scale, window, offset, p, ticket, cap=None, first
     return Job(grouped(q, heads), k, v, _mask_view(mask, heads), scale, window, offset, p, ticket, width, cap, first)
 
 
-def _lengths(jobs_of, cu_q, cu_k):
-    """The results of ``jobs_of(rows, columns, number of the first tile)`` of each sequence with rows: tuples, job first."""
+def _jobs(q, k, v, width, cu_q, cu_k, *options):
+    """(rows, columns, job) of each sequence with rows; its last row is at its last column."""
+    scale, window, *dropout, cap = options
     first = 0
-    for rows, columns in zip(pairwise(cu_q.tolist()), pairwise(cu_k.tolist()), strict=True):
-        if rows[1] > rows[0]:
-            made = jobs_of(slice(*rows), slice(*columns), first)
-            first += made[0].tiles()
-            yield made
+    for rows, columns, offset in _each_sequence(cu_q, cu_k):
+        parts = (_by_head(q, rows), _by_head(k, columns), _by_head(v, columns))
+        job = _job(*parts, None, width, scale, window, offset, *dropout, cap, first)
+        first += job.tiles()
+        yield rows, columns, job
 
 
 @formula(_attention)
@@ -164,19 +166,8 @@ def varlen_attention(q, k, v, cu_q, cu_k, scale, window, p, ticket, cap, work, o
     cu_q[n + 1] see columns cu_k[n] to cu_k[n + 1], the last row of a sequence being at its last column. ``cap``, if not
     ``None``: scores become tanh(score / cap) * cap."""
 
-    def job(rows, columns, first):
-        made = _sequence(q, k, v, v.shape[2], rows, columns, scale, window, p, ticket, cap, first)
-        return made, _by_head(out, rows), lse[None, :, rows]
-
-    attention_forward.forward(list(_lengths(job, cu_q, cu_k)))
-
-
-def _sequence(q, k, v, width, rows, columns, *how):
-    """The job of one sequence; its last row is at its last column."""
-    scale, window, *rest = how
-    offset = (columns.stop - columns.start) - (rows.stop - rows.start)
-    parts = (_by_head(q, rows), _by_head(k, columns), _by_head(v, columns))
-    return _job(*parts, None, width, scale, window, offset, *rest)
+    jobs = _jobs(q, k, v, v.shape[2], cu_q, cu_k, scale, window, p, ticket, cap)
+    attention_forward.forward([(job, _by_head(out, rows), lse[None, :, rows]) for rows, _, job in jobs])
 
 
 def _by_head(x, tokens):
@@ -202,17 +193,13 @@ def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p,
     for g in (gq, gk, gv):
         if g is not None:
             g.fill(0)
-    heads, inner = k.shape[1], _sums(work, y, lse)
-
-    def job(rows, columns, first):
-        made = _sequence(q, k, v, gy.shape[2], rows, columns, scale, window, p, ticket, cap, first)
+    heads, inner, found = k.shape[1], _sums(work, y, lse), []
+    for rows, columns, job in _jobs(q, k, v, gy.shape[2], cu_q, cu_k, scale, window, p, ticket, cap):
         grad, result, goal = (grouped(_by_head(x, rows), heads) for x in (gy, y, gq))
         sums, own = (grouped(None if x is None else x[None, :, rows], heads) for x in (lse, inner))
-        return made, _backward.Gradients(
-            made, grad, result, sums, own, goal, _by_head(gk, columns), _by_head(gv, columns), None
-        )
-
-    _backward.backward([gradients for _, gradients in _lengths(job, cu_q, cu_k)])
+        to_key, to_value = _by_head(gk, columns), _by_head(gv, columns)
+        found.append(_backward.Gradients(job, grad, result, sums, own, goal, to_key, to_value, None))
+    _backward.backward(found)
 
 
 def _sums(work, y, lse):

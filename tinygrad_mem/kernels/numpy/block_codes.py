@@ -11,7 +11,7 @@ import numpy as np
 from ...dtypes import arithmetic
 from ..code_tables import BITS, BORDERS, NESTED, TABLES
 from ..formula import formula
-from .blockwise import _by_block
+from .blockwise import _apart, _by_block, _together
 from .fast.threads import GRAIN, scratch, split
 
 _TILE = 1 << 15  # numbers at a time, where a block is not longer
@@ -38,7 +38,7 @@ def quantize_blocks(x, table, block, codes, absmax):
 
     A block with a number that is not finite has such an absmax.
     """
-    count, step = absmax.size, max(_TILE // block, 1)
+    count, step, each = absmax.size, max(_TILE // block, 1), 8 // BITS[table]
 
     def part(first, last):
         for b in range(first, last, step):
@@ -51,7 +51,7 @@ def quantize_blocks(x, table, block, codes, absmax):
                 np.maximum.reduce(sizes, axis=1, out=absmax[some][blocks])
             for blocks, shares in _by_block(share, block):
                 np.divide(shares, absmax[some][blocks, None], out=shares)
-            _nearest(share, table, codes[start // 2 : -(-stop // 2)] if BITS[table] == 4 else codes[start:stop])
+            _nearest(share, table, codes[start // each : -(-stop // each)])
 
     split(count, part, grain=max(GRAIN // 8 // block, 1))
 
@@ -71,13 +71,7 @@ def _nearest(share, table, out):
         for border in BORDERS[table]:
             np.greater(share, border, out=above)
             np.add(small, above.view(np.uint8), out=small)
-    if BITS[table] == 8:
-        np.copyto(out, small)
-        return
-    np.copyto(out, small[::2])
-    second = scratch((small.size // 2,), np.uint8, 3, 4)
-    np.left_shift(small[1::2], 4, out=second)
-    np.bitwise_or(out[: second.size], second, out=out[: second.size])
+    _together(small, 8 // BITS[table], out)
 
 
 def _dequantize_blocks(codes, absmax, nested, offset, table, block, out):
@@ -120,12 +114,8 @@ _VALUES = {(name, kind): numbers.astype(kind) for name, numbers in TABLES.items(
 def _unpacked(codes, bits, start, stop):
     """The codes of the numbers ``start`` to ``stop``, as indices."""
     index = scratch((stop - start,), np.int64, 1, 2)
-    if bits == 8:
-        np.copyto(index, codes[start:stop])
-        return index
-    pairs = codes[start // 2 : -(-stop // 2)]
-    np.bitwise_and(pairs, 15, out=index[::2], casting="unsafe")
-    np.right_shift(pairs[: index.size // 2], 4, out=index[1::2], casting="unsafe")
+    each = 8 // bits
+    _apart(codes[start // each : -(-stop // each)], each, index)
     return index
 
 

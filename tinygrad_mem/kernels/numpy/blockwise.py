@@ -180,12 +180,27 @@ def _unpack(codes, top, coded, block, out):
 def _look_up(codes, coded, out):
     """out = the numbers of the map with these codes, before they are scaled."""
     index = scratch(out.shape, np.int64, 7, 8)
-    if coded.each == 1:
-        np.copyto(index, codes)
-    else:
-        np.bitwise_and(codes, 15, out=index[::2], casting="unsafe")
-        np.right_shift(codes[: out.size // 2], 4, out=index[1::2], casting="unsafe")
+    _apart(codes, coded.each, index)
     np.take(coded.values[out.dtype.char], index, out=out, mode="clip")  # other modes buffer the output
+
+
+def _apart(codes, each, out):
+    """out = the codes of bytes that have one or two ``each``."""
+    if each == 1:
+        np.copyto(out, codes)
+    else:
+        np.bitwise_and(codes, 15, out=out[::2], casting="unsafe")
+        np.right_shift(codes[: out.size // 2], 4, out=out[1::2], casting="unsafe")
+
+
+def _together(codes, each, out):
+    """out = bytes with one or two codes ``each``; the codes are overwritten."""
+    if each == 1:
+        np.copyto(out, codes)
+    else:
+        np.copyto(out, codes[::2])
+        np.left_shift(codes[1::2], 4, out=codes[1::2])
+        np.bitwise_or(out[: codes.size // 2], codes[1::2], out=out[: codes.size // 2])
 
 
 def _pack(x, coded, block, top, codes):
@@ -204,7 +219,7 @@ def _nearest(share, coded, codes):
     """codes = those of the numbers of the map nearest to the shares, which lie in slot 1 of 8 of the scratch."""
     index = scratch(share.shape, np.int64, 7, 8)
     np.right_shift(share.view(np.uint32), 16, out=index, casting="unsafe")
-    found = codes if coded.each == 1 else scratch(share.shape, np.uint8, 6, 8)
+    found = scratch(share.shape, np.uint8, 6, 8)
     np.take(coded.guesses, index, out=found, mode="clip")
     np.copyto(index, found)
     border = scratch(share.shape, np.float32, 0, 8)
@@ -212,7 +227,4 @@ def _nearest(share, coded, codes):
     above = scratch(share.shape, np.bool_, 7, 8)
     np.greater(share, border, out=above)
     np.add(found, above.view(np.uint8), out=found)
-    if coded.each == 2:
-        np.copyto(codes, found[::2])
-        np.left_shift(found[1::2], 4, out=found[1::2])
-        np.bitwise_or(codes[: share.size // 2], found[1::2], out=codes[: share.size // 2])
+    _together(found, coded.each, codes)

@@ -33,16 +33,9 @@ def _add_rows(rows, index, out):
 @formula(_add_rows)
 def add_rows(rows, index, out):
     """out[index[i]] += rows[i], in order; negative indices count from the end."""
-    flat = index.reshape(-1)
-    values = rows.reshape(flat.size, *out.shape[1:])
-    width = _prod(out.shape[1:])
-    if (width < _ROW or is_half(out.dtype)) and out.flags.c_contiguous and width:
-        places = _Places((flat.size, width), [(flat[:, None], width, len(out))], [(1, 1)])
-        places.add(values.reshape(flat.size, width), out.reshape(-1))
-        return
-    for start in range(0, flat.size, _TILE):
-        for row, value in zip(flat[start : start + _TILE].tolist(), values[start : start + _TILE], strict=True):
-            np.add(out[row], value, out=out[row])
+    if out.flags.c_contiguous:
+        out = out.reshape(len(out), _prod(out.shape[1:]))
+    index_put(rows.reshape(index.size, *out.shape[1:]), (index.reshape(-1), *[slice(None)] * (out.ndim - 1)), True, None, out)
 
 
 @formula(lambda x, key: x[tuple(key)])

@@ -60,20 +60,12 @@ def _loss(plain: Callable[_P, Any]) -> Callable[_P, None]:
     written = Written(plain, ("scale", "out"), apart=True)
 
     def kernel(*arguments: Any, out: Any) -> None:
-        *given, scale = arguments
+        given, scale, wide = arguments[:-1], arguments[-1], arithmetic(out.dtype)
         if scale is None:
-            _run(
-                written, tuple(given), [out], arithmetic(out.dtype), lambda k, loss, out: np.copyto(out, loss, casting="unsafe")
-            )
+            _run(written, given, [out], wide, lambda k, loss, out: np.copyto(out, loss, casting="unsafe"))
             return
         sums: dict[int, float] = {}
-        _run(
-            written,
-            tuple(given),
-            [],
-            arithmetic(out.dtype),
-            lambda k, loss: sums.update({k: float(np.add.reduce(loss, axis=None))}),
-        )
+        _run(written, given, [], wide, lambda k, loss: sums.update({k: float(np.add.reduce(loss, axis=None))}))
         out.fill(sum(sums[k] for k in sorted(sums)) * scale)
 
     def formula(**given: Any) -> Any:
@@ -88,23 +80,17 @@ def _gradient(plain: Callable[_P, Any]) -> Callable[_P, None]:
     written = Written(plain, ("gy", "scale", "out"), apart=True)
 
     def kernel(gy: Any, *arguments: Any, out: Any) -> None:
-        *given, scale = arguments
+        given, scale, wide = arguments[:-1], arguments[-1], arithmetic(out.dtype)
         if gy.ndim == 0:
             factor = float(gy) * scale
-            _run(
-                written,
-                tuple(given),
-                [out],
-                arithmetic(out.dtype),
-                lambda k, g, out: np.multiply(g, factor, out=out, casting="unsafe"),
-            )
+            _run(written, given, [out], wide, lambda k, g, out: np.multiply(g, factor, out=out, casting="unsafe"))
             return
 
         def finish(k, g, out, gy):
             np.multiply(g, scale, out=g)
             np.multiply(g, gy, out=out, casting="unsafe")
 
-        _run(written, tuple(given), [out, gy], arithmetic(out.dtype), finish)
+        _run(written, given, [out, gy], wide, finish)
 
     def formula(**given: Any) -> Any:
         return given["gy"] * given["scale"] * plain(**given)  # pyright: ignore[reportCallIssue]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod as _prod
-
 import numpy as np
 
 from ...dtypes import arithmetic
 from ..formula import formula
 from .fast.computed import computed
-from .fast.folds import RUN, at, each, fold, over_parts, reduced
+from .fast.folds import RUN, at, each, fold
 from .fast.folds import scaled_sum as _scaled_sum
 from .fast.threads import scratch
 from .fast.tiles import blocks
@@ -34,32 +32,7 @@ def mean(x, axes, out):
 @formula(lambda x, axes: np.prod(x, axis=axes, keepdims=True))
 def prod(x, axes, out):
     """out = product of x over ``axes``."""
-    wide = arithmetic(out.dtype)
-    last = tuple(range(x.ndim - len(axes), x.ndim))
-    if x.dtype == out.dtype == wide and tuple(sorted(axes)) == last and x.flags.c_contiguous and x.size >= 64:
-        _line_products(x.reshape(-1, _prod(x.shape[a] for a in axes)), out.reshape(-1))
-    else:
-        np.multiply.reduce(x, axis=axes, dtype=wide, keepdims=True, out=out)
-
-
-def _line_products(x, out):
-    """The product of each row: its quarters times each other, for NumPy multiplies along a line one number at a time."""
-    out.fill(1)
-    width = min(x.shape[1], 4 * _TILE)  # the product of quarters fits a tile
-    height = max(4 * _TILE // width, 1)
-    for i in range(0, len(x), height):
-        for j in range(0, x.shape[1], width):
-            part, total, slot = x[i : i + height, j : j + width], out[i : i + height], 0
-            while part.shape[1] >= 32:
-                quarter = part.shape[1] // 4
-                for k in range(4 * quarter, part.shape[1]):
-                    np.multiply(total, part[:, k], out=total)
-                tile, slot = scratch((len(part), quarter), x.dtype, slot, 4), 1 - slot
-                np.multiply.reduce(part[:, : 4 * quarter].reshape(len(part), 4, quarter), axis=1, out=tile)
-                part = tile
-            rest = scratch(total.shape, x.dtype, 2, 4)
-            np.multiply.reduce(part, axis=1, out=rest)
-            np.multiply(total, rest, out=total)
+    np.multiply.reduce(x, axis=axes, dtype=arithmetic(out.dtype), keepdims=True, out=out)
 
 
 @formula(lambda x, axes: np.max(x, axis=axes, keepdims=True))
@@ -259,7 +232,8 @@ def _norm(x, axes, p):
 def norm(x, axes, p, out):
     """out = the p-norm of x over ``axes``: the sum of abs(x)**p, to the power 1/p. For float16, out is float32."""
     if p in (np.inf, -np.inf):
-        _extreme_size(x, axes, np.maximum if p > 0 else np.minimum, out)
+        ufunc, first = (np.maximum, 0) if p > 0 else (np.minimum, np.inf)
+        fold(x, axes, lambda tile, key: np.absolute(x[key], out=tile), out, ufunc=ufunc, first=first)
         return
 
     def term(tile, key):
@@ -294,21 +268,6 @@ def _dot(x, out):
         total += float(np.add.reduce(squares))
     out.fill(total + float(np.dot(flat[whole:], flat[whole:])))
     return True
-
-
-def _extreme_size(x, axes, ufunc, out):
-    """out = the largest (or smallest) abs(x) over ``axes``."""
-    out.fill(-np.inf if ufunc is np.maximum else np.inf)
-
-    def one(key):
-        tile = scratch(x[key].shape, out.dtype, 0, 4)
-        np.absolute(x[key], out=tile)
-        target = out[reduced(key, axes)]
-        partial = scratch(target.shape, out.dtype, 1, 4)
-        ufunc.reduce(tile, axis=axes, keepdims=True, out=partial)
-        ufunc(target, partial, out=target)
-
-    over_parts(x, axes, one)
 
 
 def _norm_backward(gy, x, y, p):

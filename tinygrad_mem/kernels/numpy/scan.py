@@ -171,32 +171,13 @@ def logcumsumexp(x, axis, out):
 
 
 @formula(lambda gy, x, y, axis: np.exp(x) * np.flip(np.cumsum(np.flip(gy * np.exp(-y), axis), axis), axis))
-def logcumsumexp_backward(gy, x, y, axis, work, out):
-    """out_i = the sum over k >= i of gy_k * e**(x_i - y_k): gy by sign, in logarithms; work has x's shape."""
-    if out.dtype.itemsize < 8:
-        wide = np.float32 if is_half(out.dtype) else np.float64
-        gy, x, y, out = (np.moveaxis(a, axis, -1) for a in (gy, x, y, out))
-        _logcumsumexp_backward_wide(gy, x, y, wide, out)
-        return
-    turn = [_mirrored(a, axis, True) for a in (work, out)]
-    for sign in (1, -1):
-        np.multiply(gy, sign, out=work)
-        np.maximum(work, 0, out=work)
-        np.log(work, out=work)
-        np.subtract(work, y, out=work)
-        if sign == 1:
-            np.logaddexp.accumulate(turn[0], axis=axis, out=turn[1])
-            np.add(out, x, out=out)
-            np.exp(out, out=out)
-        else:
-            _accumulate_in_place(turn[0], axis)
-            np.add(work, x, out=work)
-            np.exp(work, out=work)
-            np.subtract(out, work, out=out)
+def logcumsumexp_backward(gy, x, y, axis, out):
+    """out_i = the sum over k >= i of gy_k * e**(x_i - y_k): gy by sign, in logarithms, float32 in float64.
 
-
-def _logcumsumexp_backward_wide(gy, x, y, wide, out):
-    """:func:`logcumsumexp_backward` along the last axis in ``wide`` tiles, from the end; each goes on where the last ended."""
+    In tiles from the end of the lines; each goes on where the last ended.
+    """
+    wide = np.float32 if is_half(out.dtype) else np.float64
+    gy, x, y, out = (np.moveaxis(a, axis, -1) for a in (gy, x, y, out))
     n = x.shape[-1]
     signs = [sign for sign, least in ((1, gy.max(initial=0)), (-1, -gy.min(initial=0))) if not least <= 0]
     for block in blocks(x.shape[:-1], max(_TILE // max(n, 1), 1)):
@@ -220,11 +201,3 @@ def _logcumsumexp_backward_wide(gy, x, y, wide, out):
                 np.exp(total, out=total)
                 (np.add if sign == 1 else np.subtract)(result, total, out=result)
             np.copyto(target, result, casting="unsafe")
-
-
-def _accumulate_in_place(x, axis):
-    """x = ln of the running sums of e**x, step by step."""
-    lines = np.moveaxis(x, axis, 0)
-    for i in range(1, lines.shape[0]):
-        here = lines[i : i + 1]  # an array also where the line is all there is
-        np.logaddexp(here, lines[i - 1 : i], out=here)

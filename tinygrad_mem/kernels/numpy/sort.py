@@ -13,9 +13,7 @@ from ...dtypes import is_floating
 from ..formula import formula
 from .fast.halves import cast
 from .fast.threads import count_up, scratch, split
-from .fast.tiles import blocks
-from .index import gather as _gather
-from .index import scatter as _scatter
+from .fast.tiles import blocks, flags
 from .index import scatter_add as _scatter_add
 
 _TILE = 1 << 15  # keys in a tile: a quarter of the scratch
@@ -84,18 +82,13 @@ def _as_integers(x, sign, flag, out):
     if not is_floating(x.dtype):
         np.copyto(out, x)
         return
-    number, flag = out.view(np.float64), _first_bools(flag)
+    number, flag = out.view(np.float64), flags(flag)
     np.add(x, 0.0, out=number)  # -0 becomes 0: they are equal
     np.isnan(number, out=flag)
     np.copyto(number, np.nan, where=flag)  # a nan with a sign bit too
     np.right_shift(out, 63, out=sign)
     np.bitwise_and(sign, np.iinfo(np.int64).max, out=sign)
     np.bitwise_xor(out, sign, out=out)
-
-
-def _first_bools(buffer):
-    """The first bytes of a contiguous buffer as bools of its shape."""
-    return buffer.reshape(-1).view(np.bool_)[: buffer.size].reshape(buffer.shape)
 
 
 def _number(keys):
@@ -155,18 +148,6 @@ def _pack(x, first, descending, keys):
         np.invert(keys, out=keys)
     np.left_shift(keys, 32, out=keys)
     np.bitwise_or(keys, count_up(first, 1, x.shape[-1], 3, 4), out=keys)
-
-
-@formula(lambda x, axis, index: np.take_along_axis(x, index, axis))
-def take_along(x, axis, index, out):
-    """out = x at ``index`` along ``axis``; alike but for that axis, indices within bounds."""
-    _gather(x, axis, index, out)
-
-
-@formula(lambda values, axis, index, out: _scatter.formula(values, axis, index, out))
-def put_along(values, axis, index, out):
-    """out at ``index`` along ``axis`` = values; no place twice."""
-    _scatter(values, axis, index, out)
 
 
 @formula(lambda values, axis, index, out: _scatter_add.formula(values, axis, index, out))

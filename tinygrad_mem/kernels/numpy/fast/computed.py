@@ -170,10 +170,6 @@ class _Writer:
         self.held.add(step.name)
         return step.name
 
-    def _may_be_out(self, step: Symbol) -> bool:
-        """True if the result of a step is written to ``out``, which may be any of the arguments."""
-        return step.buffer == "out" and not self.apart
-
     def _ufunc(self, step: Symbol, arrays: list[Symbol], texts: list[str]) -> None:
         target = self._target(step, avoid=("out",) if step.flag else ())
         if step.flag and target not in self.viewed:

@@ -147,27 +147,29 @@ def _sum_rows(x, out):
     return True
 
 
-def fold(x, axes, term, out, wide=None):
+def fold(x, axes, term, out, wide=None, ufunc=np.add, first=0):
     """out = the sum over ``axes`` of ``term(tile, key)``, which fills a scratch tile from the part ``key`` of x.
 
-    ``wide`` is the dtype of the tiles; out must be able to hold partial sums.
+    ``wide`` is the dtype of the tiles; out must be able to hold partial sums. With another ufunc, that of ``first`` and all.
     """
     wide = wide or out.dtype
-    out.fill(0)
+    out.fill(first)
 
     def add(key):
         tile = scratch(x[key].shape, wide, 0, 4)
         term(tile, key)
         target = out[reduced(key, axes)]
         if target.size == tile.size:
-            np.add(target, tile.reshape(target.shape), out=target, casting="unsafe")
+            ufunc(target, tile.reshape(target.shape), out=target, casting="unsafe")
         else:
             partial = scratch(target.shape, wide, 1, 4)
-            if max(axes) - min(axes) < len(axes):  # else it would use the scratch of ``partial``
+            if ufunc is not np.add:
+                ufunc.reduce(tile, axis=axes, keepdims=True, out=partial)
+            elif max(axes) - min(axes) < len(axes):  # else it would use the scratch of ``partial``
                 scaled_sum(tile, axes, 1.0, partial)
             else:
                 _sum_plainly(tile, axes, partial)
-            np.add(target, partial, out=target, casting="unsafe")
+            ufunc(target, partial, out=target, casting="unsafe")
 
     over_parts(x, axes, add)
 
