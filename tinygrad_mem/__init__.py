@@ -30,7 +30,6 @@ from . import (
 )
 from . import stand_ins as _stand_ins
 from .amp.autocast_mode import *
-from .amp.older_names import get_autocast_cpu_dtype, get_autocast_gpu_dtype, is_autocast_cpu_enabled
 from .autograd import Size, Tensor
 from .autograd.grad_mode import *
 from .backends.precision import get_float32_matmul_precision, set_float32_matmul_precision

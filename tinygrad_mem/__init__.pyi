@@ -29,9 +29,6 @@ from . import types as types
 from . import utils as utils
 from . import version as version
 from .amp.autocast_mode import *
-from .amp.older_names import get_autocast_cpu_dtype as get_autocast_cpu_dtype
-from .amp.older_names import get_autocast_gpu_dtype as get_autocast_gpu_dtype
-from .amp.older_names import is_autocast_cpu_enabled as is_autocast_cpu_enabled
 from .autograd import Size as Size
 from .autograd import Tensor as Tensor
 from .autograd.grad_mode import *

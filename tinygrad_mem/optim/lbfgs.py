@@ -18,7 +18,6 @@ from ..errors import ArgumentError, ArgumentTypeError, NotOfferedError, pins_not
 from ..interrupts import cleanup, uninterrupted
 from . import loading
 from . import state as states
-from .history import loaded
 from .line_search import LinePoint, strong_wolfe
 from .optimizer import Optimizer
 from .state import options, refuse_shards
@@ -30,6 +29,9 @@ _ASSUMED = (
     "max_iter, that each change of the gradient joins the history, and that a line search takes its first point. The history "
     "of a real run may be shorter: its peak is this one or less."
 )
+_VECTORS = ("d", "prev_flat_grad")
+_LISTS = ("old_dirs", "old_stps", "ro")
+_NUMBERS = ("t", "H_diag", "prev_loss")
 
 
 class LBFGS(Optimizer):
@@ -98,7 +100,7 @@ class LBFGS(Optimizer):
             raise ArgumentError(f"LBFGS: history_size: expected 1 or more, found {group['history_size']!r}")
 
     def _loaded(self, values: dict[str, Any], p: Tensor, group: dict[str, Any], roots: bool) -> dict[str, Any]:
-        return loaded(values, p, sum(each.numel() for each in group["params"]))
+        return _loaded(values, p, sum(each.numel() for each in group["params"]))
 
     # --- a step ---------------------------------------------------------------------------------------------------------
 
@@ -311,3 +313,51 @@ class _Step:
     def _number(self, x: Tensor, assumed: float) -> Any:
         """The element of ``x``, rounded as PyTorch rounds it; in a prediction ``assumed``."""
         return self.kind(assumed if self.assumes else x.item())
+
+
+# --- a state dict ------------------------------------------------------------------------------------------------------
+
+
+def _loaded(values: dict[str, Any], p: Tensor, size: int) -> dict[str, Any]:
+    """Copy the state in ``values``, of any framework, to the device of ``p``; 0-d tensors become numbers.
+
+    Args:
+        p: the first parameter, whose dtype and device all vectors have.
+        size: the number of elements of all parameters.
+
+    Raises:
+        ArgumentError: something is missing, or has another length.
+        ArgumentTypeError: something has another type.
+    """
+    kept = states.StateArray((size,), p.dtype)
+    made = {name: value for name, value in values.items() if name not in (*_VECTORS, *_LISTS, *_NUMBERS, "al")}
+    for name in ("func_evals", "n_iter"):
+        made[name] = int(_number(name, values.get(name, 0)))
+    if not made["n_iter"]:
+        return made  # no iteration was made: PyTorch may have saved the names, without vectors
+    loading.mapping("state[...]", values, (*_VECTORS, *_LISTS, *_NUMBERS))
+    for name in _VECTORS:
+        made[name] = _vector(name, values[name], p, kept)
+    for name in _NUMBERS:
+        made[name] = _number(name, values[name])
+    for name in (*_LISTS, "al"):
+        loading.like(f"state[...][{name!r}]", values.get(name, []), [], same_length=False)
+    lengths = {name: len(values[name]) for name in _LISTS}
+    if len(set(lengths.values())) > 1:
+        raise ArgumentError(f"loaded state dict: old_dirs, old_stps and ro should have one length, found {lengths}")
+    made["old_dirs"] = [_vector("old_dirs", each, p, kept) for each in values["old_dirs"]]
+    made["old_stps"] = [_vector("old_stps", each, p, kept) for each in values["old_stps"]]
+    made["ro"] = [_number("ro", each) for each in values["ro"]]
+    made["al"] = [None if each is None else _number("al", each) for each in values.get("al", [])]
+    return made
+
+
+def _vector(name: str, value: Any, p: Tensor, kept: states.StateArray) -> Any:
+    if not hasattr(value, "shape"):
+        raise ArgumentTypeError(f"state[...][{name!r}]: expected a tensor of {kept.shape[0]:,} elements, found {value!r:.60}")
+    return states.loaded(name, value, p, kept, False)
+
+
+def _number(name: str, value: Any) -> float:
+    loading.like(f"state[...][{name!r}]", value, 0.0)
+    return value.item() if hasattr(value, "item") else value
