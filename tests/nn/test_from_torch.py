@@ -15,7 +15,7 @@ import tinygrad_mem as tm
 from tests.case import flat
 from tests.networks import under_pytorch
 from tests.nn.rows import ROWS, Row
-from tinygrad_mem import from_torch, memory
+from tinygrad_mem import dtypes, from_torch, memory
 from tinygrad_mem.errors import NotOfferedError
 
 
@@ -137,6 +137,14 @@ def test_shared_memory_is_counted_while_our_network_has_it():
     again = tm.ones(200, 300)  # what is free is the pool's own
     again.zero_()
     assert theirs.weight.abs().sum().item() > 0
+
+
+def test_tensors_of_every_dtype_are_converted():
+    network = nn.Module()
+    names = [dtype.name for dtype in dtypes.ALL]
+    for name in names:
+        network.register_buffer(f"in_{name}", torch.ones(2, dtype=getattr(torch, name)))
+    assert [buffer.dtype.name for buffer in from_torch(network).buffers()] == names
 
 
 def test_what_is_not_contiguous_is_copied():

@@ -185,10 +185,10 @@ def dry_run(like: str = "cpu") -> Iterator[devices.Meta]:
 
 def _where(error: BaseException) -> str:
     """The user's line that the error came from."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    lines = [line for _, line in traceback.walk_tb(error.__traceback__)]
-    found = next((i for i in reversed(range(len(frames))) if not is_engine(frames[i].f_code)), None)
-    return "an unknown line" if found is None else source_name(frames[found].f_code, lines[found])
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        if not is_engine(frame.f_code):
+            return source_name(frame.f_code, line)
+    return "an unknown line"
 
 
 def _asks(frame: FrameType | None) -> bool:

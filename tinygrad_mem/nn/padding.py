@@ -21,7 +21,7 @@ class _Pad(Module):
     """Attributes: the padded ``dimensions``, the ``mode`` of ``F.pad``, and the ``value`` if the mode is constant."""
 
     dimensions: int
-    mode: str
+    mode = "constant"
     value: float | None = None
 
     def __init__(self, padding: Any) -> None:
@@ -39,8 +39,6 @@ class _Pad(Module):
 
 
 class _ConstantPad(_Pad):
-    mode = "constant"
-
     def __init__(self, padding: Any, value: float) -> None:
         super().__init__(padding)
         self.value = value
@@ -67,26 +65,22 @@ class ConstantPad3d(_ConstantPad):
     dimensions = 3
 
 
-class _ZeroPad(_Pad):
-    mode, value = "constant", 0.0
-
-
-class ZeroPad1d(_ZeroPad):
+class ZeroPad1d(_Pad):
     """0 around the last dimension."""
 
-    dimensions = 1
+    dimensions, value = 1, 0.0
 
 
-class ZeroPad2d(_ZeroPad):
+class ZeroPad2d(_Pad):
     """0 around the last two dimensions."""
 
-    dimensions = 2
+    dimensions, value = 2, 0.0
 
 
-class ZeroPad3d(_ZeroPad):
+class ZeroPad3d(_Pad):
     """0 around the last three dimensions."""
 
-    dimensions = 3
+    dimensions, value = 3, 0.0
 
 
 class ReflectionPad1d(_Pad):
