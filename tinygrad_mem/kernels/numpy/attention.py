@@ -139,13 +139,12 @@ def _job(q, k, v, mask, width, scale, window, offset, p, ticket, cap=None, first
     return Job(grouped(q, heads), k, v, _mask_view(mask, heads), scale, window, offset, p, ticket, width, cap, first)
 
 
-def _jobs(q, k, v, width, cu_q, cu_k, *options):
+def _jobs(q, k, v, width, cu_q, cu_k, scale, window, p, ticket, cap):
     """(rows, columns, job) of each sequence with rows; its last row is at its last column."""
-    scale, window, *dropout, cap = options
     first = 0
     for rows, columns, offset in _each_sequence(cu_q, cu_k):
         parts = (_by_head(q, rows), _by_head(k, columns), _by_head(v, columns))
-        job = _job(*parts, None, width, scale, window, offset, *dropout, cap, first)
+        job = _job(*parts, None, width, scale, window, offset, p, ticket, cap, first)
         first += job.tiles()
         yield rows, columns, job
 

@@ -147,7 +147,7 @@ def _sum_rows(x, out):
     return True
 
 
-def fold(x, axes, term, out, wide=None, ufunc=np.add, first=0):
+def fold(x, axes, term, out, wide=None, ufunc: np.ufunc = np.add, first=0.0):
     """out = the sum over ``axes`` of ``term(tile, key)``, which fills a scratch tile from the part ``key`` of x.
 
     ``wide`` is the dtype of the tiles; out must be able to hold partial sums. With another ufunc, that of ``first`` and all.
