@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
-from tests.case import against_torch
+from tests.case import against_torch, values
 from tests.witness import numpy_allocations
 from tinygrad_mem.kernels.numpy import conv as kernels
 from tinygrad_mem.kernels.numpy.fast import (
@@ -85,6 +85,22 @@ def test_same_padding_puts_the_odd_one_behind(kernel: tuple[int, int]):
             lambda *t: torch.nn.functional.conv2d(*t, **options),
             normal((2, 3, 7, 12), (2, 3, *kernel)),
         )
+
+
+@pytest.mark.parametrize("channels", [(0, 4), (4, 0), (0, 0)])
+def test_without_channels_there_is_the_bias(channels: tuple[int, int], dev: str):
+    """PyTorch refuses some of these, and gives others no channels."""
+    cin, cout = channels
+    x, w, bias = (tm.tensor(a, device=dev, requires_grad=True) for a in normal((3, cin, 5, 5), (cout, cin, 3, 3), (cout,)))
+    y = F.conv2d(x, w, bias, padding=1)
+    np.testing.assert_array_equal(values(y), np.broadcast_to(values(bias)[:, None, None], (3, cout, 5, 5)))
+    y.sum().backward()
+    assert x.grad is not None
+    assert w.grad is not None
+    assert bias.grad is not None
+    assert (x.grad.shape, w.grad.shape, bias.grad.tolist()) == (x.shape, w.shape, [75.0] * cout)
+    assert not values(x.grad).any()
+    assert F.conv_transpose2d(x, w.transpose(0, 1), padding=1).shape == (3, cout, 5, 5)
 
 
 def test_unbatched_and_valid():

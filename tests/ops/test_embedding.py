@@ -85,6 +85,14 @@ def test_half_precision_and_turned_tables():
     np.testing.assert_array_equal(ours.embedding(tm.tensor([3, 0]), table).numpy(), weight[[3, 0]])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_table_in_which_nothing_is_looked_up_has_a_gradient_of_zeros(dtype: str, dev: str):
+    weight = tm.zeros(4, 3, dtype=dtype, device=dev, requires_grad=True)
+    ours.embedding(tm.zeros(2, 0, dtype=tm.int64, device=dev), weight).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [[0.0] * 3] * 4
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "match"),
     [

@@ -98,6 +98,8 @@ ELSEWHERE: list[tuple[str, str, str]] = [
     ("cuda", r"^(searchsorted|bucketize) ", "lines that are not sorted have no order to look in"),
     ("cuda", r"^F\.(avg_pool|unfold).*: (1\d{21}|4\d{18}) ", "strides end where a kernel's integers do"),
     ("cuda", r"^F\.cross_entropy ignore_index: 1\d{21} ", "and so do classes"),
+    ("cuda", r"^histc .*not implemented for int", "there integers are counted, as in PyTorch"),
+    ("meta", r"^histc .*not implemented for int", "as on a GPU"),
     ("meta", r"DataDependenceError|cpu raises DimensionError: ([Ii]ndex|Target|ctc_loss: target)", "no values"),
     ("meta", r"^F\.binary_cross_entropy .*should be between 0 and 1|^F\.one_hot .*Class values", "no values either"),
     ("meta", r"^(F\.)?conv.*: \(?(1\d{21}|4\d{18})", "no strides of memory"),

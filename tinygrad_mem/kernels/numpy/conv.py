@@ -91,6 +91,8 @@ asked_way = os.environ.get("TINYGRAD_MEM_CONV", "")
 @lru_cache(maxsize=1024)  # steps have the same few shapes, and making a plan takes longer than a small convolution
 def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
     """Bytes of workspace for ``kind``: "forward", "input" or "weight"; they follow from the shapes only."""
+    if 0 in (*x_shape, *w_shape, *y_shape):
+        return 0  # nothing is multiplied
     geo = Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
     return _rule(geo, kind, len(w_shape)).workspace(geo, kind)
 

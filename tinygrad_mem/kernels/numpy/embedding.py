@@ -85,6 +85,8 @@ def embedding_backward(gy, index, padding, counts, bags, parts, work, out):
     ``counts`` has one number per row of out, or is ``None``. With ``bags`` it adds ``gy[bags[i]]``, or nothing for -1; with
     ``parts``, times ``parts[i]``. Half precision is summed in float32, one row of out after another.
     """
+    if not index.size:
+        return
     if counts is not None:
         counts.fill(0)
         for _, _, part in _indices(index):
