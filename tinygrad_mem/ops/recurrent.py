@@ -206,7 +206,7 @@ class RNN(Recurrent):
             kernels.copy(gates, out=y)
 
     @staticmethod
-    def steps_backward(kernels, gates, w_hh, sizes, reverse, run, states, y, gy, grads):
+    def steps_backward(kernels, gates, w_hh, sizes, reverse, run, before, y, gy, grads):
         kernels.rnn_backward(gates, w_hh, sizes, reverse, run.relu, gy, *grads)
 
 
@@ -237,8 +237,8 @@ class LSTM(Recurrent):
         kernels.lstm(gates, w_hh, sizes, reverse, *states, y)
 
     @staticmethod
-    def steps_backward(kernels, gates, w_hh, sizes, reverse, run, states, y, gy, grads):
-        kernels.lstm_backward(gates, w_hh, sizes, reverse, *states, y, gy, *grads)
+    def steps_backward(kernels, gates, w_hh, sizes, reverse, run, before, y, gy, grads):
+        kernels.lstm_backward(gates, w_hh, sizes, reverse, before, y, gy, *grads)
 
 
 class GRU(Recurrent):
@@ -264,5 +264,5 @@ class GRU(Recurrent):
         kernels.gru(gates, w_hh, sizes, reverse, *states, y)
 
     @staticmethod
-    def steps_backward(kernels, gates, w_hh, sizes, reverse, run, states, y, gy, grads):
-        kernels.gru_backward(gates, w_hh, sizes, reverse, *states, gy, *grads)
+    def steps_backward(kernels, gates, w_hh, sizes, reverse, run, before, y, gy, grads):
+        kernels.gru_backward(gates, w_hh, sizes, reverse, before, gy, *grads)

@@ -24,8 +24,8 @@ class Backward:
         self.in_place = gates is not None and gates.dtype == run.wide and not (ctx.keeps_graph or ctx.packed)
         self.later = ctx.kernels.beside(run.numbers)
         try:
-            for chunk in reversed(run.order(way)):
-                self.chunk(chunk)
+            for number, chunk in enumerate(reversed(run.order(way))):
+                self.chunk(chunk, first=not number)
         finally:
             ctx.kernels.finish(self.later)
         for name in ("gates", "cells"):
@@ -39,8 +39,11 @@ class Backward:
         """The gradients of w_ih, w_hh, b_ih and b_hh, of those that are wanted."""
         return self.made
 
-    def chunk(self, chunk):
-        """One thread goes back through the steps while another adds up what the last chunks give, if that takes no memory."""
+    def chunk(self, chunk, first):
+        """One thread goes back through the steps while another adds up what the last chunks give, if that takes no memory.
+
+        The other has nothing to do until the first steps are done, so the first chunk is divided.
+        """
         ctx, run, kind, kernels = self.ctx, self.run, self.kind, self.ctx.kernels
         start, stop, sizes = run.chunks[chunk]
         gates, inside = self.gates(chunk), self.inside(chunk)
@@ -48,21 +51,33 @@ class Backward:
         gy = None if self.gy is None else rows_of(ctx, run.direction(self.gy, self.way)[start:stop], run.wide)
         if kind.reads_previous and inside is None:
             self.fill_previous(chunk, before)
-        states = [self.cell(chunk), before] if kind.cell else [before]
+        if kind.cell:
+            kernels.lstm_cells(gates, sizes, bool(self.way), self.cell(chunk), out=before)
         y = ctx.saved.get("y")
         y = None if y is None or y.dtype != run.wide else run.direction(y, self.way)[start:stop]
-        kind.steps_backward(kernels, gates, self.w_hh, sizes, bool(self.way), run, states, y, gy, self.grads)
-        del gy, states
-        if inside is None and self.needs[1] and not kind.reads_previous:
-            self.fill_previous(chunk, before)
-        tasks = self.tasks(gates, before if inside is None else inside, start, stop)
-        if run.dtype == run.wide:
-            kernels.hand_over(self.later, tasks)
-        else:  # they take memory, which is this thread's to do
-            for task, rows in tasks:
-                task(0, rows)
+        parts = self.halves(sizes) if first and inside is not None and run.dtype == run.wide else [(0, stop - start, sizes)]
+        given = [tuple([None if each is None else each[i:j] for each in (y, gy)]) for i, j, _ in parts]
+        del gy
+        for i, j, some in parts:
+            own = (gates[i:j], self.w_hh, some, bool(self.way), run, before[i:j])
+            kind.steps_backward(kernels, *own, *given.pop(0), self.grads)
+            if inside is None and self.needs[1] and not kind.reads_previous:
+                self.fill_previous(chunk, before)
+            tasks = self.tasks(gates[i:j], (before if inside is None else inside)[i:j], start + i, start + j)
+            if run.dtype == run.wide:
+                kernels.hand_over(self.later, tasks)
+            else:  # they take memory, which is this thread's to do
+                for task, rows in tasks:
+                    task(0, rows)
         if inside is None or not self.in_place:  # the next chunk has these buffers
             kernels.finish(self.later)
+
+    def halves(self, sizes):
+        """(first row, last row, sizes of the steps) of the two halves of a chunk, in the order of backward."""
+        half = len(sizes) // 2
+        cut, rows = sum(sizes[:half]), sum(sizes)
+        found = [(0, cut, sizes[:half]), (cut, rows, sizes[half:])]
+        return [each for each in (found if self.way else found[::-1]) if each[2]]
 
     def inside(self, chunk):
         """The states before each row's step, if they are contiguous in the output; else ``None``."""

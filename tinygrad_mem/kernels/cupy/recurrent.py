@@ -168,11 +168,15 @@ def lstm(gates, weight, sizes, reverse, h, c, y):
         _run("lstm", stop - start, width, (*parts, stop - start, width), kind, None if y is None else y.dtype.char)
 
 
-def lstm_backward(gates, weight, sizes, reverse, c, before, y, gy, dh, dc):
-    width, kind = dh.shape[1], dh.dtype.char
+def lstm_cells(gates, sizes, reverse, c, out):
+    width, kind = c.shape[1], c.dtype.char
     for start, stop in _order(sizes, reverse):
-        parts = (*_part(gates, start, stop), c, before[start:stop])
+        parts = (*_part(gates, start, stop), c, out[start:stop])
         _run("cells", stop - start, width, (*parts, stop - start, width), kind)
+
+
+def lstm_backward(gates, weight, sizes, reverse, before, y, gy, dh, dc):
+    width, kind = dh.shape[1], dh.dtype.char
     for start, stop in _order(sizes, not reverse):
         parts = (*_part(gates, start, stop), before[start:stop], *_part(gy, start, stop), dh, dc)
         _run("lstm_backward", stop - start, width, (*parts, stop - start, width), kind)

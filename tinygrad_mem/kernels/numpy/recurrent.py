@@ -73,23 +73,26 @@ def _lstm(gates, weight, sizes, reverse, h, c, y):
     return {"gates": gates, "h": h, "c": c, "y": y}
 
 
-def _lstm_back(gates, weight, sizes, reverse, c, before, gy, dh, dc):
-    after = np.empty_like(before)
-    for rows in _steps(sizes, reverse):  # forward again, the cells alone
+def _lstm_cells(gates, sizes, reverse, c, out):
+    for rows in _steps(sizes, reverse):
         i, f, g, _ = np.split(gates[rows], 4, axis=1)
         cell = _alive(c, rows)
-        before[rows] = cell
-        after[rows] = cell[:] = f * cell + i * g
+        out[rows] = cell
+        cell[:] = f * cell + i * g
+    return out
+
+
+def _lstm_back(gates, weight, sizes, reverse, before, gy, dh, dc):
     for rows in _steps(sizes, not reverse):
         i, f, g, o = np.split(gates[rows].copy(), 4, axis=1)
-        state, slope, t = _alive(dh, rows), _alive(dc, rows), np.tanh(after[rows])
+        state, slope, t = _alive(dh, rows), _alive(dc, rows), np.tanh(f * before[rows] + i * g)
         state += 0 if gy is None else gy[rows]
         slope += state * o * (1 - t**2)
         own = (slope * g * i * (1 - i), slope * before[rows] * f * (1 - f), slope * i * (1 - g**2), state * t * o * (1 - o))
         gates[rows] = np.hstack(own)
         slope *= f
         state[:] = gates[rows] @ weight
-    return {"gates": gates, "before": before, "dh": dh, "dc": dc}
+    return {"gates": gates, "dh": dh, "dc": dc}
 
 
 def _gru(gates, weight, sizes, reverse, h, y):
@@ -123,6 +126,7 @@ def _gru_back(gates, weight, sizes, reverse, before, gy, dh):
 _SHARE = 1 << 24  # multiplications that pay for a thread of its own
 _TILE = 1 << 16  # numbers of a step that go through all its passes at once
 _LARGE = 1 << 18  # numbers of a step that threads may share: on two cores it is no loss from here on, on more a gain
+_PASS = 16  # multiplications of a product that take as long as one number's share of a step of cells
 _SUM = 1 << 14  # columns that are added up at once
 _ONES = {size: np.ones((1, 1 << 9), f"f{size}") for size in (4, 8)}
 
@@ -298,33 +302,42 @@ def _carried(states, latest, count):
     return states[:count]
 
 
-@formula(_lstm_back)
-def lstm_backward(gates, weight, sizes, reverse, c, before, y, gy, dh, dc):
-    """In place: gates, from i, f, g, o to their gradients before the activations; dh, dc, from the last states to the first.
+@formula(_lstm_cells)
+def lstm_cells(gates, sizes, reverse, c, out):
+    """out (rows, H) = the cell before each row's step, made again from i, f, g, o; c holds those before the first step.
 
-    The cells are made again from c, those before the first step, into ``before`` (rows, H): before each row's step. c is
-    overwritten. tanh(c) is y / o where y, the output, is given in the dtype of the arithmetic: in a quarter of the time.
+    c is overwritten.
     """
-    width, product = dh.shape[1], blas.few_rows(len(dh), weight)
+    width = c.shape[1]
     i, f, g, _ = gate_steps.parts(gates, 4)
-    threads.split(len(before), lambda a, b: np.multiply(i[a:b], g[a:b], out=before[a:b]), threads.GRAIN // width + 1)
+    threads.split(len(out), lambda a, b: np.multiply(i[a:b], g[a:b], out=out[a:b]), threads.GRAIN // width + 1)
 
     def part(first, last):
         for start, stop, count in _order(sizes, reverse, first, last):
-            cell, forgets, kept = c[first : first + count], f[start:stop], before[start:stop]
+            forgets, kept, cell = f[start:stop], out[start:stop], c[first : first + count]
             for cut in _tiles(count, width):
                 gate_steps.lstm_cell(forgets[cut], kept[cut], cell[cut])
+
+    _back_over(len(c), gates, _PASS * width * len(sizes), part)
+
+
+@formula(_lstm_back)
+def lstm_backward(gates, weight, sizes, reverse, before, y, gy, dh, dc):
+    """In place: gates, from i, f, g, o to their gradients before the activations; dh, dc, from the last states to the first.
+
+    ``before`` holds the cell before each row's step. tanh(c) is y / o where y, the output, is given in the dtype of the
+    arithmetic: in a quarter of the time.
+    """
+    width, product = dh.shape[1], blas.few_rows(len(dh), weight)
+
+    def part(first, last):
         for start, stop, count in _order(sizes, not reverse, first, last):
             a, kept, state, cell = gates[start:stop], before[start:stop], dh[first : first + count], dc[first : first + count]
-            after = c[first : first + count]  # the cells of the step, of sequences that end with it too
             if gy is not None:
                 np.add(state, gy[start:stop], out=state)
             for cut in _tiles(count, 8 * width):  # four tiles at once, of float64 too
-                gate_steps.lstm_gradient(
-                    a[cut], kept[cut], after[cut], None if y is None else y[start:stop][cut], state[cut], cell[cut]
-                )
-            if y is None:
-                np.copyto(after, kept)
+                output = None if y is None else y[start:stop][cut]
+                gate_steps.lstm_gradient(a[cut], kept[cut], output, state[cut], cell[cut])
             product(a, weight, out=state)
 
     _back_over(len(dh), gates, 2 * weight.size * len(sizes), part)

@@ -66,14 +66,17 @@ def lstm_cell(f, kept, c):
     np.copyto(c, t)
 
 
-def lstm_gradient(a, before, after, y, dh, dc):
+def lstm_gradient(a, before, y, dh, dc):
     """a = the gradients of i, f, g, o before their activations; dc = that of the cells before the step."""
     i, f, g, o = parts(a, 4)
     t, v = (scratch(dh.shape, dh.dtype, k, 4) for k in (0, 1))
     slope, flow = (scratch(a.shape, a.dtype, k, 4) for k in (2, 3))  # derivatives of activations, incoming gradients
     to_i, to_f, to_g, to_o = parts(flow, 4)
     if y is None:
-        np.tanh(after, out=t)
+        np.multiply(f, before, out=t)
+        np.multiply(i, g, out=v)
+        np.add(t, v, out=t)
+        np.tanh(t, out=t)
     else:  # if o underflows, this value does not matter: everything computed from it is multiplied by o
         np.add(o, _TINY[t.itemsize], out=t)
         np.divide(y, t, out=t)
