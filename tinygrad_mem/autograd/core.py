@@ -161,9 +161,8 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
         Errors of the op for shapes and dtypes; nothing was recorded or changed then.
     """
     arrays, needs, edges, device = [], [], [], None
-    enabled = local.grad_enabled and op.differentiable
+    record, enabled = False, local.grad_enabled and op.differentiable
     for x in inputs:
-        edge = None
         if isinstance(x, Tensor):
             arrays.append(x.array)
             if x.device is not device:
@@ -173,15 +172,15 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
                     inputs = tuple([x if isinstance(x, Tensor) and x.device is device else a for x, a in pairs])
                     return apply(op, *inputs, **params)
                 device = x.device
-            if enabled:
-                if x._view is not None:
-                    edge = x.edge() if x.requires_grad else None
-                elif x._requires_grad:
-                    edge = (x, 0) if x._node is None else (x._node, x._index)
+            if enabled and (x._requires_grad or (x._view is not None and x.requires_grad)):
+                record = True
+                needs.append(True)
+                edges.append(x.edge() if x._view is not None else (x, 0) if x._node is None else (x._node, x._index))
+                continue
         else:
             arrays.append(admitted(x) if isinstance(x, FOREIGN) else x)
-        needs.append(edge is not None)
-        edges.append(edge)
+        needs.append(False)
+        edges.append(None)
     if device is None:
         device = local.default_device or Tensor.cpu_device()
     node = _new(Node)
@@ -200,13 +199,13 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
         out = scope.run_inside(op.forward, node, *arrays, **params)
     if type(out) is tuple:
         outputs = tuple([Tensor._wrap(a, device) for a in out])
-        if True in needs:
+        if record:
             connect(node, edges, inputs, outputs)
     else:
         outputs = _new(Tensor)
         outputs.array = out
         outputs.device = device
-        if True in needs:
+        if record:
             connect(node, edges, inputs, (outputs,))
     if op.view:
         _share(op, inputs, params, outputs, enabled)
@@ -285,26 +284,23 @@ def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
 
     With hooks this also runs for a node that saved nothing: a checkpoint counts the ops that its function records.
     """
+    versions = []
     hooks = local.saved_hooks and node_hooks.hooks_here()
     if hooks:
         local.recorded[hooks[2]] += 1
         if not node.saved:
             return
     node.remembers = True
-    versions, own = [], node.op.outputs
     for name, array in node.saved.items():
-        for owner in (*outputs, *inputs) if name in own else inputs:
-            if isinstance(owner, Tensor) and owner.array is array:
-                if owner._inference:
+        owner = None
+        for tensor in (*outputs, *inputs) if name in node.op.outputs else inputs:
+            if isinstance(tensor, Tensor) and tensor.array is array:
+                owner = tensor
+                if tensor._inference:
                     raise GraphError(
                         f"{node.op.__name__}: Inference tensors cannot be saved for backward. Clone it outside inference_mode."
                     )
-                if not hooks:
-                    storage = owner._storage or owner.storage
-                    versions.append((name, storage, storage.version))
                 break
-        else:
-            owner = None
         if hooks:  # a hook may have copied the array: later writes to the original are not checked, as in PyTorch
             mine = any(owner is t for t in outputs)
             place = None if owner is None or mine else next((i for i, x in enumerate(inputs) if x is owner), None)
@@ -312,6 +308,9 @@ def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
                 hooks, (node, name, place), node_hooks.tensor_to_pack(owner, mine, array, node.device)
             )
             node.packed = True
+        elif owner is not None:
+            storage = owner._storage or owner.storage
+            versions.append((name, storage, storage.version))
     node.versions = versions
     if scope.listeners:
         node_hooks.tell_saved(node)
