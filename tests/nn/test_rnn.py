@@ -23,6 +23,7 @@ from tinygrad_mem.functional.recurrent import recurrent_layer
 from tinygrad_mem.kernels.numpy import recurrent
 from tinygrad_mem.kernels.numpy.fast import blas, gate_steps, threads
 from tinygrad_mem.nn.utils.rnn import pack_padded_sequence
+from tinygrad_mem.ops.recurrent import Recurrent
 from tinygrad_mem.utils.checkpoint import checkpoint
 
 KINDS = ["RNN", "LSTM", "GRU"]
@@ -172,6 +173,24 @@ def test_several_chunks_are_pytorchs_and_the_same_bits_however_run(kind: str, op
     expected = [y, given.grad, *[p.grad for p in other.parameters()]]
     for a, e in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, e.detach().numpy(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_chunk_that_backward_begins_with_is_divided(reverse: bool, monkeypatch: pytest.MonkeyPatch):
+    """The other thread waits for the first steps only. It is whole where the states before it are not all in the output."""
+    found, steps_backward = [], Recurrent.registry["LSTM"].steps_backward  # type: ignore[attr-defined]
+
+    def seen(kernels: Any, gates: Any, w_hh: Any, sizes: tuple, *rest: Any) -> None:
+        found.append(len(sizes))
+        steps_backward(kernels, gates, w_hh, sizes, *rest)
+
+    monkeypatch.setattr(Recurrent.registry["LSTM"], "steps_backward", staticmethod(seen))
+    layer = nn.LSTM(4, 4, bidirectional=reverse)
+    layer(tm.ones(45, N, 4))[0].sum().backward()
+    assert found == [7, 6, 16, 16] + ([8, 8, 16, 13] if reverse else [])  # the last chunk has 13 steps
+    found.clear()
+    layer(tm.ones(16, N, 4))[0].sum().backward()
+    assert found == [16] * (1 + reverse)
 
 
 @pytest.mark.parametrize("large", [1, 1 << 30])  # steps that threads share, and steps that they do not
