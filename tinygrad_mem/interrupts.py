@@ -302,6 +302,20 @@ def _begin(begun: list[bool], change: Callable[..., object], arguments: tuple) -
     change(*arguments)
 
 
+class EndsAlways:
+    """The base of ``with`` blocks: :meth:`_end` runs once when the block is left, also if a signal comes just then."""
+
+    @signal_safe
+    def __exit__(self, *exc: object) -> None:
+        try:
+            del exc
+        finally:
+            cleanup(self._end)
+
+    def _end(self) -> None:
+        raise NotImplementedError
+
+
 def uninterruptible(change: F) -> F:
     """Decorator: the function runs as in :func:`uninterrupted`."""
 

@@ -48,19 +48,9 @@ class Bernoulli(Discrete):
         return constraints.boolean
 
     @property
-    def mean(self) -> Tensor:
-        """``probs``."""
-        return self.probs
-
-    @property
     def mode(self) -> Tensor:
         """1 above one half, 0 below, nan at it."""
         return (self.probs >= 0.5).to(self.probs.dtype).masked_fill(self.probs.eq(0.5), float("nan"))
-
-    @property
-    def variance(self) -> Tensor:
-        """``probs * (1 - probs)``."""
-        return self.probs * (1 - self.probs)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws, without a gradient."""

@@ -108,20 +108,12 @@ class OneHotCategorical(Categorical):
         """Rows of 0 with a single 1."""
         return constraints.one_hot
 
-    @property
-    def mean(self) -> Tensor:
-        """``probs``."""
-        return self.probs
+    mean, variance = Discrete.mean, Discrete.variance  # not nan: a row has a mean
 
     @property
     def mode(self) -> Tensor:
         """The most probable row."""
         return one_hot(super().mode, self._num_events).to(self._given.dtype)
-
-    @property
-    def variance(self) -> Tensor:
-        """``probs * (1 - probs)``."""
-        return self.probs * (1 - self.probs)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws, without a gradient."""

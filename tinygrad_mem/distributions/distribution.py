@@ -167,6 +167,17 @@ class Discrete(Distribution):
     """A distribution over a few values, with either their probabilities (``probs``) or their logarithms (``logits``) given."""
 
     has_enumerate_support = True
+    probs: Any
+
+    @property
+    def mean(self) -> Tensor:
+        """``probs``."""
+        return self.probs
+
+    @property
+    def variance(self) -> Tensor:
+        """``probs * (1 - probs)``."""
+        return self.probs * (1 - self.probs)
 
     @property
     def _given(self) -> Tensor:

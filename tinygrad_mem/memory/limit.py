@@ -6,12 +6,12 @@ import contextlib
 from typing import Any, ClassVar
 
 from ..devices import device as Device
-from ..interrupts import cleanup, lock, signal_safe, uninterrupted
+from ..interrupts import EndsAlways, cleanup, lock, uninterrupted
 from .sizes import bytes_text, parse_bytes
 from .stats import where
 
 
-class limit(contextlib.ContextDecorator):
+class limit(EndsAlways, contextlib.ContextDecorator):
     """Inside, the device's pool reserves at most ``size``; a request beyond that raises ``OutOfMemoryError``.
 
     If several limits are open, the smallest applies; they may end in any order. The limit is on reserved bytes, as on a GPU:
@@ -49,13 +49,6 @@ class limit(contextlib.ContextDecorator):
                 cleanup(self._end)
             raise
         return self
-
-    @signal_safe
-    def __exit__(self, *exc: object) -> None:
-        try:
-            del exc
-        finally:
-            cleanup(self._end)
 
     def _begin(self, begun: list[bool]) -> None:
         with lock:

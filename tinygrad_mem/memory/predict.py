@@ -13,7 +13,7 @@ from typing import Any, Literal, overload
 
 from .. import devices, scope
 from ..errors import ArgumentError, DataDependenceError, DeviceError
-from ..interrupts import FREE_THREADED, cleanup, context, signal_safe
+from ..interrupts import FREE_THREADED, EndsAlways, cleanup, context
 from ..source import is_engine, source_name
 from .ranks import AllRanks, of_all
 from .sizes import bytes_text
@@ -94,7 +94,7 @@ def _predict(run: Any, args: tuple, kwargs: dict, like: str | None, place: tuple
     return track, meta
 
 
-class _Cycles(scope.Listener):
+class _Cycles(EndsAlways, scope.Listener):
     """Records bytes of ``pool`` that were freed because Python's collector ran by itself, and not by the program.
 
     It begins with a collection of young objects. So, in a process with one thread, the collector runs at the same moments in
@@ -123,13 +123,6 @@ class _Cycles(scope.Listener):
             cleanup(self._end)
             raise
         return self
-
-    @signal_safe
-    def __exit__(self, *exc: object) -> None:
-        try:
-            del exc
-        finally:
-            cleanup(self._end)
 
     def _end(self) -> None:
         scope.forget(self)

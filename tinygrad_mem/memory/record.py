@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..interrupts import cleanup, signal_safe
+from ..interrupts import EndsAlways, cleanup
 from . import blocks
 from .attribution import Category, attribution
 from .blocks import Block
@@ -20,7 +20,7 @@ from .stats import where
 from .timeline import Mark, Moment, PoolState, Timeline, When
 
 
-class Record:
+class Record(EndsAlways):
     """A record of one device's pool during a ``with`` block. It answers questions while it runs, and afterwards.
 
     Tracks may nest and overlap: each records the events of all threads. On ``cuda``, begin one while other threads are idle:
@@ -78,13 +78,6 @@ class Record:
             cleanup(self._recorder.end)
             raise
         return self
-
-    @signal_safe
-    def __exit__(self, *exc: object) -> None:
-        try:
-            del exc
-        finally:
-            cleanup(self._end)
 
     def _end(self) -> None:
         if self._recorder is not None and os.getpid() != self._process:

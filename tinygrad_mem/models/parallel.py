@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from .. import Tensor, arange, bfloat16, float32, int64, nn, optim, outer, tensor, zeros
@@ -321,12 +322,10 @@ class MeshTraining:
         self.shares = copies.size(1) > 1
         options = {"lr": 1e-4, **options} | ({"master_weights": True} if dtype.itemsize == 2 else {})
         group = copies["c"].get_group()
-        divides = mesh.zero == 1 and group.size() > 1
-        self.optimizer = (
-            ZeroRedundancyOptimizer(parameters, rule, process_group=group, **options)
-            if divides
-            else rule(parameters, **options)
-        )
+        make: Any = rule
+        if mesh.zero == 1 and group.size() > 1:
+            make = partial(ZeroRedundancyOptimizer, optimizer_class=rule, process_group=group)
+        self.optimizer = make(parameters, **options)
 
     def _averaged(self, layers: Layers, copies: DeviceMesh) -> nn.Module:
         """With gradients averaged over the ranks that have the same parameters and other tokens."""
