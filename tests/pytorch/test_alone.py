@@ -89,6 +89,9 @@ def test_a_call_is_run_once(monkeypatch):
     assert len(runs) == 3
     inside(aten.add.Tensor, x.t(), x.t())
     assert len(runs) == 4
+    for bound in (0.1, 0.2):
+        inside(aten.uniform_.default, torch.zeros(33, 3), -bound, bound)  # as layers begin
+    assert len(runs) == 5
 
 
 def test_the_random_state_is_left_alone():

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from functools import cache
 from itertools import accumulate
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,10 @@ from ...files import cache_folder
 from ...interrupts import context
 from ...memory.sizes import bytes_text
 from . import by_values
-from .described import AloneCall, Given, Made, Within, givens, storage_bytes, tensors_in
+from .described import AloneCall, Given, Made, Within, givens, results_only, storage_bytes, tensors_in
 from .opaque import made_by_forward
 from .remembered import Remembered
-from .smaller import Elementwise, as_cut, cut_call
+from .smaller import as_cut, by_rule, cut_call, needs_nothing, smaller
 
 _autograd: Any = torch.autograd
 aten = torch.ops.aten
@@ -67,28 +68,28 @@ class Alone:
         """The memory of a call that can be known before its results are; ``None``: of this one it cannot."""
         found = _before_results.get(call, _NEW)
         if found is _NEW:
-            same = Elementwise.of(call)
-            found = same and same.whole(self.within(same.small, args, kwargs, ()))
-            found = found or self.remembered.get(call)
-            if found is None and (call.func in NO_LARGER or call.func._schema.name.endswith("_")):  # in place
-                return self.within(call, args, kwargs, ())
+            same = smaller(call)
+            found = same and same.whole(*[self.within(each, args, kwargs, ()) for each in same.calls])
+            found = found or by_rule(call) or self.remembered.get(call)
+            most = _most(call.func, args)
+            if found is None and most is not None:
+                return self.within(call, args, kwargs, (), most)
             _before_results[call] = found
         return found
 
-    def within(self, call: AloneCall, args: tuple, kwargs: dict[str, Any], results: Any) -> Within:
+    def within(self, call: AloneCall, args: tuple, kwargs: dict[str, Any], results: Any, most: int = 0) -> Within:
         """The memory of a call, learned the first time that such a call is met.
 
         Args:
             args, kwargs: what it got; only numbers and the like are read.
             results: what it returned to the prediction.
+            most: bytes that it makes at most, where ``results`` does not tell yet.
         """
         key = call, tuple(tuple(t.shape) for t in tensors_in(results))
         found = _learned.get(key)
         if found is None:
-            cut = cut_call(call)
-            found = as_cut(self.within(cut, args, kwargs, ()), results) if cut is not None else None
-            found = found or self.remembered.get(call)
-            made = sum(storage_bytes(t) for t in tensors_in(results))
+            found = self._told(call, args, kwargs, results) or self.remembered.get(call)
+            made = most or sum(storage_bytes(t) for t in tensors_in(results))
             why = "" if found else self._prevented(call, made)
             if why:
                 return Within(made, made, unknown=why)
@@ -97,12 +98,30 @@ class Alone:
             _before_results[call] = None if found.unknown else found
         return found
 
+    def _told(self, call: AloneCall, args: tuple, kwargs: dict[str, Any], results: Any) -> Within | None:
+        """The memory of a call that is known by its results, or by those of a smaller one."""
+        if needs_nothing(call):
+            return results_only(tuple(map(Made.of, tensors_in(results))))
+        cut = cut_call(call)
+        return as_cut(self.within(cut, args, kwargs, ()), results) if cut is not None else None
+
     def _prevented(self, call: AloneCall, made: int) -> str:
         """The reason why the call, with results of ``made`` bytes, cannot be run now; ``""``: it can."""
         needed = sum(given.bytes for given in givens((call.args, call.kwargs))) + 2 * made
         if needed > self.share * free_memory():
             return f"it needs {bytes_text(needed)} and the machine has {bytes_text(free_memory())} free"
         return "a profiler runs" if _autograd._profiler_enabled() else ""
+
+
+def _most(func: Any, args: tuple) -> int | None:
+    """Bytes that the results have at most in memory of their own; ``None``: only their formulas tell."""
+    if func in NO_LARGER or func._schema.name.endswith("_"):  # in place
+        return 0
+    if func is not aten.convolution.default or args[6]:
+        return None
+    x, weight, _, _, padding, *_ = args
+    sides = [side + 2 * pad for side, pad in zip(x.shape[2:], padding, strict=True)]
+    return x.shape[0] * weight.shape[0] * prod(sides) * x.element_size()
 
 
 def _learn(call: AloneCall, args: tuple, kwargs: dict[str, Any], made: int) -> Within:

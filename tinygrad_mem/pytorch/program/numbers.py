@@ -85,8 +85,10 @@ class KnownNumbers:
             return  # or a view
         if call is None and _is_followed(target) and not any(isinstance(arg, torch.Tensor) for arg in args):
             call = self._real_call(func, args, kwargs)
+        if call is None or not _is_followed(target):
+            return self.forget(target.untyped_storage()._cdata)
         with _disable_current_modes(), torch.no_grad():
-            value = func(*call[0], **call[1]) if call is not None and _is_followed(target) else None
+            value = func(*call[0], **call[1])
             self._note(target, value if isinstance(value, torch.Tensor) else None)
 
     def _note(self, target: FakeTensor, value: torch.Tensor | None) -> None:

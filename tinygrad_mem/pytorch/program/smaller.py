@@ -1,5 +1,8 @@
-"""Smaller calls from which an op's memory is learned: one that takes nothing beside its results there, takes nothing on larger
-arguments. One that takes something there is run in full; see :mod:`.alone`."""
+"""Smaller calls from which an op's memory is learned, and rules that need none.
+
+One that takes nothing beside its results there, takes nothing on larger arguments. Batch norms take so much an element and so
+much a channel. What these do not tell is run in full; see :mod:`.alone`.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,14 @@ _EACH_ELEMENT = {  # beside those that PyTorch calls pointwise
     for overload in getattr(aten, name).overloads()
     if "out" not in overload
 }
+_POOLINGS = {
+    aten.max_pool2d_with_indices.default,
+    aten.max_pool2d_with_indices_backward.default,
+    aten.avg_pool2d.default,
+    aten.avg_pool2d_backward.default,
+}
+_BATCH_NORMS = {aten.native_batch_norm.default, aten.native_batch_norm_backward.default}
+_FACTORIES = {aten.empty.memory_format, aten.zeros.default, aten.ones.default, aten.full.default}
 _MATRICES = {
     aten.mm.default,
     aten.addmm.default,
@@ -39,13 +50,13 @@ class Elementwise:
     """A call that does the same to each element of dense tensors of one shape. One on a single axis stands for all shapes.
 
     Attributes:
-        small: that call.
+        calls: that call, which is to be run in place of the whole one.
     """
 
     def __init__(self, call: AloneCall, sizes: tuple[int, ...]) -> None:
-        self._sizes, count = sizes, prod(sizes)
-        self._count = count if count < _SMALL else _SMALL * _SMALL if count <= _GRAIN else _LARGE
-        self.small = _changed(call, lambda given: given._replace(sizes=(self._count,), strides=(1,)) if given.sizes else given)
+        self._sizes, self._count = sizes, _few(prod(sizes))
+        small = lambda given: given._replace(sizes=(self._count,), strides=(1,)) if given.sizes else given  # noqa: E731
+        self.calls = (_changed(call, small),)
 
     @classmethod
     def of(cls, call: AloneCall) -> Elementwise | None:
@@ -70,6 +81,141 @@ class Elementwise:
             return None
         whole = results_only(tuple(None if each is None else _dense(self._sizes, each.dtype) for each in found.made))
         return whole._replace(peak=whole.kept + number)
+
+
+class ElementwiseInPlace:
+    """A call that does the same to each element of tensors of one shape and dtype, and writes to the first of them.
+
+    Some have gaps, such as the part of a gradient that is added to another. One on two axes stands for all shapes.
+    """
+
+    def __init__(self, call: AloneCall, sizes: tuple[int, ...]) -> None:
+        columns = _few(prod(sizes)) // _SMALL
+
+        def small(given: Given) -> Given:
+            if not given.sizes:
+                return given
+            dense, gap = given.strides == _strides(sizes), 1 if given.strides[-1] == 1 else 2
+            strides = (columns, 1) if dense else (2 * gap * columns, gap)
+            return given._replace(sizes=(_SMALL, columns), strides=strides)
+
+        self.calls = (_changed(call, small),)
+
+    @classmethod
+    def of(cls, call: AloneCall) -> ElementwiseInPlace | None:
+        """Such a call; ``None``: it is another."""
+        if torch.Tag.pointwise not in call.func.tags or not call.func._schema.name.endswith("_"):
+            return None
+        given = [each for each in givens((call.args, call.kwargs)) if each.sizes]
+        kinds = {(each.sizes, each.dtype) for each in given}
+        if len(kinds) != 1 or prod(given[0].sizes) < _SMALL or given[0].dtype.is_complex:
+            return None
+        return None if any(0 in each.strides for each in given) else cls(call, given[0].sizes)
+
+    def whole(self, found: Within) -> Within | None:
+        """The memory of the whole call: at most a number; ``None``: the small one does not tell."""
+        return found if not found.unknown and found.made == (None,) and found.kept == 0 and found.peak < _SMALL else None
+
+
+class Planes:
+    """A pooling of dense images. Two of three channels stand for all."""
+
+    def __init__(self, call: AloneCall, images: tuple[int, ...]) -> None:
+        self._images = images
+        self.calls = (_changed(call, lambda given: _dense_given(given, (2, 3, *given.sizes[2:]))),)
+
+    @classmethod
+    def of(cls, call: AloneCall) -> Planes | None:
+        """Such a call; ``None``: it is another."""
+        given = givens((call.args, call.kwargs)) if call.func in _POOLINGS else []
+        images = {each.sizes[:2] for each in given if len(each.sizes) == 4 and _rows(each)}
+        return cls(call, *images) if len(images) == 1 and all(len(each.sizes) == 4 and _rows(each) for each in given) else None
+
+    def whole(self, found: Within) -> Within | None:
+        """The memory of the whole call; ``None``: the small one takes something beside its results."""
+        made = [each for each in found.made if each is not None]
+        if (
+            found.unknown
+            or len(made) != len(found.made)
+            or found != results_only(tuple(_dense(each.sizes, each.dtype) for each in made))
+        ):
+            return None
+        return results_only(tuple(_dense((*self._images, *each.sizes[2:]), each.dtype) for each in made))
+
+
+class NormedBatch:
+    """A batch norm of a dense tensor. Its temporaries are as large as it, or have an element a channel: three small calls tell
+    how many there are of each, one more than is needed.
+
+    Source: ``aten/src/ATen/native/Normalization.cpp``.
+    """
+
+    def __init__(self, call: AloneCall, sizes: tuple[int, ...]) -> None:
+        self._sizes = sizes
+        self._probes = [(rows, channels, *(rows for _ in sizes[2:])) for rows, channels in ((2, 5), (3, 5), (2, 8))]
+        self.calls = tuple(_changed(call, self._as(probe)) for probe in self._probes)
+
+    @staticmethod
+    def _as(probe: tuple[int, ...]) -> Callable[[Given], Given]:
+        return lambda given: _dense_given(given, probe if len(given.sizes) > 1 else probe[1:2])
+
+    @classmethod
+    def of(cls, call: AloneCall) -> NormedBatch | None:
+        """Such a call; ``None``: it is another."""
+        given = givens((call.args, call.kwargs)) if call.func in _BATCH_NORMS else []
+        sizes = given[0].sizes if given else ()
+        vectors = {sizes, sizes[1:2]}
+        if len(sizes) < 3 or not all(each.sizes in vectors and _rows(each) for each in given):
+            return None
+        return cls(call, sizes)
+
+    def whole(self, *found: Within) -> Within | None:
+        """The memory of the whole call; ``None``: the small ones do not tell."""
+        taken, counts = [each.peak - each.kept for each in found], [prod(probe) for probe in self._probes]
+        element, rest = divmod(taken[1] - taken[0], counts[1] - counts[0])
+        channel, left = divmod(taken[0] - element * counts[0], self._probes[0][1])
+        third = element * counts[2] + channel * self._probes[2][1]
+        if (
+            rest
+            or left
+            or third != taken[2]
+            or any(each.unknown or each.kept != results_only(each.made).kept for each in found)
+        ):
+            return None
+        made = [each and self._made(each) for each in found[0].made]
+        whole = results_only(tuple(made))
+        return whole._replace(peak=whole.kept + element * prod(self._sizes) + channel * self._sizes[1])
+
+    def _made(self, made: Made) -> Made:
+        sizes = self._sizes if len(made.sizes) > 1 else self._sizes[1:2] if made.sizes == self._probes[0][1:2] else made.sizes
+        return _dense(sizes, made.dtype)
+
+
+def smaller(call: AloneCall) -> Elementwise | ElementwiseInPlace | Planes | NormedBatch | None:
+    """The smaller calls that tell what a call takes before its results are known; ``None``: there are none."""
+    return Elementwise.of(call) or ElementwiseInPlace.of(call) or Planes.of(call) or NormedBatch.of(call)
+
+
+def by_rule(call: AloneCall) -> Within | None:
+    """The memory of a call that needs no other: tensors of one dtype, dense, that are put behind each other.
+
+    Source: ``aten/src/ATen/native/TensorShape.cpp``: each is copied to its place in the result.
+    """
+    if call.func is not aten.cat.default:
+        return None
+    given, axis = call.args[0], call.args[1][1] if len(call.args) > 1 else 0
+    first = given[0]
+    if type(axis) is not int or any(each.dtype != first.dtype or not _rows(each) for each in given):
+        return None
+    axis %= len(first.sizes)
+    sizes = list(first.sizes)
+    sizes[axis] = sum(each.sizes[axis] for each in given)
+    return results_only((_dense(tuple(sizes), first.dtype),))
+
+
+def needs_nothing(call: AloneCall) -> bool:
+    """True if a call makes tensors of a given size, and no more."""
+    return call.func in _FACTORIES
 
 
 def cut_call(call: AloneCall) -> AloneCall | None:
@@ -110,6 +256,21 @@ def _order(given: Given) -> tuple[int, ...] | None:
         strides[axis] = part
         whole, part = whole * given.sizes[axis], part * _cut(given.sizes[axis : axis + 1])[0]
     return tuple(strides)
+
+
+def _few(count: int) -> int:
+    """A smaller number of elements for which kernels go the same way."""
+    return count if count < _SMALL else _SMALL * _SMALL if count <= _GRAIN else _LARGE
+
+
+def _rows(given: Given) -> bool:
+    """True for a tensor in rows that lie beside each other, and in no other order: no axis of images is of one element."""
+    plain = given.strides == _strides(given.sizes) and bool(given.sizes) and 0 not in given.sizes
+    return plain and (len(given.sizes) < 3 or 1 not in given.sizes[1:])
+
+
+def _dense_given(given: Given, sizes: tuple[int, ...]) -> Given:
+    return given._replace(sizes=sizes, strides=_strides(sizes))
 
 
 def _strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
