@@ -440,3 +440,70 @@ def test_a_product_copies_a_matrix_that_cublas_cannot_read(shape: tuple, stride:
     func = aten.mm.default if len(shape) == 2 else aten.bmm.default
     sizes = [step.size for step in beside(A100, func, left, right, outs=out).steps if step.kind == "ask"]
     assert sizes == ([4 * math.prod(shape)] if copies else [])
+
+
+# --- what sorts, and what reads pixels ------------------------------------------------------------------------------------
+
+
+def test_the_median_of_all_elements_sorts_them():
+    """Values of 4 bytes and places of 8, and once more 0...n-1 or what a longer sort takes; then a mask of one number."""
+    few = beside(H100, aten.median.default, empty(50, 20), outs=empty())
+    assert asked(few) == [4000, 8000, 8000, 1]
+    many = beside(H100, aten.median.default, empty(500, 20), outs=empty())
+    sort = beside(H100, aten.sort.default, empty(10_000), outs=[empty(10_000), empty(10_000, dtype=torch.int64)])
+    assert asked(many) == [40_000, 80_000, *asked(sort), 1]
+    steps = list(many.events(1))
+    assert [step.kind for step in steps[-4:]] == ["ask", "result", "free", "free"], "the sorted values end last"
+    assert asked(beside(H100, aten.median.dim, empty(50, 20), 1, outs=[empty(50), empty(50)])) == []
+
+
+def test_mode_copies_an_axis_that_is_not_the_last():
+    outs = [empty(50), empty(50)]
+    assert asked(beside(H100, aten.mode.default, empty(50, 20), outs=outs)) == []
+    assert asked(beside(H100, aten.mode.default, empty(20, 50), 0, outs=outs)) == [4000]
+    long = beside(H100, aten.mode.default, empty(50, 3000), outs=outs)
+    assert asked(long) == [50 * 3000 * 4]
+    assert long.bounds[0].size > 3000 * 8
+
+
+@pytest.mark.parametrize(
+    ("values", "copies"),
+    [
+        (empty(100), []),
+        (empty(200)[::2], [400]),
+        (empty(100, dtype=torch.float64), [50 * 8]),
+        (empty(100, dtype=torch.float16), [100 * 4]),
+        (0.5, [8, 4]),
+    ],
+)
+def test_places_among_sorted_numbers_take_copies_to_one_dtype(values: Any, copies: list[int]):
+    op = aten.searchsorted.Scalar if isinstance(values, float) else aten.searchsorted.Tensor
+    assert asked(beside(H100, op, empty(50), values, outs=empty(100, dtype=torch.int64))) == copies
+
+
+def test_a_pooling_copies_a_gradient_that_is_spread():
+    """As that of a sum, which is one number for all."""
+    x, spread = empty(2, 3, 8, 8), empty(1).expand(2, 3, 4, 4)
+    window = ([2, 2], [2, 2], [0, 0])
+    places = empty(2, 3, 4, 4, dtype=torch.int64)
+    for op, args in [
+        (aten.max_pool2d_with_indices_backward.default, (spread, x, *window, [1, 1], False, places)),
+        (aten.avg_pool2d_backward.default, (spread, x, *window, False, True, None)),
+        (aten._adaptive_avg_pool2d_backward.default, (spread, x)),
+        (aten.upsample_nearest2d_backward.default, (spread, [4, 4], [2, 3, 8, 8])),
+        (aten.upsample_bicubic2d_backward.default, (spread, [4, 4], [2, 3, 8, 8], False)),
+    ]:
+        assert asked(beside(H100, op, *args, outs=x)) == [2 * 3 * 4 * 4 * 4], op
+        assert asked(beside(H100, op, spread.contiguous(), *args[1:], outs=x)) == [], op
+
+
+def test_what_reads_between_pixels_takes_any_strides():
+    x, grid = empty(2, 3, 8, 16)[:, :, :, ::2], empty(2, 8, 8, 2)
+    for op, args in [
+        (aten.grid_sampler_2d.default, (x, grid, 0, 0, False)),
+        (aten.upsample_bilinear2d.default, (x, [16, 16], False)),
+        (aten.upsample_bicubic2d.default, (x, [16, 16], False)),
+    ]:
+        found = beside(H100, op, *args, outs=x)
+        assert (asked(found), found.bounds) == ([], ()), op
+    assert asked(beside(H100, aten.upsample_nearest2d.default, x, [16, 16], outs=x)) == [2 * 3 * 8 * 8 * 4]

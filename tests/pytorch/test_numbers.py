@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -55,7 +56,17 @@ def on_other_strides() -> list[Any]:
     ]
 
 
-KNOWN: list[Callable[[], list[Any]]] = [written_through_views, in_pieces, in_lists, on_other_strides]
+def widths_of_stages() -> list[Any]:
+    """As RegNet plans its stages."""
+    wide = torch.arange(16) * 27.89 + 48
+    steps = torch.round(torch.log(wide / 48) / math.log(2.09))
+    widths = (torch.round(torch.divide(48 * torch.pow(2.09, steps), 8)) * 8).int().tolist()
+    changed = [a != b for a, b in zip([0, *widths], [*widths, 0], strict=True)]
+    depths = torch.diff(torch.tensor([place for place, new in enumerate(changed) if new])).int().tolist()
+    return [len(set(widths)), widths, depths]
+
+
+KNOWN: list[Callable[[], list[Any]]] = [written_through_views, in_pieces, in_lists, on_other_strides, widths_of_stages]
 
 
 @pytest.mark.parametrize("values", KNOWN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 from .call import KernelCall, accumulated, nbytes, row, up
 from .reductions import reduce
@@ -178,19 +179,52 @@ def binary_cross_entropy(call: KernelCall) -> None:
 
 
 @row(
-    "max_pool2d_with_indices",
-    "max_pool2d_with_indices_backward",
-    "avg_pool2d",
-    "avg_pool2d_backward",
-    "_adaptive_avg_pool2d",
-    "upsample_nearest2d",
-    "upsample_bilinear2d",
-    "grid_sampler_2d",
-    takes="a copy of an input that is not contiguous in its memory format",
-    source="aten/src/ATen/native/cuda/DilatedMaxPool2d.cu, AveragePool2d.cu, UpSample*.cu",
+    "max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d",
+    takes="a copy of an input that is not contiguous in its memory format; of upsample_bilinear2d only in channels_last",
+    source="aten/src/ATen/native/cuda/DilatedMaxPool2d.cu, AveragePool2d.cu, AdaptiveAveragePooling.cu, UpSampleNearest2d.cu, "
+    "UpSampleBilinear2d.cu",
     seen="cnn-small (nothing)",
 )  # fmt: skip
 def pools(call: KernelCall) -> None:
     tensor = call.get("self", call.get("input"))
-    if tensor.dim() == 4 and not tensor.is_contiguous(memory_format=torch.channels_last):
-        call.contiguous(tensor)
+    order = suggest_memory_format(tensor)
+    if order == torch.channels_last or "bilinear" not in call.func._schema.name:
+        _in_order(call, tensor, order)
+
+
+@row(
+    "max_pool2d_with_indices_backward", "avg_pool2d_backward",
+    takes="copies of the input and of the gradient, where they are not contiguous in the input's memory format",
+    source="aten/src/ATen/native/cuda/DilatedMaxPool2d.cu, AveragePool2d.cu",
+    seen="cnn-small (nothing)",
+)  # fmt: skip
+def pools_backward(call: KernelCall) -> None:
+    order = suggest_memory_format(call["self"])
+    _in_order(call, call["self"], order)
+    _in_order(call, call["grad_output"], order)
+
+
+@row(
+    "_adaptive_avg_pool2d_backward",
+    takes="a copy of a gradient that is not contiguous, unless the input is in channels_last",
+    source="aten/src/ATen/native/cuda/AdaptiveAveragePooling.cu",
+)
+def adaptive_pool_backward(call: KernelCall) -> None:
+    if suggest_memory_format(call["self"]) == torch.contiguous_format:
+        call.contiguous(call["grad_output"])
+
+
+@row(
+    "upsample_nearest2d_backward", "upsample_bilinear2d_backward", "upsample_bicubic2d_backward",
+    takes="a copy of a gradient that is not contiguous in its memory format (upsample_bicubic2d: in rows)",
+    source="aten/src/ATen/native/cuda/UpSampleNearest2d.cu, UpSampleBilinear2d.cu, UpSampleBicubic2d.cu",
+)  # fmt: skip
+def upsample_backward(call: KernelCall) -> None:
+    gradient = call["grad_output"]
+    cubic = "bicubic" in call.func._schema.name
+    _in_order(call, gradient, torch.contiguous_format if cubic else suggest_memory_format(gradient))
+
+
+def _in_order(call: KernelCall, tensor: torch.Tensor, order: torch.memory_format) -> None:
+    """A copy of a tensor that is not contiguous in this memory format."""
+    call.ask(0 if tensor.is_contiguous(memory_format=order) else nbytes(tensor), "TEMPORARY")

@@ -162,11 +162,77 @@ def unique(call: KernelCall) -> None:
 
 
 @row(
-    "median",
-    "kthvalue",
-    "mode",
+    "median", "nanmedian", "kthvalue",
     takes="a copy of an input that is not contiguous",
-    source="aten/src/ATen/native/cuda/Sorting.cpp",
-)
+    source="aten/src/ATen/native/cuda/Sorting.cpp, median_with_indices_impl, kthvalue_out_cuda",
+)  # fmt: skip
 def median(call: KernelCall) -> None:
     call.contiguous(call["self"])
+
+
+@row(
+    "median.default", "nanmedian.default",
+    takes="of all elements: they are sorted, with their places (8 bytes each), and read by a few numbers; nanmedian also makes "
+    "a mask of one byte an element",
+    source="aten/src/ATen/native/cuda/Sorting.cpp, median_impl",
+)  # fmt: skip
+def median_of_all(call: KernelCall) -> None:
+    tensor = call["self"]
+    count = prod(tensor.shape)
+    if not count:
+        return
+    call.contiguous(tensor)
+    call.ask(nbytes(tensor), "TEMPORARY")
+    places = call.ask(count * _LONG, "TEMPORARY")
+    inside = len(call.steps)
+    sorted_along(call, tensor.new_empty(count), 0)
+    steps = call.steps[inside:]
+    ended = {step.block for step in steps if step.kind == "free"}
+    call.free(*[step.block for step in reversed(steps) if step.kind == "ask" and step.block not in ended], places)
+    if "nan" not in call.func._schema.name:
+        call.ask(1, "TEMPORARY")  # whether the last one is a number
+    else:
+        call.ask(count, "TEMPORARY")
+        call.bound(4096 + count // 8, "nanmedian counts numbers that are none: what the sum stages was not read")
+    call.result(0)
+
+
+@row(
+    "mode",
+    takes="a copy with the axis last, where it is not; of an axis of more than 2,048 elements always, and what Thrust sorts "
+    "and counts with",
+    source="aten/src/ATen/native/cuda/TensorModeKernel.cpp, mode_kernel_impl; TensorModeKernel.cu, ModeImpl",
+)
+def mode(call: KernelCall) -> None:
+    tensor, dim = call["self"], call["dim"]
+    length = tensor.shape[dim] if tensor.dim() else 1
+    if length == 1 or not prod(tensor.shape):
+        return
+    if length <= 2048:
+        call.contiguous(tensor.transpose(dim, -1))
+        return
+    call.ask(nbytes(tensor), "TEMPORARY")
+    width = tensor.element_size()
+    call.bound(length * (_LONG + 3 * (width + _LONG)) + (1 << 20), "mode sorts each row, and counts what it finds")
+
+
+@row(
+    "searchsorted", "bucketize",
+    takes="copies of what is not contiguous, and of what has another dtype than both together",
+    source="aten/src/ATen/native/cuda/Bucketization.cu; BucketizationUtils.h, searchsorted_maybe_trim_input_tensors",
+)  # fmt: skip
+def searchsorted(call: KernelCall) -> None:
+    bounds, values = call.get("sorted_sequence", call.get("boundaries")), call["self"]
+    call.contiguous(bounds)
+    sorter = call.get("sorter")
+    if isinstance(sorter, torch.Tensor):
+        call.contiguous(sorter)
+    if isinstance(values, torch.Tensor):
+        call.contiguous(values)
+        count, dtype = prod(values.shape), values.dtype
+    else:
+        count, dtype = 1, torch.float64 if isinstance(values, float) else torch.int64
+        call.ask(dtype.itemsize, "TEMPORARY")
+    both = torch.result_type(bounds, values)
+    for number, kind in ((count, dtype), (prod(bounds.shape), bounds.dtype)):
+        call.ask(number * both.itemsize if kind != both and dtype != bounds.dtype else 0, "TEMPORARY")

@@ -25,13 +25,15 @@ _MOVING = """
     diagonal_scatter flip index_copy index_fill lift repeat resize resize_as select_backward select_scatter
     set slice_backward slice_scatter stack take tril triu unsafe_split unsafe_split_with_sizes
 """
-RESULTS_ONLY = frozenset(f"{_ELEMENTWISE} {_FILLING} {_MOVING}".split())
+_BETWEEN_PIXELS = "grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward upsample_bicubic2d"
+RESULTS_ONLY = frozenset(f"{_ELEMENTWISE} {_FILLING} {_MOVING} {_BETWEEN_PIXELS}".split())
 """Ops whose kernels write into their results, and ask for nothing: one of PyTorch's iterators, a fill, or copies into a view.
 
 Source, below ``aten/src/ATen/native``: for the first group ``TensorIterator.cpp``, ``Activation.cpp``, ``BinaryOps.cpp``,
 ``Loss.cpp``, ``cuda/Loss.cu``; for the second ``TensorFactories.cpp``, ``Fill.cpp``, ``Distributions.cpp``; for the third
 ``TensorShape.cpp``, ``cuda/Shape.cu`` (cat's addresses travel with the launch), ``PadNd.cpp``, ``TriangularOps.cpp``,
-``TensorTransformations.cpp``, ``TensorAdvancedIndexing.cpp``."""
+``TensorTransformations.cpp``, ``TensorAdvancedIndexing.cpp``; for the last ``cuda/GridSampler.cpp``,
+``cuda/UpSampleBicubic2d.cu``, which read tensors of any strides."""
 
 
 def unread(func: Any, args: tuple, kwargs: Mapping[str, Any], outputs: list[Any]) -> Requests:
