@@ -161,6 +161,10 @@ def test_a_kernel_that_nobody_has_read_is_named_with_a_bound():
     assert most == 2 * 8 * 512 * 512, "a copy of its argument and of its result"
 
 
+def test_an_op_that_turns_its_argument_into_a_view_takes_nothing():
+    assert predict(lambda: torch.quantile(gpu(1000), 0.5).squeeze_()).unknown == {}
+
+
 def test_an_op_in_place_has_the_row_of_the_other():
     args = torch.zeros(8, 8), torch.zeros(8, 8), torch.zeros(8, 8)
     asked = [Kernels().beside(op, args, {}, args[0]) for op in (aten.addmm.default, aten.addmm_.default)]

@@ -233,5 +233,7 @@ def test_a_convolution_is_known_before_its_shapes_are():
     x, weight = torch.zeros(2, 3, 20, 20), torch.zeros(8, 3, 3, 3)
     for turned, known in ((False, True), (True, False)):
         args = (x, weight.transpose(0, 1).contiguous() if turned else weight, None, [1, 1], [1, 1], [1, 1], turned, [0, 0], 1)
-        found = Alone().first(described(aten.convolution.default, args, {}), args, {})
+        call = described(aten.convolution.default, args, {})
+        assert call is not None
+        found = Alone().first(call, args, {})
         assert (found == whole(aten.convolution.default, args)) is known

@@ -51,10 +51,10 @@ def unread(func: Any, args: tuple, kwargs: Mapping[str, Any], outputs: list[Any]
 @cache
 def _writes_only_results(func: Any) -> bool:
     name, returns = func._schema.name.partition("::")[2], func._schema.returns
-    return (
+    return bool(
         func.namespace not in ("aten", "prims")
         or torch.Tag.pointwise in func.tags
-        or torch.Tag.view_copy in func.tags
+        or {torch.Tag.view_copy, torch.Tag.inplace_view} & set(func.tags)
         or name.removesuffix("_") in RESULTS_ONLY
         or not any("Tensor" in str(each.type) for each in (*func._schema.arguments, *returns))
         or not any("Tensor" in str(each.type) for each in func._schema.arguments)
