@@ -329,6 +329,27 @@ def add_products(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         x, y, z = x + a.strides[0], y + b.strides[0], z + out.strides[0]
 
 
+_TURN = {
+    np.dtype(kind): _function(
+        name, [ctypes.c_int] * 2 + [_long] * 2 + [real, ctypes.c_void_p, _long] + [ctypes.c_void_p, _long]
+    )
+    for kind, name, real in (
+        (np.float32, "cblas_somatcopy", ctypes.c_float),
+        (np.float64, "cblas_domatcopy", ctypes.c_double),
+    )
+}
+
+
+def copy_turned(a: np.ndarray, out: np.ndarray) -> None:
+    """out = a.T, of contiguous matrices: a third of NumPy's time where one of them has few columns."""
+    turn = _TURN.get(out.dtype)
+    if turn is None or a.dtype != out.dtype:
+        np.copyto(out, a.T, casting="same_kind")
+        return
+    (rows, columns), (x, y) = a.shape, (each.__array_interface__["data"][0] for each in (a, out))
+    turn(_ROWS, _YES, rows, columns, 1.0, x, columns, y, rows)
+
+
 def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) -> None:
     """out = a @ b, or out += a @ b."""
     if add:

@@ -12,7 +12,7 @@ TILE = 1 << 16  # elements at once: a quarter of the scratch in float64
 _WHOLE = 1 << 18  # elements at once without scratch: long calls keep all cores busy
 _SHORT = 32  # length of a line up to which starting a sum along it costs more than the sum
 _GRAIN = 1 << 18  # elements that are worth a core: there are several passes over them
-_REPEAT = 512  # length of a line up to which its coefficients are repeated along it
+_REPEAT = 2048  # length of a line up to which its coefficients are repeated along it, if there is room
 
 
 def _tiles(shape, most, start, stop):
@@ -147,7 +147,7 @@ def affine(coefficients, run, *arrays):
     """
     wide = coefficients[0].dtype
     n, channels, length = arrays[0].shape
-    short = length < _REPEAT and 8 * channels * length * wide.itemsize <= SCRATCH
+    short = length <= _REPEAT and 8 * channels * length * wide.itemsize <= SCRATCH
     if short:
         repeated = [scratch((channels, length), wide, 5 + i, 8) for i in range(len(coefficients))]
         for row, values in zip(repeated, coefficients, strict=True):

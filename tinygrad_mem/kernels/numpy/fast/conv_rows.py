@@ -287,14 +287,13 @@ def backward_input(geo, gy, w, bias, work, out):
     gy, gx = _two_axes(gy), _two_axes(out)
     w = w.reshape(*w.shape[:2], *geo.kernel[1:]).transpose(1, 0, 2, 3)
     (sy, sx), low = geo.stride[1:], geo.low[1:]
+    if sy > w.shape[2] or sx > w.shape[3]:  # no tap reaches some of the phases
+        np.copyto(gx, 0 if bias is None else bias.reshape(-1, 1, 1))
     for py, px in np.ndindex(sy, sx):
         target = gx[:, :, py::sy, px::sx]
         first = ((py + low[0]) % sy, (px + low[1]) % sx)  # the first kernel row and column that reach this phase
         taps = w[:, :, first[0] :: sy, first[1] :: sx][:, :, ::-1, ::-1]
-        if target.size == 0:
-            continue
-        if taps.size == 0:
-            np.copyto(target, 0 if bias is None else bias.reshape(-1, 1, 1))
+        if target.size == 0 or taps.size == 0:
             continue
         kernel = taps.shape[2:]
         start = (kernel[0] - 1 - (py + low[0]) // sy, kernel[1] - 1 - (px + low[1]) // sx)

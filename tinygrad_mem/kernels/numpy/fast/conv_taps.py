@@ -131,7 +131,10 @@ def _correlate(geo: Geometry, kind: str, source: np.ndarray, w: np.ndarray, bias
     def run(lane: Lane, first: int, last: int) -> None:
         taps = w[first:last] if forward else w[:, first:last]
         matrices = lane.take((geo.taps, *taps.shape[:2]), geo.wide)
-        np.copyto(matrices, taps.transpose(2, 0, 1))
+        if forward:
+            blas.copy_turned(taps.reshape(-1, geo.taps), matrices.reshape(geo.taps, -1))
+        else:
+            np.copyto(matrices, taps.transpose(2, 0, 1))
         result = lane.take((target.shape[2] * images, last - first), geo.wide)
         np.copyto(result, 0 if bias is None else bias[first:last])
         for tap, to, of, length in _runs(geo):
@@ -168,7 +171,7 @@ def backward_weight(geo, gy, x, work, out):
         for tap, to, of, length in _runs(geo):
             a, b = incoming[to * images : (to + length) * images, first:last], rows[of * images : (of + length) * images]
             blas.add_product(a.T, b, sums[tap])
-        np.copyto(target[first:last], sums.transpose(1, 2, 0), casting="same_kind")
+        blas.copy_turned(sums.reshape(geo.taps, -1), target[first:last].reshape(-1, geo.taps))
 
     with blas.single():
         images = geo.images

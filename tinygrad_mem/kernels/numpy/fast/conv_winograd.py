@@ -191,7 +191,7 @@ def _convolve(source: np.ndarray, w: np.ndarray, bias: Any, low: tuple[int, int]
         for first in range(0, cout, block):
             part = w[first : first + block]
             weights = transformed.reshape(-1)[: 18 * cin * len(part)].reshape(6, 3, len(part), cin)
-            shift = None if bias is None else bias[first : first + block].reshape(-1, 1, 1)
+            shift = None if bias is None else bias[first : first + block, None]
             _weights(part, weights)
             threads.lanes(len(tasks), lanes, run)
 
@@ -222,17 +222,15 @@ def _tile(source, transformed, shift, low, tile, lane, out):
         blas.add_products(weights[2], windows[2], products[0, ..., :columns])
     elif line.before:
         line.in_images(products[2])[..., -1].fill(0)
+    if shift is not None:
+        products[0, 1] += shift  # the second of six results is a part of each of four rows, once
     result = second[: 4 * cout * pitch].reshape(4, cout, pitch)
     sums_of_rows(_OUTPUT_3[:, : 6 * apart], products.reshape(6 * apart, -1), result.reshape(4, -1))
     result = line.in_images(result)
     for number, row in enumerate(firsts):
         stop = min(row + 4, tile.r1)
         values = result[: stop - row, :, number * images : (number + 1) * images, : line.out].transpose(2, 1, 0, 3)
-        target = out[tile.n0 : tile.n1, :, row:stop]
-        if shift is None:
-            copy_rows(values, target)
-        else:
-            np.add(values, shift, out=target)
+        copy_rows(values, out[tile.n0 : tile.n1, :, row:stop])
 
 
 class Share(NamedTuple):
