@@ -113,7 +113,7 @@ def copy_rows(values: np.ndarray, out: np.ndarray) -> None:
 class Lane:
     """One lane's part of a workspace, given out as arrays."""
 
-    zeros: tuple[int, ...] | None = None  # places of the first array that stay zero
+    zeros: tuple[object, ...] | None = None  # what the first array holds: its zeros stay where they are
 
     def __init__(self, work: np.ndarray, lane: int, of: int) -> None:
         size = work.nbytes // of // 64 * 64

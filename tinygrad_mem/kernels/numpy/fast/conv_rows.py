@@ -186,11 +186,12 @@ def _time(walk: TileWalk) -> float:
     return pixels * (walk.parts * walk.depth * walk.cout / 60 + 0.4 * (walk.copies * walk.cin + walk.parts * walk.cout))
 
 
-def _lanes(walk: TileWalk, kind: str, whole: Lane) -> tuple[int, int]:
+def _lanes(walks: list[TileWalk], kind: str, whole: Lane) -> tuple[int, int]:
     """(lanes, numbers of each): as many as there are cores, as long as each has work and can hold the least tile."""
-    numbers = (whole.stop - whole.next) // walk.wide.itemsize
-    most = min(lane_count(whole.buffer), numbers // (_numbers(walk, 1, 1, kind) + 64))
-    lanes = max(min(most, int(_time(walk) / GRAIN)), 1)
+    numbers = (whole.stop - whole.next) // walks[0].wide.itemsize
+    least = max([_numbers(walk, 1, 1, kind) for walk in walks])
+    most = min(lane_count(whole.buffer), numbers // (least + 64))
+    lanes = max(min(most, int(sum(map(_time, walks)) / GRAIN)), 1)
     return lanes, numbers // lanes - 64
 
 
@@ -214,9 +215,9 @@ def gather(walk: TileWalk, source: np.ndarray, tile: Tile, lane: Lane) -> np.nda
     to = _in_images(walk, slab, walk.line)
     a = min(max(-first, 0), rows)
     b = max(min(rows, height - first), a)
-    if lane.zeros != (images, rows, a, b):
+    if lane.zeros != (walk, images, rows, a, b):
         flat.fill(0)
-        lane.zeros = (images, rows, a, b)
+        lane.zeros = (walk, images, rows, a, b)
     part = source[tile.n0 : tile.n1, :, first + a : first + b].transpose(2, 1, 0, 3)
     step = walk.stride[1]
     for j in range(walk.copies):
@@ -250,16 +251,27 @@ def weights(walk: TileWalk, w: np.ndarray, out: np.ndarray) -> np.ndarray:
     return by_part.reshape(walk.parts, 1, walk.cout, walk.depth)
 
 
-def correlate(walk: TileWalk, source: np.ndarray, w: np.ndarray, bias: Any, work: np.ndarray, out: np.ndarray) -> None:
+class Correlation(NamedTuple):
     """One walk: ``w`` is a view (cout, cin, kernel rows, kernel columns), ``out`` any view of (images, cout, rows, columns)."""
+
+    walk: TileWalk
+    source: np.ndarray
+    w: np.ndarray
+    out: np.ndarray
+
+
+def correlate(several: list[Correlation], bias: Any, work: np.ndarray) -> None:
+    """Run all walks, whose outputs lie apart, at once; ``bias`` is added to each."""
     whole = Lane(work, 0, 1)
-    matrix = weights(walk, w, whole.take((w.size,), walk.wide))
-    lanes, room = _lanes(walk, "forward", whole)
-    tasks = tiles(walk, "forward", room, lanes)
+    matrices = [weights(each.walk, each.w, whole.take((each.w.size,), each.walk.wide)) for each in several]
+    lanes, room = _lanes([each.walk for each in several], "forward", whole)
+    found = [tiles(each.walk, "forward", room, lanes) for each in several]
+    tasks = [(*each, tile) for each, mine in zip(zip(several, matrices, strict=True), found, strict=True) for tile in mine]
     spaces = [whole.part(number, lanes) for number in range(lanes)]
 
     def run(number: int, task: int) -> None:
-        lane, tile = spaces[number], tasks[task]
+        (walk, source, _, out), matrix, tile = tasks[task]
+        lane = spaces[number]
         lane.reset()
         operands = windows(walk, gather(walk, source, tile, lane), tile)
         products = lane.take((walk.parts, tile.r1 - tile.r0, walk.cout, operands.shape[-1]), walk.wide)
@@ -279,7 +291,7 @@ def forward(geo, x, w, bias, work, out):
     """out = conv(x, w) + bias."""
     walk = walk_of(geo, "forward")
     x, out = _two_axes(x), _two_axes(out)
-    correlate(walk, x, w.reshape(*w.shape[:2], *geo.kernel[1:]), bias, work, out)
+    correlate([Correlation(walk, x, w.reshape(*w.shape[:2], *geo.kernel[1:]), out)], bias, work)
 
 
 def backward_input(geo, gy, w, bias, work, out):
@@ -289,6 +301,7 @@ def backward_input(geo, gy, w, bias, work, out):
     (sy, sx), low = geo.stride[1:], geo.low[1:]
     if sy > w.shape[2] or sx > w.shape[3]:  # no tap reaches some of the phases
         np.copyto(gx, 0 if bias is None else bias.reshape(-1, 1, 1))
+    phases = []
     for py, px in np.ndindex(sy, sx):
         target = gx[:, :, py::sy, px::sx]
         first = ((py + low[0]) % sy, (px + low[1]) % sx)  # the first kernel row and column that reach this phase
@@ -298,7 +311,9 @@ def backward_input(geo, gy, w, bias, work, out):
         kernel = taps.shape[2:]
         start = (kernel[0] - 1 - (py + low[0]) // sy, kernel[1] - 1 - (px + low[1]) // sx)
         walk = TileWalk(geo.images, geo.cout, geo.cin, gy.shape[2:], target.shape[2:], kernel, (1, 1), start, geo.wide)
-        correlate(walk, gy, taps, bias, work, target)
+        phases.append(Correlation(walk, gy, taps, target))
+    if phases:
+        correlate(phases, bias, work)
 
 
 def backward_weight(geo, gy, x, work, out):
@@ -306,7 +321,7 @@ def backward_weight(geo, gy, x, work, out):
     walk = walk_of(geo, "weight")
     gy, x = _two_axes(gy), _two_axes(x)
     whole = Lane(work, 0, 1)
-    lanes, room = _lanes(walk, "weight", whole)
+    lanes, room = _lanes([walk], "weight", whole)
     tasks = tiles(walk, "weight", room, lanes)
     parts = [whole.part(number, lanes) for number in range(lanes)]
     totals = [part.take((walk.parts, walk.depth, walk.cout), walk.wide) for part in parts]
