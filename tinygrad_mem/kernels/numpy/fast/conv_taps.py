@@ -129,18 +129,18 @@ def _correlate(geo: Geometry, kind: str, source: np.ndarray, w: np.ndarray, bias
     target = out.reshape(*out.shape[:2], -1)
 
     def run(lane: Lane, first: int, last: int) -> None:
-        taps = w[first:last] if forward else w[:, first:last]
-        matrices = lane.take((geo.taps, *taps.shape[:2]), geo.wide)
         if forward:
-            blas.copy_turned(taps.reshape(-1, geo.taps), matrices.reshape(geo.taps, -1))
+            turned = lane.take((geo.cin, geo.taps, last - first), geo.wide)
+            blas.copy_turned(w[first:last].reshape(last - first, -1), turned.reshape(-1, last - first))
+            matrices = turned.swapaxes(0, 1)
         else:
-            np.copyto(matrices, taps.transpose(2, 0, 1))
+            matrices = lane.take((geo.taps, geo.cout, last - first), geo.wide)
+            np.copyto(matrices, w[:, first:last].transpose(2, 0, 1))
         result = lane.take((target.shape[2] * images, last - first), geo.wide)
         np.copyto(result, 0 if bias is None else bias[first:last])
         for tap, to, of, length in _runs(geo):
             a, b = (of, to) if forward else (to, of)
-            matrix = matrices[tap].T if forward else matrices[tap]
-            blas.add_product(rows[a * images : (a + length) * images], matrix, result[b * images : (b + length) * images])
+            blas.add_product(rows[a * images : (a + length) * images], matrices[tap], result[b * images : (b + length) * images])
         values = result.reshape(target.shape[2], images, last - first).transpose(1, 2, 0)
         np.copyto(target[:, first:last], values, casting="same_kind")
 
