@@ -140,7 +140,9 @@ def _correlate(geo: Geometry, kind: str, source: np.ndarray, w: np.ndarray, bias
         np.copyto(result, 0 if bias is None else bias[first:last])
         for tap, to, of, length in _runs(geo):
             a, b = (of, to) if forward else (to, of)
-            blas.add_product(rows[a * images : (a + length) * images], matrices[tap], result[b * images : (b + length) * images])
+            blas.add_product(
+                rows[a * images : (a + length) * images], matrices[tap], result[b * images : (b + length) * images]
+            )
         values = result.reshape(target.shape[2], images, last - first).transpose(1, 2, 0)
         np.copyto(target[:, first:last], values, casting="same_kind")
 

@@ -259,7 +259,7 @@ def backward_weight(geo, gy, x, work, out):
     shares = _shares(_tiles(gy.shape, _images(gy.shape, cin, cout, "weight"), 1), cin, cout)
     whole = Lane(work, 0, 1)
     spaces = [whole.part(number, len(shares)) for number in range(len(shares))]
-    sums = [_sum_of(a, s.o1 - s.o0, cin) for a, s in zip(spaces, shares, strict=True)]
+    sums = [a.take((3, 6, cin, s.o1 - s.o0), _FLOAT) for a, s in zip(spaces, shares, strict=True)]
 
     def run(_: int, i: int) -> None:
         sums[i].fill(0)
@@ -272,7 +272,7 @@ def backward_weight(geo, gy, x, work, out):
         for (_, o0, o1), total in zip(shares, sums, strict=True):
             for o in range(max(start, o0), min(stop, o1), 8):
                 last = min(o + 8, stop, o1)
-                _weight_back(total[:, :, o - o0 : last - o0], out[o:last])
+                _weight_back(total[..., o - o0 : last - o0], out[o:last])
 
     with blas.single():
         threads.lanes(len(shares), lane_count(work), run)
@@ -282,66 +282,57 @@ def backward_weight(geo, gy, x, work, out):
         threads.split(cout, finish, grain=max(threads.GRAIN // (9 * cin), 1))
 
 
-def _sum_of(lane, cout, cin):
-    """(3, 6, cout, cin), uninitialised; with cin outside in memory where products of whole tiles are added."""
-    if 18 * cout * cin <= _STACK:
-        return lane.take((3, 6, cin, cout), _FLOAT).swapaxes(2, 3)
-    return lane.take((3, 6, cout, cin), _FLOAT)
-
-
 def _weight_tile(gy, x, low, tile, lane, total):
-    """total (3, 6, cout, cin) += what four rows of a few images give."""
+    """total (3, 6, cin, cout) += what four rows of a few images give.
+
+    Channels come last in the gradient's rows: BLAS is fastest so.
+    """
     cout, cin = gy.shape[1], x.shape[1]
     line = Line.of(tile.n1 - tile.n0, x.shape[3], gy.shape[3], low[1])
-    columns, pitch = line.columns, line.pitch
-    size = 6 * cin * pitch
-    stacked = total.size <= _STACK  # then channels come last in the gradient's rows: BLAS is fastest so
-    shape = (columns, cout) if stacked else (cout, pitch)
-    each = columns * cout if stacked else pitch * cout  # numbers of a row of the gradient
-    first = lane.take((max(size, 4 * each),), _FLOAT)  # input rows, then the gradient's rows
+    columns, size = line.columns, 6 * cin * line.pitch
+    first = lane.take((max(size, 4 * columns * cout),), _FLOAT)  # input rows, then the gradient's rows
     second = lane.take((size + 2 * SLACK,), _FLOAT)
-    spread = lane.take((6 * each,), _FLOAT)
-    gather(x, tile, tile.r0 - low[0], low[1] - line.before, line.in_images(first[:size].reshape(6, cin, pitch)))
-    sums = sums_of_six(line, first[:size], second)
-    rows = first[: 4 * each].reshape(4, *shape)
-    incoming = rows.swapaxes(1, 2) if stacked else rows
-    gather(gy, tile, tile.r0, 0, line.in_images(incoming))  # zeros at the ends: what is read there does not count
+    spread = lane.take((6, columns, cout), _FLOAT)
+    gather(x, tile, tile.r0 - low[0], low[1] - line.before, line.in_images(first[:size].reshape(6, cin, -1)))
+    sums = sums_of_six(line, first[:size], second).reshape(6, cin, -1)
+    rows = first[: 4 * columns * cout].reshape(4, columns, cout)
+    gather(gy, tile, tile.r0, 0, line.in_images(rows.swapaxes(1, 2)))  # zeros at the ends: what is read there does not count
     sums_of_rows(_SPREAD, rows.reshape(4, -1), spread.reshape(6, -1))
-    spread = spread.reshape(6, *shape)
-    spread = spread.swapaxes(1, 2) if stacked else spread[..., :columns]
-    products = _sum_of(lane, cout, cin) if stacked else total
-    windows = line.shifted(second, cin).swapaxes(2, 3)
+    windows = line.shifted(second, cin)
+    if not line.before:
+        _add_columns(windows, spread, total, lane)
+        return
+    edge = spread.reshape(6, line.images, -1, cout)[:, :, 0]
+    kept = first[: edge.size].reshape(edge.shape)
+    np.copyto(kept, edge)
+    edge.fill(0)
+    _add_columns(windows[:1], spread, total[:1], lane)
+    np.copyto(edge, kept)
+    _add_columns(windows[1:2], spread, total[1:2], lane)
+    line.in_images(sums)[..., 0].fill(0)
+    _add_columns(windows[2:], spread, total[2:], lane)
 
-    def add(j: int) -> None:
-        if stacked:
-            np.matmul(windows[j].swapaxes(1, 2), spread.swapaxes(1, 2), out=products[j].swapaxes(1, 2))
-        else:
-            blas.add_products(spread, windows[j], products[j])
 
-    if line.before:
-        edge = line.in_images(spread)[..., 0]
-        kept = first[: edge.size].reshape(edge.shape)
-        np.copyto(kept, edge)
-        edge.fill(0)
-        add(0)
-        np.copyto(edge, kept)
-        add(1)
-        line.in_images(sums.reshape(6, cin, pitch))[..., 0].fill(0)
-        add(2)
-    else:
-        for j in range(3):
-            add(j)
-    if stacked:
+def _add_columns(windows: np.ndarray, spread: np.ndarray, total: np.ndarray, lane: Lane) -> None:
+    """total (some kernel columns, 6, cin, cout) += windows (some kernel columns, 6, cin, columns) @ spread."""
+    if 3 * total[0].size <= _STACK:
+        mark = lane.next
+        products = lane.take(total.shape, _FLOAT)
+        np.matmul(windows, spread, out=products)
         total += products
+        lane.next = mark
+        return
+    for window, part in zip(windows, total, strict=True):
+        blas.add_products(window, spread, part)
 
 
 def _weight_back(total: np.ndarray, out: np.ndarray) -> None:
-    """out (a few channels, cin, 3, 3) = the kernel rows' share in the sums (3, 6, a few channels, cin)."""
+    """out (a few channels, cin, 3, 3) = the kernel rows' share in the sums (3, 6, cin, a few channels)."""
     channels, cin = out.shape[:2]
     most = max(threads.SCRATCH // (27 * _FLOAT.itemsize * channels), 1)
     for i in range(0, cin, most):
         j = min(i + most, cin)
         tile = threads.scratch((27, channels, j - i))
-        np.copyto(tile[:18].reshape(3, 6, channels, j - i), total[..., i:j])
+        np.copyto(tile[:18].reshape(3, 6, channels, j - i), total[:, :, i:j].swapaxes(2, 3))
         np.matmul(_COLUMNS_BACK, tile[:18].reshape(18, -1), out=tile[18:].reshape(9, -1))
         np.copyto(out[:, i:j].reshape(channels, j - i, 9), tile[18:].transpose(1, 2, 0))
