@@ -11,11 +11,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import DeviceError, NotOfferedError
+from .places import OURS, release
 from .reading import HANDLERS, handles
 from .roles import Roles
 from .watch import Watch
 
 Tensor = torch.Tensor
+_C: Any = torch._C
 _parse_to: Any = torch._C._nn._parse_to  # type: ignore[attr-defined]
 
 
@@ -29,7 +31,14 @@ class Calls(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         placed = self._placed(kwargs) if kwargs else {}
         handler = HANDLERS.get(func)
-        made = func(*args, **placed) if handler is None else handler(self.watch, *args, **placed)
+        inference = torch.is_inference_mode_enabled()
+        self.watch.keys = (_C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set()) if inference else None
+        try:
+            made = func(*args, **placed) if handler is None else handler(self.watch, *args, **placed)
+        except BaseException as error:
+            args = kwargs = placed = None
+            release(error, OURS)
+            raise
         if kwargs and _is_meta_device(kwargs.get("device")) and isinstance(made, Tensor):
             self.watch.without_memory(made, made=True)
         if torch.is_grad_enabled():
@@ -239,22 +248,53 @@ def replace(watch: Watch, tensor: Tensor, value: Tensor) -> None:
 
 @handles(Tensor.__deepcopy__)
 def _deepcopy(watch: Watch, tensor: Tensor, memo: dict) -> Tensor:
-    """A fake tensor's own way would copy the mode that it belongs to."""
+    """A fake tensor's own way would copy its mode, too. Source: ``torch/_tensor.py``; ``torch/nn/parameter.py``."""
     found = memo.get(id(tensor))
     if found is not None:
         return found
     if not tensor.is_leaf:
         raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol")
-    with torch.no_grad():
-        made = tensor.detach().clone(memory_format=torch.preserve_format)
-    if isinstance(tensor, torch.nn.Parameter):
-        made = torch.nn.Parameter(made, tensor.requires_grad)
+    if isinstance(tensor, torch.nn.Parameter):  # without its gradient
+        made: Tensor = torch.nn.Parameter(tensor.detach().clone(memory_format=torch.preserve_format), tensor.requires_grad)
     else:
+        with torch.no_grad():
+            made = _with_its_storage(tensor, memo) if isinstance(tensor, FakeTensor) else tensor.detach().clone()
         made.requires_grad_(tensor.requires_grad)
-    if tensor.grad is not None:
-        made.grad = _deepcopy(watch, tensor.grad, memo)
+        if tensor.grad is not None:
+            made.grad = _deepcopy(watch, tensor.grad, memo)
     memo[id(tensor)] = made
     return made
+
+
+def _with_its_storage(tensor: Tensor, memo: dict) -> Tensor:
+    """A copy of a tensor in a copy of all that it lies in, which tensors that are copied together share."""
+    storage = tensor.untyped_storage()
+    copies = memo.setdefault("torch", {})
+    held = copies.get(storage._cdata)
+    if held is None:
+        held = copies[storage._cdata] = tensor.new_empty(storage.nbytes(), dtype=torch.uint8)
+    return tensor.new_empty(()).set_(held.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+# --- layers ---------------------------------------------------------------------------------------------------------------
+
+
+def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A layer of a transformer in evaluation, as one op, which under autocast runs others: below it, nobody knows of that."""
+
+    def handler(watch: Watch, *args: Any, **kwargs: Any) -> Any:
+        if watch.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+            raise NotOfferedError(
+                "nn.TransformerEncoderLayer or nn.MultiheadAttention in evaluation under autocast on the CPU: its memory "
+                "is not predicted. Call torch.backends.mha.set_fastpath_enabled(False) before it"
+            )
+        return function(*args, **kwargs)
+
+    return handler
+
+
+for _function in (torch._transformer_encoder_layer_fwd, torch._native_multi_head_attention):
+    HANDLERS[_function] = _whole(_function)
 
 
 # --- values ---------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._meta_registrations import pooling_output_shape
+from torch.autograd import forward_ad
 
 aten = torch.ops.aten
 KERNELS: dict[str, Callable[..., Any]] = {}
@@ -53,6 +55,24 @@ def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     if p == 1:
         return input.mul(aten.zeros_like(input))  # as the CPU does
     return aten.native_dropout(input, p, True)[0]
+
+
+def max_pool1d(
+    input: torch.Tensor,
+    kernel_size: list[int],
+    stride: list[int] = (),  # type: ignore[assignment]
+    padding: list[int] = (0,),  # type: ignore[assignment]
+    dilation: list[int] = (1,),  # type: ignore[assignment]
+    ceil_mode: bool = False,
+) -> torch.Tensor:
+    """The CPU's kernel keeps no indices where there is no gradient. Source: ``aten/src/ATen/native/MaxPooling.cpp``."""
+    if (input.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0 or input.dim() not in (2, 3):
+        return aten.max_pool1d_with_indices(input, kernel_size, stride, padding, dilation, ceil_mode)[0]
+    kernel, step = kernel_size[0], (stride or kernel_size)[0]
+    length = pooling_output_shape(input.shape[-1], kernel, padding[0], step, dilation[0], ceil_mode)
+    made = input.new_empty((*input.shape[:-1], length))
+    input.contiguous()  # ends when it has been read
+    return made
 
 
 def _softmax(name: str) -> None:

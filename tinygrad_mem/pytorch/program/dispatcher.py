@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ...interrupts import context
 
 Kernel = Callable[..., Any]
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 @context
@@ -45,7 +46,7 @@ def _ours(name: str, key: str, kernel: Kernel) -> Kernel:
             return kernel(*args, **kwargs)
         if own is not None:
             return own.call_boxed(keys, *args, **kwargs)
-        return op.decompose(*args, **kwargs)
+        return decomposed(op, args, kwargs)
 
     return run
 
@@ -54,6 +55,16 @@ def operator(name: str) -> Any:
     """The op of a name with its overload, such as ``"pow.Tensor_Scalar"``."""
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def decomposed(op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """The result of an op that PyTorch makes of others; ``NotImplemented``: it does not.
+
+    By its C++: what is written in Python for compilers, such as recurrent layers, takes other memory.
+    """
+    if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _COMPOSITE):
+        return op._op_dk(_COMPOSITE, *args, **kwargs)
+    return op.decompose(*args, **kwargs)
 
 
 def written_in_python(op: Any) -> Kernel:

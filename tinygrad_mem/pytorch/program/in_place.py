@@ -3,6 +3,7 @@
 - Gradients that meet are added to the first one, if nobody else has it. Source: ``torch/csrc/autograd/input_buffer.cpp``.
 - Some formulas write into zeros that they have just made. Source: ``torch/csrc/autograd/FunctionsManual.cpp``, wherever it asks
   ``areAnyTensorSubclassLike``.
+- A linear layer whose input has gaps adds its bias to its product. Source: ``aten/src/ATen/native/Linear.cpp``, ``linear``.
 
 And the numbers that forward keeps as tensors.
 """
@@ -13,6 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
+
+from .dispatcher import decomposed
 
 aten = torch.ops.aten
 _FORMULAS = {
@@ -43,11 +48,22 @@ class AutogradWrites:
 
     Args:
         born: the node of the graph in which a tensor's storage was made; ``None`` outside of backward.
+
+    Attributes:
+        linear: True within a linear layer whose bias is a plain tensor.
     """
 
     def __init__(self, born: Callable[[torch.Tensor], Any]) -> None:
-        self._born = born
+        self._born, self.linear = born, False
         self._alone = 0, 0  # references to a gradient that nobody else has, and to its storage
+
+    def linear_layer(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """``aten::linear``, which adds its bias in place; see :meth:`op`."""
+        before, self.linear = self.linear, isinstance(bias, FakeTensor) and forward_ad._current_level < 0
+        try:
+            return decomposed(aten.linear.default, (input, weight, bias), {})
+        finally:
+            self.linear = before
 
     def calibrate(self) -> None:
         """Count the references of a gradient that nobody else has, which differ between versions of PyTorch."""
@@ -58,6 +74,8 @@ class AutogradWrites:
 
     def op(self, func: Any, args: tuple) -> tuple[Any, tuple]:
         """The op, and its arguments, that runs in place of ``func``."""
+        if self.linear and func is aten.add.Tensor and args[1].dim() == 1:
+            return aten.add_.Tensor, args
         if (
             torch._C._current_graph_task_id() == -1
             or torch.is_grad_enabled()

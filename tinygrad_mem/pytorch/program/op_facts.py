@@ -37,6 +37,7 @@ class OpFacts(NamedTuple):
         foreign: PyTorch's own tables do not have it.
         resizes: it gives its argument another storage, or another size of one.
         marks: it marks a range for a profiler.
+        lists: it writes to each of a list of tensors, as the op for one of them does.
     """
 
     op: Any
@@ -47,6 +48,7 @@ class OpFacts(NamedTuple):
     foreign: bool
     resizes: bool
     marks: bool
+    lists: bool
 
 
 FACTS: dict[int, OpFacts] = {}  # by the id of the op: PyTorch hashes ops slowly
@@ -57,5 +59,6 @@ def facts_of(op: Any) -> OpFacts:
     python, foreign = op.namespace == _PYTHON, op.namespace not in _COUNTED
     composite = op.has_kernel_for_dispatch_key(_COMPOSITE) and not op.has_kernel_for_dispatch_key(_OWN_KERNEL)
     whole, marks = composite or op in _WHOLE, op.namespace == _MARKS
-    found = OpFacts(op, op in FILLS, whole, python, op in OF_OTHERS, foreign, op in RESIZES, marks)
+    lists = op._schema.is_mutable and op._schema.name.startswith("aten::_foreach_")
+    found = OpFacts(op, op in FILLS, whole, python, op in OF_OTHERS, foreign, op in RESIZES, marks, lists)
     return FACTS.setdefault(id(op), found)

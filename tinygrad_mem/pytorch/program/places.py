@@ -8,6 +8,7 @@ import sys
 import traceback
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from threading import get_ident
 from types import CodeType
 from typing import Any
@@ -21,8 +22,8 @@ from ...interrupts import context
 from ...source import source_name
 from .ledger import Place
 
-_OURS = str(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))) + os.sep
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+OURS = str(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))) + os.sep
+TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/\\]|^<")
 _MARK = "tinygrad_mem"  # key of a node's metadata
 
@@ -146,9 +147,22 @@ class Places:
 
 def _kind(filename: str) -> int:
     """2: the user's own code; 1: a library's; 0: PyTorch's or ours."""
-    if filename.startswith((_OURS, _TORCH)):
+    if filename.startswith((OURS, TORCH)):
         return 0
     return 1 if _LIBRARY.search(filename) else 2
+
+
+def release(error: BaseException, *folders: str) -> None:
+    """Let the traceback of an error forget the arguments of functions in ``folders``: in a real run C++ is in their place, and
+    holds nothing while the program handles the error.
+    """
+    chain: BaseException | None = error
+    while chain is not None:
+        for frame, _ in traceback.walk_tb(chain.__traceback__):
+            if frame.f_code.co_filename.startswith(folders):
+                with suppress(RuntimeError):  # it runs
+                    frame.clear()
+        chain = chain.__context__
 
 
 def marked(node: Any) -> bool:

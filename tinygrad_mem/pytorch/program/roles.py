@@ -16,6 +16,8 @@ from .places import Places, mark, marked
 
 _saved_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks  # type: ignore[attr-defined]
 
+_functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
+
 
 class _Token:
     """Lives as long as a node of the graph."""
@@ -100,6 +102,10 @@ class Roles:
         for tensor in (result,) if type(result) is FakeTensor else _tensors([result]):
             if tensor.grad_fn is not None:
                 self._walk(tensor.grad_fn)
+            while type(tensor) is torch.Tensor and _functorch.is_functorch_wrapped_tensor(tensor):
+                tensor = _functorch.get_unwrapped(tensor)  # each level has a graph of its own
+                if tensor.grad_fn is not None:
+                    self._walk(tensor.grad_fn)
 
     def _walk(self, node: Any) -> None:
         hooked = _saved_hooks(True) is not None

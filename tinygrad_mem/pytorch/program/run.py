@@ -88,8 +88,8 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     yield roles.places.listening(roles)
     if watch.device.type == "cuda":
         yield gpu(card, watch.waits)
-        yield kernels("AutogradCUDA", watch.kernels)
         yield CudaAutocast(watch.as_role, watch.gpu.version).running()
+    yield kernels(f"Autograd{watch.device.type.upper()}", watch.kernels)
     yield watch.fake
     yield watch
     calls = Calls(watch, roles)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -19,22 +21,23 @@ from ...memory.sizes import bytes_text
 from . import recurrent
 from .alone import Alone, as_made
 from .attention import attention
-from .composite import KERNELS, OF_OTHERS
+from .composite import KERNELS, OF_OTHERS, max_pool1d
 from .cuda import OTHER_STREAM
 from .described import described
-from .dispatcher import operator, written_in_python
+from .dispatcher import Kernel, decomposed, operator, written_in_python
 from .fake import DEVICE, GpuTensorMode, seen_by_cpp
 from .in_place import AutogradWrites, kept_number, node
 from .kernels import NOTHING, Gpu, Kernels
 from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
 from .op_facts import FACTS, FILLS, RESIZES, facts_of
-from .places import Places
+from .places import OURS, TORCH, Places, release
 from .redrawn import Redrawn
 from .shapes import Results
 from .whole_layers import whole_layers
 
 aten = torch.ops.aten
+_ForceKeys: Any = torch._C._ForceDispatchKeyGuard
 _functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
 _NUMBER, _RESIZE = aten._local_scalar_dense.default, aten.resize_.default
 _CHECKS = {_NUMBER, aten.equal.default}
@@ -51,22 +54,29 @@ class Watch(TorchDispatchMode):
     Attributes:
         role: the category of what is asked for next, where a caller knows it.
         alarms: False while PyTorch itself checks values: the check finds nothing.
+        keys: the dispatch keys that the program's own call has included, and excluded, in inference mode. There an op that is
+            made of others gets here whole, where autograd and autocast are excluded, and its ops need both.
     """
 
     def __init__(self, fake: GpuTensorMode, ledger: Ledger, places: Places, device: torch.device, gpu: Gpu) -> None:
         super().__init__()
         self.fake, self.ledger, self.places, self.device = fake, ledger, places, device
         self.role, self.alarms = "", True
+        self.keys: tuple[Any, Any] | None = None
         self.notes: list[str] = []
         self.elsewhere = ""  # why what another thread does cannot be counted
         self.gpu = gpu
         self.unknown: dict[str, int] = {}
-        self.kernels = {
-            **KERNELS,
-            **recurrent.layers(self.bound),
-            **whole_layers(gpu, self.bound),
-            "scaled_dot_product_attention": partial(attention, gpu),
-        }
+        self.in_place = AutogradWrites(self._born)
+        self.kernels: dict[str, Kernel] = {"linear": self.in_place.linear_layer, "max_pool1d": max_pool1d}
+        if device.type == "cuda":
+            self.kernels = {
+                **KERNELS,
+                **recurrent.layers(self.bound),
+                **whole_layers(gpu, self.bound),
+                "scaled_dot_product_attention": partial(attention, gpu),
+                "linear": self.in_place.linear_layer,
+            }
         self.processes: Any = None  # of a program that is one of several
         self.wrappers: tuple[type, ...] = ()  # the types of its tensors of which each process holds a part
         self._table = Kernels(gpu)
@@ -74,7 +84,6 @@ class Watch(TorchDispatchMode):
         self.numbers = KnownNumbers()
         self.alone, self.redrawn = Alone(), Redrawn()
         self._results = Results(fake)
-        self.in_place = AutogradWrites(self._born)
         self._collections = gc.get_stats()
         self._without: set[int] = set()  # storages that the program made on ``meta``, by the same address
         self._held: dict[int, tuple[weakref.ref, HeldBlock | None]] = {}  # by the storage's address in C++
@@ -89,8 +98,13 @@ class Watch(TorchDispatchMode):
             return seen_by_cpp(args[0])
         if self.wrappers and any(issubclass(kind, self.wrappers) for kind in types):
             return NotImplemented  # PyTorch calls this again with what they wrap
-        with torch._C.DisableTorchFunction():
-            return self._run(func, args, dict(kwargs or {}))
+        try:
+            with torch._C.DisableTorchFunction():
+                return self._run(func, args, dict(kwargs or {}))
+        except BaseException as error:
+            args = kwargs = None
+            release(error, OURS, TORCH)
+            raise
 
     def _run(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         if not self.alarms and func in _CHECKS and args[0].dtype is torch.bool:
@@ -118,9 +132,7 @@ class Watch(TorchDispatchMode):
         args = tuple([each if type(each) is FakeTensor else self._fake(each) for each in args])
         kwargs = {key: self._fake(value) for key, value in kwargs.items()} if kwargs else kwargs
         if facts.composite:  # whole only in inference mode
-            with self:
-                ours = self._composites.get(func) if _on_gpu(args[0]) else None
-                made = func.decompose(*args, **kwargs) if ours is None else ours(*args, **kwargs)
+            made = self._made_of_others(func, args, kwargs)
             if made is not NotImplemented:
                 return made
         if facts.python:
@@ -133,14 +145,25 @@ class Watch(TorchDispatchMode):
             self.note(f"{func}: an op that PyTorch's tables do not have. What it takes beside its results is not counted")
         func, args = self.in_place.op(func, args)
         number = self.numbers.before(func, args, kwargs)
-        made = self._alone(func, args, kwargs) if self.device.type == "cpu" else self._results.of(func, args, kwargs)
+        made: Any = self._alone(func, args, kwargs) if self.device.type == "cpu" else self._results.of(func, args, kwargs)
         if func is _LOG_SIGMOID and _on_gpu(args[0]):
             made = made[0], made[0].new_empty(0)  # only the CPU's kernel has a buffer
         if facts.resizes:
             self.resized(args[0].untyped_storage(), args[0])
+        if facts.lists:  # so that autograd sees if it wanted the old values
+            increment_version([each for each in args[0] if not each.is_inference()])
         self._ask(func, args, kwargs, made)
         self.numbers.after(func, args, kwargs, made, number)
         return made
+
+    def _made_of_others(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """The result of an op that PyTorch makes of other ops; ``NotImplemented``: it does not."""
+        ours = self._composites.get(func) if _on_gpu(args[0]) is (self.device.type == "cuda") else None
+        with ExitStack() as stack:
+            if self.keys is not None:
+                stack.enter_context(_ForceKeys(*self.keys))
+            stack.enter_context(self)
+            return decomposed(func, args, kwargs) if ours is None else ours(*args, **kwargs)
 
     def note(self, text: str) -> None:
         """Say once what the prediction assumes."""
@@ -366,6 +389,7 @@ class Watch(TorchDispatchMode):
     def own(self, tensor: torch.Tensor, seen: torch.Tensor | None = None) -> None:
         """Count a real tensor that PyTorch made for the program, as long as ``seen`` lives, or it does. NumPy's memory is not
         PyTorch's."""
+        tensor = self.local(tensor)
         storage, seen = tensor.untyped_storage(), tensor if seen is None else seen
         if storage._cdata in self._held:
             return

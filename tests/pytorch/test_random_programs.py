@@ -1,0 +1,216 @@
+"""Random programs: at each of their statements the bytes in use, and the most since the last one, are PyTorch's."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.profiles import examples
+from tests.pytorch.op_samples import real_peak
+from tests.pytorch.random_programs import MARK, RandomProgram
+from tinygrad_mem.errors import NotOfferedError
+from tinygrad_mem.memory.log import Kind
+from tinygrad_mem.pytorch import predict
+from tinygrad_mem.pytorch.predict import Prediction
+from tinygrad_mem.pytorch.program.alone import allocator_events
+
+Bytes = list[tuple[int, int]]
+"""After each statement: the most bytes in use since the last one, and those in use now."""
+
+
+def between_marks(events: Iterable[int]) -> Bytes:
+    """The sums of events between those of the tensors that mark the ends of statements."""
+    found, now, peak, last = [], 0, 0, 0
+    for event in events:
+        now += event
+        peak = max(peak, now)
+        if event == -MARK and last == MARK:
+            found.append((peak, now))
+            peak = now
+        last = event
+    return found
+
+
+def real_bytes(program: RandomProgram) -> tuple[Bytes, Any]:
+    """What PyTorch's allocator says, and what the program was refused."""
+    events: list[int] = []
+    with allocator_events(events):
+        state = program()
+    return between_marks(events), state.refused
+
+
+def predicted_bytes(program: RandomProgram) -> tuple[Bytes, Any, Prediction]:
+    refused = []
+    track = predict(lambda: refused.append((state := program()).refused) or state, device="cpu")
+    signs = {int(Kind.MALLOC): 1, int(Kind.FREE): -1}
+    changes = zip(track.log.column("kind").tolist(), track.log.column("rounded").tolist(), strict=True)
+    return between_marks(signs[kind] * size for kind, size in changes if kind in signs), refused[0], track
+
+
+def compared(found: Bytes, refused: Collection[int]) -> Bytes:
+    """What can be compared. An op that PyTorch refuses may take something before it finds out."""
+    return [(0 if number in refused else peak, now) for number, (peak, now) in enumerate(found)]
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    """One thread, and no collection at moments that differ."""
+    collects = gc.isenabled()
+    gc.disable()
+    yield
+    if collects:
+        gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(examples(40)))
+def test_at_each_statement_the_bytes_are_pytorchs(seed: int):
+    program = RandomProgram(seed)
+    gc.collect()
+    real, refused = real_bytes(program)
+    for _ in range(2):  # what ops take is learned, then known
+        try:
+            predicted, refused_too, track = predicted_bytes(program)
+        except NotOfferedError as error:
+            assert "evaluation under autocast" in str(error)  # noqa: PT017
+            return
+        assert refused_too == refused
+        assert compared(predicted, refused) == compared(real, refused), program
+        assert not track.unknown
+
+
+# --- the smallest programs of what was found so --------------------------------------------------------------------------
+
+
+def layer_of_gaps(bias: bool = True, device: str = "cpu") -> torch.Tensor:
+    """Its input is not contiguous: PyTorch multiplies, and adds the bias in place."""
+    layer = nn.Linear(64, 512, bias, device=device)
+    x = torch.randn(8, 64, 32, device=device).transpose(1, 2)
+    with torch.no_grad():
+        layer(x)
+    with torch.inference_mode():
+        layer(x)
+    layer(x).sum().backward()
+    return layer(x)
+
+
+def recurrent_in_evaluation():
+    layer = nn.GRU(8, 16, bidirectional=True)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            layer(torch.randn(40, 5, 8).transpose(0, 1))
+    return layer, nn.GRUCell(8, 16)(torch.randn(8, 5).t())
+
+
+def pooled_without_indices():
+    x = torch.randn(2, 100, 3)
+    with torch.no_grad():
+        F.max_pool1d(x, 3, 2, 1)
+        F.max_pool1d(x[0], 2, ceil_mode=True)
+        return x, F.max_pool1d(x.transpose(1, 2), 2)
+
+
+def copied_after_backward():
+    """Parameters are copied without their gradients, other tensors with them, and views share the copy of what they see."""
+    model = nn.Sequential(nn.Linear(100, 50), nn.BatchNorm1d(50))
+    model(torch.ones(2, 100)).sum().backward()
+    x = torch.ones(100, requires_grad=True)
+    x.sum().backward()
+    base = torch.zeros(100, 10)
+    return model, x, base, copy.deepcopy(model), copy.deepcopy([x, base[0], base[1], base]), copy.deepcopy(model.state_dict())
+
+
+def caught():
+    """While the error is handled, nothing holds the arguments of what failed."""
+    found = []
+    for refused in (
+        lambda x: x * torch.ones(1000, 100)[:, 3:],
+        lambda x: torch.cat([torch.ones(1000, 100), x]),
+        lambda x: (x * torch.ones(1000, 10)).view(7, 7),
+    ):
+        try:
+            refused(torch.ones(10))
+        except RuntimeError:
+            found.append(torch.zeros(100_000))
+            found.clear()
+
+
+def numbers_of_two_levels():
+    """``torch.func.grad`` within a graph of the program: both keep a number."""
+    x = torch.ones(10, requires_grad=True)
+    inner = torch.func.grad(lambda w: (torch.sin(x * 0.5) * torch.cos(w * 0.25)).sum())(torch.ones(10))
+    return x, inner, inner * 2
+
+
+def autocast_without_gradients():
+    """In inference mode an op that is made of others arrives whole, and autocast is for the others."""
+    layer, x = nn.LSTM(8, 8, bidirectional=True), torch.randn(4, 8, 8)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode(), torch.autocast("cpu", torch.bfloat16):
+            for made in (layer(x)[0], torch.einsum("bij,bjk->bik", x, x), torch.tensordot(x, x[0], 1)):
+                assert made.dtype is torch.bfloat16
+    return layer, x
+
+
+FOUND = [
+    layer_of_gaps,
+    recurrent_in_evaluation,
+    pooled_without_indices,
+    copied_after_backward,
+    caught,
+    numbers_of_two_levels,
+    autocast_without_gradients,
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("program", FOUND, ids=lambda program: program.__name__)
+def test_the_smallest_program_has_pytorchs_peak(program: Callable[[], Any]):
+    program()  # what PyTorch keeps from its first use is not the program's
+    assert [predict(program, device="cpu").peak for _ in range(2)] == [real_peak(program)] * 2
+
+
+def test_on_a_gpu_too_a_bias_is_added_in_place():
+    peaks = [predict(layer_of_gaps, bias, "cuda").peak for bias in (True, False)]
+    assert peaks[0] - peaks[1] == 2 * 512 * 4, "the bias and its gradient"
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_graph_whose_weights_have_been_stepped_is_refused_as_by_pytorch(device: str, foreach: bool):
+    def run():
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).to(device)
+        loss = model(torch.ones(2, 4, device=device)).sum()
+        loss.backward(retain_graph=True)
+        torch.optim.SGD(model.parameters(), 0.1, foreach=foreach).step()
+        loss.backward()
+
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        predict(run, device=device)
+
+
+def test_a_whole_layer_under_autocast_on_the_cpu_is_refused_in_words():
+    """PyTorch's autocast is for the ops within the layer's own; without that way they are seen."""
+
+    def run() -> torch.Tensor:
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            return layer(torch.zeros(4, 5, 8))
+
+    def without():
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            return run()
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
+
+    with pytest.raises(NotOfferedError, match=r"evaluation under autocast on the CPU.*set_fastpath_enabled\(False\)"):
+        predict(run, device="cpu")
+    assert predict(without, device="cpu").peak == real_peak(without)
