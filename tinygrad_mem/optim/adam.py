@@ -25,7 +25,8 @@ def adamw_update(
     device: Device, p: Any, g: Any, moments: Any, lr: float, decay: float, t: int, betas: Betas, eps: float, maximize: bool
 ) -> None:
     """Step ``t`` of AdamW, from 1."""
-    (m, v), rate, root = moments, lr / (1 - betas[0] ** t), sqrt(1 - betas[1] ** t)
+    m, v = moments
+    rate, root = lr / (1 - betas[0] ** t), sqrt(1 - betas[1] ** t)
     device.kernels.adam_step(p, g, m, v, None, rate, *betas, eps, root, 0, 1 - lr * decay, maximize)
 
 

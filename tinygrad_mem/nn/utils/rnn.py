@@ -16,7 +16,7 @@ from ...autograd.tensor import Tensor
 from ...errors import ArgumentError, ShapeError
 from ...functional import creation, join
 
-Given = Tensor | None
+_Given = Tensor | None
 
 
 class Layout(NamedTuple):
@@ -48,8 +48,8 @@ class Layout(NamedTuple):
 class _Fields(NamedTuple):
     data: Tensor
     batch_sizes: Tensor
-    sorted_indices: Given
-    unsorted_indices: Given
+    sorted_indices: _Given
+    unsorted_indices: _Given
 
 
 class PackedSequence(_Fields):
@@ -65,7 +65,7 @@ class PackedSequence(_Fields):
     _layout: Layout | None = None
 
     def __new__(
-        cls, data: Any, batch_sizes: Given = None, sorted_indices: Given = None, unsorted_indices: Given = None
+        cls, data: Any, batch_sizes: _Given = None, sorted_indices: _Given = None, unsorted_indices: _Given = None
     ) -> PackedSequence:
         if unsorted_indices is None:
             unsorted_indices = invert_permutation(sorted_indices)
