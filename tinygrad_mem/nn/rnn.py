@@ -31,9 +31,11 @@ class RNNBase(Module):
             them. Set it on the layer: ``lstm.recompute = 32``. The price is one more forward of the layer, a third of a step.
     """
 
+    mode: str
+    proj_size = 0
+
     def __init__(
         self,
-        mode: str,
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
@@ -41,22 +43,21 @@ class RNNBase(Module):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        proj_size: int = 0,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        _check_options(input_size, hidden_size, num_layers, bias, batch_first, dropout, proj_size)
+        _check_options(input_size, hidden_size, num_layers, bias, batch_first, dropout)
         if dropout > 0 and num_layers == 1:
             warnings.warn(
                 "dropout option adds dropout after all but last recurrent layer, so non-zero dropout expects num_layers "
                 f"greater than 1, but got dropout={dropout} and num_layers={num_layers}",
-                stacklevel=3,
+                stacklevel=2 if type(self).__init__ is RNNBase.__init__ else 3,
             )
-        self.mode, self.input_size, self.hidden_size, self.num_layers = mode, input_size, hidden_size, num_layers
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
-        self.bidirectional, self.proj_size, self.recompute = bidirectional, proj_size, 0
-        rows = _GATES[mode] * hidden_size
+        self.bidirectional, self.recompute = bidirectional, 0
+        rows = _GATES[self.mode] * hidden_size
         for layer in range(num_layers):
             width = input_size if layer == 0 else hidden_size * (1 + bidirectional)
             for way in range(1 + bidirectional):
@@ -179,9 +180,7 @@ def _check_dimensions(states: list[Tensor], dims: int, kind: str) -> None:
         raise ShapeError(f"For {kind} input, hx should also be {dims}-D but got {states[0].ndim}-D tensor")
 
 
-def _check_options(
-    input_size: Any, hidden_size: Any, num_layers: int, bias: Any, batch_first: Any, dropout: Any, proj_size: int
-) -> None:
+def _check_options(input_size: Any, hidden_size: Any, num_layers: int, bias: Any, batch_first: Any, dropout: Any) -> None:
     if not isinstance(dropout, Number) or isinstance(dropout, bool) or not 0 <= dropout <= 1:  # type: ignore[operator]
         raise ValueError("dropout should be a number in range [0, 1] representing the probability of an element being zeroed")
     flags, sizes = {"bias": bias, "batch_first": batch_first}, {"input_size": input_size, "hidden_size": hidden_size}
@@ -192,12 +191,6 @@ def _check_options(
     for name, value in (sizes | {"num_layers": num_layers}).items():
         if value <= 0:
             raise ValueError(f"{name} must be greater than zero")
-    if proj_size < 0:
-        raise ValueError("proj_size should be a positive integer or zero to disable projections")
-    if proj_size >= hidden_size:
-        raise ValueError("proj_size has to be smaller than hidden_size")
-    if proj_size:
-        raise NotOfferedError("LSTM: proj_size is not offered: use a smaller hidden_size, or a Linear behind the layer")
 
 
 class RNN(RNNBase):
@@ -227,9 +220,8 @@ class RNN(RNNBase):
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ValueError(f"Unknown nonlinearity '{nonlinearity}'. Select from 'tanh' or 'relu'.")
-        options = num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype
-        super().__init__(f"RNN_{nonlinearity.upper()}", input_size, hidden_size, *options)
-        self.nonlinearity = nonlinearity
+        self.mode, self.nonlinearity = f"RNN_{nonlinearity.upper()}", nonlinearity
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
 
 
 class LSTM(RNNBase):
@@ -245,6 +237,8 @@ class LSTM(RNNBase):
     Source: Hochreiter and Schmidhuber, *Long short-term memory*, 1997.
     """
 
+    mode = "LSTM"
+
     def __init__(
         self,
         input_size: int,
@@ -258,8 +252,13 @@ class LSTM(RNNBase):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        options = num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype
-        super().__init__("LSTM", input_size, hidden_size, *options)
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype)
+        if proj_size < 0:
+            raise ValueError("proj_size should be a positive integer or zero to disable projections")
+        if proj_size >= hidden_size:
+            raise ValueError("proj_size has to be smaller than hidden_size")
+        if proj_size:
+            raise NotOfferedError("LSTM: proj_size is not offered: use a smaller hidden_size, or a Linear behind the layer")
 
 
 class GRU(RNNBase):
@@ -273,31 +272,18 @@ class GRU(RNNBase):
     Source: Cho et al., *Learning phrase representations using RNN encoder-decoder*, 2014; r is applied as PyTorch applies it.
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        options = num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype
-        super().__init__("GRU", input_size, hidden_size, *options)
+    mode = "GRU"
 
 
 class RNNCellBase(Module):
     """The base of single steps: ``weight_ih``, ``weight_hh``, ``bias_ih``, ``bias_hh``, uniform in ±1 / sqrt(hidden_size)."""
 
-    def __init__(
-        self, input_size: int, hidden_size: int, bias: bool, num_chunks: int, device: Any = None, dtype: Any = None
-    ) -> None:
+    gates = 1
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
         super().__init__()
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
-        rows = num_chunks * hidden_size
+        rows = self.gates * hidden_size
         sizes = {"weight_ih": (rows, input_size), "weight_hh": (rows, hidden_size), "bias_ih": (rows,), "bias_hh": (rows,)}
         for name, size in sizes.items():
             absent = not bias and name.startswith("bias")
@@ -355,7 +341,7 @@ class RNNCell(RNNCellBase):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__(input_size, hidden_size, bias, 1, device, dtype)
+        super().__init__(input_size, hidden_size, bias, device, dtype)
         self.nonlinearity = nonlinearity
 
     def extra_repr(self) -> str:
@@ -371,8 +357,7 @@ class RNNCell(RNNCellBase):
 class LSTMCell(RNNCellBase):
     """One step of :class:`LSTM`: (N, input_size), two states (N, hidden_size) -> the same two; or without N."""
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
-        super().__init__(input_size, hidden_size, bias, 4, device, dtype)
+    gates = 4
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         h, c = self._step(recurrent.lstm_cell, input, None if hx is None else list(hx))
@@ -382,8 +367,7 @@ class LSTMCell(RNNCellBase):
 class GRUCell(RNNCellBase):
     """One step of :class:`GRU`: (N, input_size), (N, hidden_size) -> (N, hidden_size), or without N."""
 
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
-        super().__init__(input_size, hidden_size, bias, 3, device, dtype)
+    gates = 3
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         return self._step(recurrent.gru_cell, input, None if hx is None else [hx])[0]
