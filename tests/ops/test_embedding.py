@@ -40,7 +40,7 @@ def test_rows_of_integers(dtype: str, dev: str):
 @pytest.mark.parametrize("padding", [None, 3])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(
-    ("count", "rows", "width"), [(700, 40, 16), (300, 1000, 3), (500, 9, 2), (20_000, 60, 5), (60, 12, 2100)]
+    ("count", "rows", "width"), [(700, 40, 16), (300, 1000, 3), (500, 9, 2), (20_000, 60, 5), (60, 12, 2100), (52, 4, 20_000)]
 )
 def test_rows_taken_often_have_the_sum_in_order_bit_for_bit(count: int, rows: int, width: int, dtype: str, padding: int | None):
     rng = np.random.default_rng(count)

@@ -19,6 +19,11 @@ def _short(rng):
     return [rng.integers(0, 11, (4, 6)).astype(np.int32), rng.standard_normal((11, 9))]
 
 
+def _often(rng):
+    """Each row some thirteen times: what is added to one is summed in one call."""
+    return [rng.integers(0, 3, (8, 5)), rng.standard_normal((3, 9))]
+
+
 def _bags(rng):
     return [rng.integers(0, 11, (4, 6)), rng.standard_normal((11, 9))]
 
@@ -53,6 +58,7 @@ CASES = [
         lambda i, w, s, y: i.nbytes + s.nbytes + w.nbytes,
     ),
     OpCase("embedding", "Embedding", lambda i, w: ours.embedding(i, w), lambda i, w: T.embedding(i, w), _table, _index),
+    OpCase("embedding often", "Embedding", lambda i, w: ours.embedding(i, w), lambda i, w: T.embedding(i, w), _often, _index),
     OpCase("embedding int32", "Embedding", lambda i, w: ours.embedding(i, w), lambda i, w: T.embedding(i, w), _short, _index),
     OpCase(
         "embedding sparse",  # behind another op, a gradient of rows is dense
