@@ -15,15 +15,16 @@ from .c_names import NAMES
 from .places import SOURCE
 from .places import places as _places
 
-_THREADS = 256
+_MAPS = {8: (dynamic_map(False), dynamic_map(True)), 4: (linear_map(), dynamic_map(True, 4))}
+"""Bits -> the maps of v and of m."""
 
 
-def _tables(bits, *maps):
-    """Tables in CUDA of two maps, that of v and that of m, and of their borders but for the last, infinity."""
+def _tables(maps):
+    """Tables in CUDA of two maps, and of their borders but for the last, infinity."""
     lines = []
     for name, values in (("VALUES", maps), ("BORDERS", [borders(each)[:-1] for each in maps])):
         rows = ["{" + ", ".join(f"{n:.9e}f" for n in row) + "}" for row in values]
-        lines.append(f"__constant__ float {name}{bits}[2][{len(values[0])}] = {{{', '.join(rows)}}};\n")
+        lines.append(f"__constant__ float {name}[2][{len(values[0])}] = {{{', '.join(rows)}}};\n")
     return "".join(lines)
 
 
@@ -51,53 +52,32 @@ __device__ inline float wider(__half x) { return __half2float(x); }
 __device__ inline float wider(float x) { return x; }
 __device__ inline double wider(double x) { return x; }
 #define GRADIENT W x = wider(p[place(ps, i)]), d = wider(g[place(gs, i)]); if (maximize) d = -d; d += weight_decay * x;
+#define PER (8 / BITS)
+#define VALUE(map, codes) VALUES[map][codes[i / PER] >> i % PER * BITS & ((1 << BITS) - 1)]
+#define CODE(map, x) (nearest(x, BORDERS[map], 1 << (BITS - 1)) << i % PER * BITS)
 #define EACH for (wide i = first + threadIdx.x; i < last; i += blockDim.x)
 
-extern "C" __global__ void adam8bit(P* p, Places ps, const G* g, Places gs, unsigned char* m, float* m_top, unsigned char* v,
-        float* v_top, wide n, wide block, double step_size, double beta1_, double beta2_, double eps, double root,
-        double weight_decay_, double shrink, int maximize) {
+extern "C" __global__ void adam_in_bytes(P* p, Places ps, const G* g, Places gs, unsigned char* m, float* m_top,
+        unsigned char* v, float* v_top, wide n, wide block, double step_size, double beta1_, double beta2_, double eps,
+        double root, double weight_decay_, double shrink, int maximize) {
     __shared__ float shared[256];
     const wide first = blockIdx.x * block, last = min(first + block, n);
     const W beta1 = beta1_, beta2 = beta2_, weight_decay = weight_decay_;
     const W m_scale = m_top[blockIdx.x], v_scale = v_top[blockIdx.x];
-#define MOMENTS W mean = VALUES8[1][m[i]] * m_scale, square = VALUES8[0][v[i]] * v_scale; CHANGE
-#define CHANGE \\
+#define MOMENTS W mean = VALUE(1, m) * m_scale, square = VALUE(0, v) * v_scale; \\
     mean += (1 - beta1) * (d - mean); square = beta2 * square + (1 - beta2) * d * d;
     float m_most = 0, v_most = 0;
     EACH { GRADIENT MOMENTS m_most = fmaxf(m_most, fabs((float)mean)); v_most = fmaxf(v_most, (float)square); }
     m_most = largest(m_most, shared);
     v_most = largest(v_most, shared);
-    EACH {
-        GRADIENT MOMENTS
-        x = x * (W)shrink - (W)(step_size * root) * mean / (sqrt(square) + (W)(eps * root));
-        p[place(ps, i)] = (P)x;
-        m[i] = nearest((float)mean / m_most, BORDERS8[1], 128);
-        v[i] = nearest((float)square / v_most, BORDERS8[0], 128);
-    }
-    if (threadIdx.x == 0) { m_top[blockIdx.x] = m_most; v_top[blockIdx.x] = v_most; }
-}
-
-extern "C" __global__ void adam4bit(P* p, Places ps, const G* g, Places gs, unsigned char* m, float* m_top, unsigned char* v,
-        float* v_top, wide n, wide block, double step_size, double beta1_, double beta2_, double eps, double root,
-        double weight_decay_, double shrink, int maximize) {  // a thread reads and writes both numbers of a byte
-    __shared__ float shared[256];
-    const wide first = blockIdx.x * block, last = min(first + block, n);
-    const W beta1 = beta1_, beta2 = beta2_, weight_decay = weight_decay_;
-    const W m_scale = m_top[blockIdx.x], v_scale = v_top[blockIdx.x];
-#define HALVES4 const int bits = i % 2 * 4; \\
-    W mean = VALUES4[1][m[i / 2] >> bits & 15] * m_scale, square = VALUES4[0][v[i / 2] >> bits & 15] * v_scale; CHANGE
-    float m_most = 0, v_most = 0;
-    EACH { GRADIENT HALVES4 m_most = fmaxf(m_most, fabs((float)mean)); v_most = fmaxf(v_most, (float)square); }
-    m_most = largest(m_most, shared);
-    v_most = largest(v_most, shared);
-    for (wide k = first / 2 + threadIdx.x; 2 * k < last; k += blockDim.x) {
+    for (wide k = first / PER + threadIdx.x; PER * k < last; k += blockDim.x) {  // a thread has all numbers of a byte
         int m_code = 0, v_code = 0;
-        for (wide i = 2 * k; i < min(2 * k + 2, last); ++i) {
-            GRADIENT HALVES4
+        for (wide i = PER * k; i < min(PER * k + PER, last); ++i) {
+            GRADIENT MOMENTS
             x = x * (W)shrink - (W)(step_size * root) * mean / (sqrt(square) + (W)(eps * root));
             p[place(ps, i)] = (P)x;
-            m_code |= nearest((float)mean / m_most, BORDERS4[1], 8) << bits;
-            v_code |= nearest((float)square / v_most, BORDERS4[0], 8) << bits;
+            m_code |= CODE(1, (float)mean / m_most);
+            v_code |= CODE(0, (float)square / v_most);
         }
         m[k] = m_code;
         v[k] = v_code;
@@ -110,14 +90,14 @@ extern "C" __global__ void sgd8bit(P* p, Places ps, const G* g, Places gs, unsig
     __shared__ float shared[256];
     const wide first = blockIdx.x * block, last = min(first + block, n);
     const W momentum = momentum_, weight_decay = weight_decay_, scale = top[blockIdx.x];
-#define MOMENTUM W speed = momentum * (VALUES8[1][buf[i]] * scale) + (1 - (W)dampening) * d;
+#define MOMENTUM W speed = momentum * (VALUE(1, buf) * scale) + (1 - (W)dampening) * d;
     float most = 0;
     EACH { GRADIENT MOMENTUM most = fmaxf(most, fabs((float)speed)); }
     most = largest(most, shared);
     EACH {
         GRADIENT MOMENTUM
         p[place(ps, i)] = (P)(x - (W)lr * (nesterov ? d + momentum * speed : speed));
-        buf[i] = nearest((float)speed / most, BORDERS8[1], 128);
+        buf[i] = CODE(1, (float)speed / most);
     }
     if (threadIdx.x == 0) top[blockIdx.x] = most;
 }
@@ -125,30 +105,29 @@ extern "C" __global__ void sgd8bit(P* p, Places ps, const G* g, Places gs, unsig
 
 
 @cache
-def _kernel(name, p, g, more=""):
-    head = _tables(8, dynamic_map(False), dynamic_map(True)) + _tables(4, linear_map(), dynamic_map(True, 4))
+def _kernel(name, p, g, bits, more=""):
     wide = "double" if p == "d" else "float"
-    types = f"typedef {NAMES[p]} P;\ntypedef {NAMES[g]} G;\ntypedef {wide} W;\n"
-    source = "#include <cuda_fp16.h>\n" + types + head + SOURCE + _SOURCE + more
+    types = f"typedef {NAMES[p]} P;\ntypedef {NAMES[g]} G;\ntypedef {wide} W;\n#define BITS {bits}\n"
+    source = "#include <cuda_fp16.h>\n" + types + _tables(_MAPS[bits]) + SOURCE + _SOURCE + more
     return cupy.RawModule(code=source).get_function(name)  # pyright: ignore
 
 
-def _run(name, p, g, block, states, *numbers, threads=_THREADS):
+def _run(name, p, g, bits, block, states, *numbers, threads=256):
     if p.size:
         arguments = p, _places(p), g, _places(g), *states, int(p.size), int(block), *numbers
-        _kernel(name, p.dtype.char, g.dtype.char)((-(-p.size // block),), (threads,), arguments)
+        _kernel(name, p.dtype.char, g.dtype.char, bits)((-(-p.size // block),), (threads,), arguments)
 
 
 def adam8bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
     numbers = [float(n) for n in (step_size, beta1, beta2, eps, root, weight_decay, shrink)]
-    _run("adam8bit", p, g, block, (m, m_top, v, v_top), *numbers, np.int32(maximize))
+    _run("adam_in_bytes", p, g, 8, block, (m, m_top, v, v_top), *numbers, np.int32(maximize))
 
 
 def adam4bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
     numbers = [float(n) for n in (step_size, beta1, beta2, eps, root, weight_decay, shrink)]
-    _run("adam4bit", p, g, block, (m, m_top, v, v_top), *numbers, np.int32(maximize), threads=64)
+    _run("adam_in_bytes", p, g, 4, block, (m, m_top, v, v_top), *numbers, np.int32(maximize), threads=64)
 
 
 def sgd8bit_step(p, g, buf, top, block, lr, momentum, dampening, weight_decay, nesterov, maximize):
     numbers = [float(n) for n in (lr, momentum, dampening, weight_decay)]
-    _run("sgd8bit", p, g, block, (buf, top), *numbers, np.int32(nesterov), np.int32(maximize))
+    _run("sgd8bit", p, g, 8, block, (buf, top), *numbers, np.int32(nesterov), np.int32(maximize))

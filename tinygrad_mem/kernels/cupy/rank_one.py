@@ -24,15 +24,14 @@ __device__ inline float smallest(const Places& lines, const float* top, wide i) 
     }
     return found;
 }
-#define SQUARE4 W square = VALUES4[0][v[i / 2] >> bits & 15] * (W)smallest(lines, v_top, i)
+#define SQUARE W square = VALUE(0, v) * (W)smallest(lines, v_top, i)
 
 extern "C" __global__ void adam4bit_tops(const P* p, Places ps, const G* g, Places gs, const unsigned char* v,
         const float* v_top, unsigned* fresh, Places lines, wide n, double beta2_, double weight_decay_, int maximize) {
     const W beta2 = beta2_, weight_decay = weight_decay_;
     for (wide i = (wide)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (wide)gridDim.x * blockDim.x) {
-        const int bits = i % 2 * 4;
         GRADIENT
-        SQUARE4;
+        SQUARE;
         const unsigned found = __float_as_uint((float)(beta2 * square + (1 - beta2) * d * d));
         wide left = i;
         for (int axis = (int)lines.axes - 1; axis >= 0; --axis) {
@@ -51,19 +50,19 @@ extern "C" __global__ void adam4bit_rank1(P* p, Places ps, const G* g, Places gs
     const wide first = blockIdx.x * block, last = min(first + block, n);
     const W beta1 = beta1_, beta2 = beta2_, weight_decay = weight_decay_;
     const W m_scale = m_top[blockIdx.x];
-#define MEAN4 const int bits = i % 2 * 4; W mean = VALUES4[1][m[i / 2] >> bits & 15] * m_scale;
+#define MEAN W mean = VALUE(1, m) * m_scale;
     float m_most = 0;
-    EACH { GRADIENT MEAN4 mean += (1 - beta1) * (d - mean); m_most = fmaxf(m_most, fabs((float)mean)); }
+    EACH { GRADIENT MEAN mean += (1 - beta1) * (d - mean); m_most = fmaxf(m_most, fabs((float)mean)); }
     m_most = largest(m_most, shared);
-    for (wide k = first / 2 + threadIdx.x; 2 * k < last; k += blockDim.x) {  // a thread has both numbers of a byte
+    for (wide k = first / PER + threadIdx.x; PER * k < last; k += blockDim.x) {  // a thread has both numbers of a byte
         int m_code = 0, v_code = 0;
-        for (wide i = 2 * k; i < min(2 * k + 2, last); ++i) {
-            GRADIENT MEAN4 SQUARE4;
-            CHANGE
+        for (wide i = PER * k; i < min(PER * k + PER, last); ++i) {
+            GRADIENT MEAN SQUARE;
+            mean += (1 - beta1) * (d - mean); square = beta2 * square + (1 - beta2) * d * d;
             x = x * (W)shrink - (W)(step_size * root) * mean / (sqrt(square) + (W)(eps * root));
             p[place(ps, i)] = (P)x;
-            m_code |= nearest((float)mean / m_most, BORDERS4[1], 8) << bits;
-            v_code |= nearest((float)square / smallest(lines, fresh, i), BORDERS4[0], 8) << bits;
+            m_code |= CODE(1, (float)mean / m_most);
+            v_code |= CODE(0, (float)square / smallest(lines, fresh, i));
         }
         m[k] = m_code;
         v[k] = v_code;
@@ -89,7 +88,7 @@ def adam4bit_rank1_step(
         return
     fresh, lines, size = work[: v_top.nbytes].view(np.uint32), _lines(p.shape), int(p.size)
     both = p, _places(p), g, _places(g)
-    tops, step = (_kernel(name, p.dtype.char, g.dtype.char, _SOURCE) for name in ("adam4bit_tops", "adam4bit_rank1"))
+    tops, step = (_kernel(name, p.dtype.char, g.dtype.char, 4, _SOURCE) for name in ("adam4bit_tops", "adam4bit_rank1"))
     fresh[...] = 0
     numbers = (float(beta2), float(weight_decay), np.int32(maximize))
     tops((min(-(-size // _THREADS), _BLOCKS),), (_THREADS,), (*both, v, v_top, fresh, lines, size, *numbers))
