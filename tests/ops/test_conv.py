@@ -210,6 +210,23 @@ def test_copies_of_rows(columns: int, dtypes: tuple[str, str]):
     np.testing.assert_array_equal(turned, values)
 
 
+@pytest.mark.parametrize("table", [blas._TURN, {}])
+@pytest.mark.parametrize(
+    "dtypes", [("float32", "float32"), ("float64", "float64"), ("float16", "float32"), ("float32", "float16")]
+)
+def test_copies_that_turn_a_matrix(dtypes: tuple[str, str], table: dict, monkeypatch: pytest.MonkeyPatch):
+    """By OpenBLAS where it has a function for the dtype, else by NumPy: the same numbers, also those that are none."""
+    monkeypatch.setattr(blas, "_TURN", table)
+    (values,) = normal((70, 9))
+    values[:2] = [[np.nan], [np.inf]]
+    values[2] = -0.0
+    values = values.astype(dtypes[0])
+    out = np.zeros((9, 70), dtypes[1])
+    blas.copy_turned(values, out)
+    np.testing.assert_array_equal(out, values.T.astype(dtypes[1]))
+    assert np.signbit(out[:, 2]).all()
+
+
 @pytest.mark.parametrize(("n", "channels", "chosen"), [(32, 32, True), (31, 32, False), (64, 31, False), (31, 48, True)])
 def test_winograd_takes_fewer_channels_of_large_maps(n: int, channels: int, chosen: bool):
     """From 8,192 pixels in all images on."""

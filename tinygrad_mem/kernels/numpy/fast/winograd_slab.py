@@ -71,9 +71,10 @@ def gather(source: np.ndarray, tile: Tile, first: int, left: int, slab: np.ndarr
     a = min(max(-first, 0), rows)
     b = max(min(rows, height - first), a)
     right = min(left + width, columns)
-    for beyond in (slab[:a], slab[b:], slab[a:b, ..., : max(left, 0)], slab[a:b, ..., right:]):
-        if beyond.size:
-            beyond.fill(0)
+    if a > 0 or b < rows:
+        slab[:a] = slab[b:] = 0
+    if left > 0 or right < columns:
+        slab[a:b, ..., : max(left, 0)] = slab[a:b, ..., right:] = 0
     part = source[tile.n0 : tile.n1, :, first + a : first + b, max(-left, 0) : right - left]
     copy_rows(part.transpose(2, 1, 0, 3), slab[a:b, ..., max(left, 0) : right])
 
