@@ -211,6 +211,8 @@ def _tile(source, transformed, shift, low, tile, lane, out):
         gather(source, tile, row - low[0], low[1] - line.before, slab[:, :, number * images : (number + 1) * images])
     sums = sums_of_six(line, first[:size], second)
     products = first[: apart * 6 * cout * pitch].reshape(apart, 6, cout, pitch)
+    if pitch > columns:
+        products[..., columns:] = 0  # what is in there must not overflow
     weights, windows = transformed.transpose(1, 0, 2, 3), line.shifted(second, cin)
     blas.by_columns(weights[:apart], windows[:apart], products[..., :columns])
     if line.before:
