@@ -104,7 +104,7 @@ def test_what_is_not_predicted_is_refused():
             r"DistributedDataParallel\(find_unused_parameters=True\) is not",
         ),
         (lambda: train("cuda", {"static_graph": True}, 1), r"DistributedDataParallel\(static_graph=True\) is not predicted"),
-        (hooked, "register_comm_hook is not predicted: leave it out"),
+        (hooked, "register_comm_hook is not predicted for PyTorch: leave it out"),
     ):
         with pytest.raises(NotImplementedError, match=words):
             predict(run, world_size=2)

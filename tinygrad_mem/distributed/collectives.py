@@ -14,13 +14,7 @@ from .groups import inside, member
 
 
 def _tensor(name: str, tensor: Any, group: ProcessGroup, parameter: str = "tensor") -> Any:
-    """The array of a tensor that a collective may use.
-
-    Raises:
-        ArgumentTypeError: it is no tensor.
-        ShapeError: it is not contiguous.
-        DeviceError: it is on a device that the group does not serve.
-    """
+    """The array of a tensor that a collective may use."""
     if not isinstance(tensor, Tensor):
         raise ArgumentTypeError(
             f"{name}: Invalid function argument. Expected parameter `{parameter}` of type Tensor but got {type(tensor)}."
@@ -240,10 +234,9 @@ def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, t
     if found is None:
         return None
     work = found.barrier()
-    if async_op:
-        return work
-    work.wait(timeout)
-    return None
+    if not async_op:
+        work.wait(timeout)
+    return work if async_op else None
 
 
 # --- from one rank to another
@@ -255,7 +248,7 @@ def isend(tensor: Tensor, dst: int | None = None, group: Any = None, tag: int = 
     Raises:
         ArgumentError: ``dst`` is this rank, or no rank of the group.
     """
-    return _point(lambda g: g.send, "isend", tensor, dst, group, tag, group_dst)
+    return _point("isend", tensor, dst, group, tag, group_dst)
 
 
 def irecv(tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> Work | None:
@@ -265,21 +258,13 @@ def irecv(tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 
         ArgumentError: ``src`` is this rank, or no rank of the group.
         RankError (in ``wait()``): a tensor of another shape or dtype was sent, or the sender failed.
     """
-    work = _point(lambda g: g.recv, "irecv", tensor, src, group, tag, group_src)
+    work = _point("irecv", tensor, src, group, tag, group_src)
     if work is not None:
         tensor.storage.written("irecv")
     return work
 
 
-def _point(
-    way: Callable[[ProcessGroup], Callable[..., Work]],
-    name: str,
-    tensor: Tensor,
-    rank: int | None,
-    group: Any,
-    tag: int,
-    group_rank: int | None,
-) -> Work | None:
+def _point(name: str, tensor: Tensor, rank: int | None, group: Any, tag: int, group_rank: int | None) -> Work | None:
     found = member(group)
     if found is None:
         return None
@@ -291,7 +276,8 @@ def _point(
             f"{name}: Invalid {'destination' if name == 'isend' else 'source'} rank: it should not be the same as the rank of "
             "the current process."
         )
-    return way(found)(array, other, tag)
+    way: Callable[..., Work] = found.send if name == "isend" else found.recv
+    return way(array, other, tag)
 
 
 def send(tensor: Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None) -> None:

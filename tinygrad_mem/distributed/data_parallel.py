@@ -165,24 +165,18 @@ class Reducer:
         self._bucket_of: dict[int, _Bucket] = {}
         tensors = [p for _, p in trained]
         for members in in_buckets(tensors, cap):
-            self._add(members, tensors)
+            sizes = [tensors[i].numel() for i in members]
+            made, start = _Bucket(members, buffer(tensors[members[0]].device, (sum(sizes),), _dtype(tensors[members[0]]))), 0
+            for i, size in zip(members, sizes, strict=True):
+                self._places[i] = made.array[start : start + size].reshape(tensors[i].array.shape)
+                self._bucket_of[i] = made
+                start += size
+            self._buckets.append(made)
         device = tensors[0].device
         self._used = buffer(device, (len(trained),), np.dtype(np.int32)) if finds_unused else None
         self._expected, self._arrived, self._next = True, set[int](), 0
         for index, p in enumerate(tensors):
             p.register_post_accumulate_grad_hook(partial(_hear, weakref.ref(self), index))
-
-    def _add(self, members: list[int], tensors: list[Tensor]) -> None:
-        """Make the bucket of some parameters."""
-        first = tensors[members[0]]
-        sizes = [tensors[i].numel() for i in members]
-        array = buffer(first.device, (sum(sizes),), _dtype(first))
-        made, start = _Bucket(members, array), 0
-        for i, size in zip(members, sizes, strict=True):
-            self._places[i] = array[start : start + size].reshape(tensors[i].array.shape)
-            self._bucket_of[i] = made
-            start += size
-        self._buckets.append(made)
 
     def expect(self, syncs: bool) -> None:
         """A forward begins: the next backward averages, or adds up on this rank alone."""
@@ -233,11 +227,7 @@ class Reducer:
         leaf.grad = Tensor._wrap(self._places[index], leaf.device)
 
     def finish(self) -> None:
-        """The end of a backward: wait for all buckets, and let the gradients be the averages.
-
-        Raises:
-            GraphError: parameters got no gradient, and unused ones are not looked for.
-        """
+        """The end of a backward: wait for all buckets, and let the gradients be the averages."""
         leaves = [reference() for reference in self._parameters]
         absent = [i for i, leaf in enumerate(leaves) if leaf is not None and i not in self._arrived]
         if absent and not self._finds_unused:

@@ -97,8 +97,7 @@ class DeviceMesh:
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
         """This rank's place along a dimension, which must be named if there are several."""
-        group = self.get_group(mesh_dim)
-        return group.rank()
+        return self.get_group(mesh_dim).rank()
 
     def get_group(self, mesh_dim: int | str | None = None) -> Any:
         """The process group along a dimension, which must be named if there are several.

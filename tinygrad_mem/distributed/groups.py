@@ -152,11 +152,7 @@ def destroy_process_group(group: Any = None) -> None:
 
 
 def member(group: Any = None) -> ProcessGroup | None:
-    """The group, or the default one; ``None`` if this process does not belong to it.
-
-    Raises:
-        ArgumentError: there is no default group.
-    """
+    """The group, or the default one; ``None`` if this process does not belong to it."""
     if group is None:
         group = _state().default
         if group is None:

@@ -40,12 +40,7 @@ _SETTINGS = {  # of Open MPI: MPICH needs none, and its launcher ignores them
 
 
 def launcher() -> str:
-    """The path of ``mpiexec``: that of the wheel beside this Python, else that of the machine.
-
-    Raises:
-        ModuleNotFoundError: mpi4py is not installed.
-        NotOfferedError: there is no ``mpiexec``, or no named pipes (Windows).
-    """
+    """The path of ``mpiexec``: that of the wheel beside this Python, else that of the machine."""
     needs("mpi4py", "python -m tinygrad_mem launch")
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")

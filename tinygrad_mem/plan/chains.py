@@ -148,7 +148,7 @@ def _spent(found: Found, sizes: tuple[int, ...], ops: Counter, times: Times, roo
     modules = list(found.module._modules.items())
     first = {id(module): name for name, module in reversed(modules)}  # a repeated module has the path of its first name
     stages_of: dict[str, list[int]] = {}
-    for k, (a, b) in enumerate(_cuts(sizes)):
+    for k, (a, b) in enumerate(pairwise(np.cumsum((0, *sizes)).tolist())):
         for _, module in modules[a:b]:
             stages_of.setdefault(first[id(module)], []).append(k)
     prefix = f"{root}.{found.path}." if found.path else f"{root}."
@@ -160,11 +160,6 @@ def _spent(found: Found, sizes: tuple[int, ...], ops: Counter, times: Times, roo
             for k in stages_of[name]:
                 spent[k] += np.multiply((forward + times.python[0], backward), count / len(stages_of[name]))
     return [(float(f), float(b)) for f, b in spent]
-
-
-def _cuts(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
-    ends = np.cumsum((0, *sizes)).tolist()
-    return list(pairwise(ends))
 
 
 def _by_schedule(stages: tuple[Stage, ...]) -> list[Way]:

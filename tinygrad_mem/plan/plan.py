@@ -200,7 +200,8 @@ def plan(
         parse_bytes(budget)
     batch, loss = _makes_batch(input, loss)
     batch = batch if ranks == 1 else _part(batch, ranks)
-    recipe = Recipe(_makes_model(model), batch, loss, _makes_optimizer(optimizer, model), ranks)
+    makes_model = (lambda: copy_of(model, where())) if isinstance(model, Module) else model
+    recipe = Recipe(makes_model, batch, loss, _makes_optimizer(optimizer, model), ranks)
     chosen = where(device)
     allowed = _allowed(allow, _useless(recipe, chosen.like))
     if ranks > 1 and not any(kind.name in allowed for kind in OVER_RANKS):
@@ -242,11 +243,7 @@ def _tried(build: Callable[[int], T], n: int) -> T | None:
 
 
 def _allowed(allow: str | Iterable[str], useless: dict[str, str]) -> tuple[str, ...]:
-    """The allowed names, without techniques that cannot save anything here.
-
-    Raises:
-        ArgumentError: a name is unknown, or was given for a technique that cannot save anything here.
-    """
+    """The allowed names, without techniques that cannot save anything here."""
     if isinstance(allow, str) and allow in LEVELS:
         return tuple(name for name in names(allow) if name not in useless)
     chosen = (allow,) if isinstance(allow, str) else tuple(allow)
@@ -273,13 +270,6 @@ def _useless(recipe: Recipe, like: str) -> dict[str, str]:
     return found
 
 
-def _makes_model(model: Module | Callable[[], Module]) -> Callable[[], Module]:
-    if not isinstance(model, Module):
-        return model
-
-    return lambda: copy_of(model, where())
-
-
 def _makes_batch(input: Any, loss: Callable[..., Tensor]) -> tuple[Callable[[], tuple[Any, Tensor]], Loss]:
     """The functions that make the batch, and the loss of (output, targets)."""
     if callable(input) and not isinstance(input, Tensor):
@@ -300,11 +290,7 @@ def _makes_batch(input: Any, loss: Callable[..., Tensor]) -> tuple[Callable[[], 
 
 
 def _part(batch: Callable[[], tuple[Any, Tensor]], ranks: int) -> Callable[[], tuple[Any, Tensor]]:
-    """The function that makes one rank's part of a batch.
-
-    Raises:
-        ArgumentError: the tensors have no equal number of samples, or one that cannot be divided by the ranks.
-    """
+    """The function that makes one rank's part of a batch."""
     with dry_run():
         inputs, targets = batch()
         sizes = {tuple(each.shape)[:1] for each in (*_tensors(inputs), targets)}

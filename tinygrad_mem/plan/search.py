@@ -80,7 +80,11 @@ class Search(Runs):
     @cached_property
     def series(self) -> list[Series]:
         """The sets of techniques to combine with recompute and the free ones; those that change numbers least come first."""
-        parts = [Accumulation(n) for n in PARTS if n <= self._samples()] if Accumulation.name in self.allow else []
+        parts: list[Accumulation] = []
+        if Accumulation.name in self.allow:
+            with dry_run():
+                samples = len(self.recipe.batch()[1])
+            parts = [Accumulation(n) for n in PARTS if n <= samples]
         bits = [Compression(n) for n in BITS] if Compression.name in self.allow else []
         offload = [Offload(only_checkpoints=True), Offload()] if Offload.name in self.allow else []
         tiles = self._tiles() if Tiles.name in self.allow else []
@@ -99,10 +103,6 @@ class Search(Runs):
             inputs, _ = self.recipe.batch()
             paths = tileable(self.recipe.model())
         return [Tiles(paths, tokens) for tokens in dict.fromkeys(-(-inputs.shape[1] // n) for n in TILES)]
-
-    def _samples(self) -> int:
-        with dry_run():
-            return len(self.recipe.batch()[1])
 
     def choices(self, base: tuple[Applied, ...]) -> list[Choice]:
         """All ways to recompute, combined with ``base`` and the free techniques; the fastest first."""

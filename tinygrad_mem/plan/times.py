@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
 import platform
 from collections import Counter
@@ -135,7 +136,9 @@ class Times:
     """
 
     def __init__(self, device: Any = "cpu", cache: Path | None = None) -> None:
-        self.device, self.measured = _here(device)
+        missing = str(device).startswith("cuda") and cuda_problem() is not None
+        self.device: Any = Device("meta" if missing else device)
+        self.measured = self.device.type != "meta"
         self._known: dict[OpCall, tuple[float, float]] = {}
         self._file = None if cache is None or not self.measured else cache / f"times-{self._fingerprint()}.json"
         self._written: dict[str, tuple[float, float]] = self._read()
@@ -220,12 +223,6 @@ def _less(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]
     return min(a[0], b[0]), min(a[1], b[1])
 
 
-def _here(device: Any) -> tuple[Any, bool]:
-    """The device, and whether times can be measured on it; for a missing GPU they are modelled."""
-    found = Device("meta" if str(device).startswith("cuda") and cuda_problem() else device)
-    return found, found.type != "meta"
-
-
 def model(call: OpCall) -> tuple[float, float]:
     """Modelled seconds: bytes at 1 TB/s, multiplications at 10 T/s (20 in float16), and 5 µs for the call."""
     arrays = [spec for spec in call.inputs if isinstance(spec, Spec)]
@@ -260,7 +257,8 @@ def measure(call: OpCall, device: Any) -> tuple[float, float]:
     op = Op.registry[call.op]
     inputs = [_made(value, device, need) for value, need in zip(call.inputs, call.needs, strict=True)]
     params = {name: _raw(value, device) for name, value in call.params}
-    if "ticket" in _parameters(op):
+    code = op.forward.__code__
+    if "ticket" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
         params["ticket"] = device.generator.ticket()
     if not any(call.needs):
         return _seconds([lambda: apply(op, *inputs, **params)], device)[0], 0.0
@@ -300,11 +298,8 @@ def measure_python(times: Times) -> dict[str, tuple[float, float]]:
         optimizer.step()
         optimizer.zero_grad()
 
-    steps = [
-        partial(step, blocks, _called, update),
-        partial(step, blocks, checkpoint, update),
-        partial(step, others, _called, int),
-    ]
+    run = operator.call
+    steps = [partial(step, *each) for each in ((blocks, run, update), (blocks, checkpoint, update), (others, run, int))]
     counts = OpCounts()
     with optimizer_in_backward(other):
         with scope.listening(counts):
@@ -314,15 +309,6 @@ def measure_python(times: Times) -> dict[str, tuple[float, float]]:
     ops, parameters = counts.again.total(), sum(len(group["params"]) for group in other.param_groups)
     pairs = (plain / ops, (recomputed - forwards) / ops), (plain / parameters, in_backward / parameters)
     return dict(zip(_PYTHON, pairs, strict=True))
-
-
-def _called(function: Callable[..., Any], x: Any) -> Any:
-    return function(x)
-
-
-def _parameters(op: type[Op]) -> tuple[str, ...]:
-    code = op.forward.__code__
-    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
 def _both(op: type[Op], inputs: list, params: dict[str, Any], device: Any) -> tuple[float, float]:

@@ -86,175 +86,77 @@ class Facts:
         return ~self.stays & np.isin(self.ended, [CODE[phase] for phase in phases])
 
 
-RULES: list[Rule] = []
-
-
-def _rule(category: Category, certainty: str, why: str) -> Callable[[Callable[[Facts], np.ndarray]], None]:
-    return lambda applies: RULES.append(Rule(category, certainty, why, applies))
-
-
-# --- the stack that allocated the block -------------------------------------------------------------------------------------
-
-
-@_rule(Category.WORKSPACE, SURE, "a library of kernels asked for it")
-def _(b: Facts) -> np.ndarray:
-    return b.marked("workspace")
-
-
-@_rule(Category.PARAMETER, SURE, "Module.to moved it: a parameter or buffer")
-def _(b: Facts) -> np.ndarray:
-    return b.marked("moved")
-
-
-@_rule(Category.OPTIMIZER_STATE, SURE, "the optimizer made it as state")
-def _(b: Facts) -> np.ndarray:
-    return b.marked("state") & (b.part != b.end_part)
-
-
-@_rule(Category.GRADIENT, SURE, "autograd accumulates into it")
-def _(b: Facts) -> np.ndarray:
-    return b.marked("accumulated") & (b.part != b.end_part)
-
-
-# --- blocks of one part of a step -----------------------------------------------------------------------------------------
-
-
-@_rule(Category.TEMPORARY, SURE, "made and freed in the same part of a step")
-def _(b: Facts) -> np.ndarray:
-    return (_same_part(b) | _within_backward(b)) & b.sure
-
-
-@_rule(Category.TEMPORARY, LIKELY, "made and freed in the same part of a step")
-def _(b: Facts) -> np.ndarray:
-    same = (b.made == b.ended) & (b.made_in == b.ended_in) & b.made_while("forward", "optimizer") & ~b.stays
-    return _same_part(b) | _within_backward(b) | same
-
-
 def _same_part(b: Facts) -> np.ndarray:
     return (b.part == b.end_part) & (b.made > 0)
-
-
-def _within_backward(b: Facts) -> np.ndarray:
-    return b.made_while("backward") & b.ended_while("backward", "recompute") & (b.made_in == b.ended_in)
-
-
-# --- activations ----------------------------------------------------------------------------------------------------------
-
-
-@_rule(Category.ACTIVATION, SURE, "made in forward, freed in backward")
-def _(b: Facts) -> np.ndarray:
-    return b.made_while("forward") & _until_backward(b) & b.sure
-
-
-@_rule(Category.ACTIVATION, LIKELY, "made before backward, freed in it")
-def _(b: Facts) -> np.ndarray:
-    return b.made_while("forward", "user") & _until_backward(b)
-
-
-@_rule(Category.ACTIVATION, LIKELY, "made again in backward, freed later in it")
-def _(b: Facts) -> np.ndarray:
-    return b.made_while("recompute") & _until_backward(b)
-
-
-@_rule(Category.ACTIVATION, LIKELY, "there before the recording, freed in its first backward")
-def _(b: Facts) -> np.ndarray:
-    return b.older & b.ended_while("backward", "recompute") & (b.ended_in == 0)
 
 
 def _until_backward(b: Facts) -> np.ndarray:
     return b.ended_while("backward", "recompute") & (b.made_in == b.ended_in)
 
 
-# --- gradients ------------------------------------------------------------------------------------------------------------
+def _for_a_moment(b: Facts) -> np.ndarray:
+    return _same_part(b) | (b.made_while("backward") & _until_backward(b))
 
 
-@_rule(Category.GRADIENT, SURE, "made in backward, freed by zero_grad")
-def _(b: Facts) -> np.ndarray:
-    return b.made_while("backward") & b.freed_by("zero_grad") & b.made_sure
+def _in_one_phase(b: Facts) -> np.ndarray:
+    return (b.made == b.ended) & (b.made_in == b.ended_in) & b.made_while("forward", "optimizer") & ~b.stays
 
 
-@_rule(Category.GRADIENT, LIKELY, "freed by zero_grad")
-def _(b: Facts) -> np.ndarray:
-    return b.freed_by("zero_grad")
-
-
-@_rule(Category.GRADIENT, LIKELY, "made in backward, alive after it")
-def _(b: Facts) -> np.ndarray:
-    return b.made_while("backward") & b.outlives
-
-
-# --- lasting blocks -------------------------------------------------------------------------------------------------------
-
-
-@_rule(Category.OPTIMIZER_STATE, LIKELY, "made in an optimizer's step, alive after it")
-def _(b: Facts) -> np.ndarray:
+def _state(b: Facts) -> np.ndarray:
     return b.made_while("optimizer") & (b.stays | b.ended_while("optimizer")) & (b.part != b.end_part) & ~b.cut
 
 
-@_rule(Category.PARAMETER, LIKELY, "a layer made it and keeps it: a parameter or buffer")
-def _(b: Facts) -> np.ndarray:
-    return b.marked("built") & b.stays
-
-
-@_rule(Category.PARAMETER, LIKELY, "made before the first step, never freed: a parameter or buffer")
-def _(b: Facts) -> np.ndarray:
-    return b.made_while("user") & b.stays & b.early
-
-
-@_rule(Category.OPTIMIZER_STATE, LIKELY, "an optimizer's step made it before the recording")
-def _(b: Facts) -> np.ndarray:
-    return b.older & b.stays & (b.asked == CODE["optimizer"])
-
-
-@_rule(Category.GRADIENT, LIKELY, "made in backward before the recording, and there ever after")
-def _(b: Facts) -> np.ndarray:
-    return b.older & b.stays & (b.asked == CODE["backward"]) & b.runs
-
-
-@_rule(Category.PARAMETER, LIKELY, "there before the recording, never freed: a parameter or buffer")
-def _(b: Facts) -> np.ndarray:
-    return b.older & b.stays & (b.first_state or (b.runs and not b.trains))
-
-
-# --- inputs ---------------------------------------------------------------------------------------------------------------
-
-
-@_rule(Category.INPUT, LIKELY, "copied to the device outside of a step, and freed")
-def _(b: Facts) -> np.ndarray:
-    return b.marked("copied") & ~b.stays
-
-
-@_rule(Category.INPUT, LIKELY, "made while data was loaded")
-def _(b: Facts) -> np.ndarray:
-    return b.made_while("data")
-
-
-# --- unknown blocks -------------------------------------------------------------------------------------------------------
-
-
-@_rule(Category.UNTRACKED, UNKNOWN, "there before the recording, and nothing says as what")
-def _(b: Facts) -> np.ndarray:
-    return b.older
-
-
-@_rule(Category.UNKNOWN, UNKNOWN, "no stack says where it was made")
-def _(b: Facts) -> np.ndarray:
-    return b.made == 0
-
-
-@_rule(Category.UNKNOWN, UNKNOWN, "made before backward, there after it: the program holds it")
-def _(b: Facts) -> np.ndarray:
-    return b.made_while("forward", "user") & b.outlives
-
-
-@_rule(Category.UNKNOWN, UNKNOWN, "the recording ends in the part of a step that made it")
-def _(b: Facts) -> np.ndarray:
-    return b.cut
-
-
-@_rule(Category.UNKNOWN, UNKNOWN, "its life fits no rule")
-def _(b: Facts) -> np.ndarray:
-    return np.ones(len(b.older), bool)
+_C = Category
+_AS_BEFORE = (_C.ACTIVATION, _C.GRADIENT, _C.TEMPORARY, _C.OPTIMIZER_STATE)
+RULES = [
+    # the stack that allocated the block
+    Rule(_C.WORKSPACE, SURE, "a library of kernels asked for it", lambda b: b.marked("workspace")),
+    Rule(_C.PARAMETER, SURE, "Module.to moved it: a parameter or buffer", lambda b: b.marked("moved")),
+    Rule(_C.OPTIMIZER_STATE, SURE, "the optimizer made it as state", lambda b: b.marked("state") & (b.part != b.end_part)),
+    Rule(_C.GRADIENT, SURE, "autograd accumulates into it", lambda b: b.marked("accumulated") & (b.part != b.end_part)),
+    # blocks of one part of a step
+    Rule(_C.TEMPORARY, SURE, "made and freed in the same part of a step", lambda b: _for_a_moment(b) & b.sure),
+    Rule(_C.TEMPORARY, LIKELY, "made and freed in the same part of a step", lambda b: _for_a_moment(b) | _in_one_phase(b)),
+    # activations
+    Rule(_C.ACTIVATION, SURE, "made in forward, freed in backward",
+         lambda b: b.made_while("forward") & _until_backward(b) & b.sure),
+    Rule(_C.ACTIVATION, LIKELY, "made before backward, freed in it",
+         lambda b: b.made_while("forward", "user") & _until_backward(b)),
+    Rule(_C.ACTIVATION, LIKELY, "made again in backward, freed later in it",
+         lambda b: b.made_while("recompute") & _until_backward(b)),
+    Rule(_C.ACTIVATION, LIKELY, "there before the recording, freed in its first backward",
+         lambda b: b.older & b.ended_while("backward", "recompute") & (b.ended_in == 0)),
+    # gradients
+    Rule(_C.GRADIENT, SURE, "made in backward, freed by zero_grad",
+         lambda b: b.made_while("backward") & b.freed_by("zero_grad") & b.made_sure),
+    Rule(_C.GRADIENT, LIKELY, "freed by zero_grad", lambda b: b.freed_by("zero_grad")),
+    Rule(_C.GRADIENT, LIKELY, "made in backward, alive after it", lambda b: b.made_while("backward") & b.outlives),
+    # lasting blocks
+    Rule(_C.OPTIMIZER_STATE, LIKELY, "made in an optimizer's step, alive after it", _state),
+    Rule(_C.PARAMETER, LIKELY, "a layer made it and keeps it: a parameter or buffer", lambda b: b.marked("built") & b.stays),
+    Rule(_C.PARAMETER, LIKELY, "made before the first step, never freed: a parameter or buffer",
+         lambda b: b.made_while("user") & b.stays & b.early),
+    Rule(_C.OPTIMIZER_STATE, LIKELY, "an optimizer's step made it before the recording",
+         lambda b: b.older & b.stays & (b.asked == CODE["optimizer"])),
+    Rule(_C.GRADIENT, LIKELY, "made in backward before the recording, and there ever after",
+         lambda b: b.older & b.stays & (b.asked == CODE["backward"]) & b.runs),
+    Rule(_C.PARAMETER, LIKELY, "there before the recording, never freed: a parameter or buffer",
+         lambda b: b.older & b.stays & (b.first_state or (b.runs and not b.trains))),
+    # inputs
+    Rule(_C.INPUT, LIKELY, "copied to the device outside of a step, and freed", lambda b: b.marked("copied") & ~b.stays),
+    Rule(_C.INPUT, LIKELY, "made while data was loaded", lambda b: b.made_while("data")),
+    # unknown blocks
+    Rule(_C.UNTRACKED, UNKNOWN, "there before the recording, and nothing says as what", lambda b: b.older),
+    Rule(_C.UNKNOWN, UNKNOWN, "no stack says where it was made", lambda b: b.made == 0),
+    Rule(_C.UNKNOWN, UNKNOWN, "made before backward, there after it: the program holds it",
+         lambda b: b.made_while("forward", "user") & b.outlives),
+    Rule(_C.UNKNOWN, UNKNOWN, "the recording ends in the part of a step that made it", lambda b: b.cut),
+    Rule(_C.UNKNOWN, UNKNOWN, "its life fits no rule", lambda b: np.ones(len(b.older), bool)),
+    # chosen by :func:`_as_before` alone
+    *[Rule(each, LIKELY, "the same stack made such blocks in earlier steps", lambda b: np.zeros(len(b.older), bool))
+      for each in _AS_BEFORE],
+]  # fmt: skip
+_ALIKE = {CATEGORIES.index(each): number for number, each in enumerate(_AS_BEFORE, len(RULES) - len(_AS_BEFORE))}
 
 
 def rules_of(blocks: Lifetimes, parts: Parts, origins: Origins) -> np.ndarray:
@@ -280,16 +182,6 @@ def _as_before(chosen: np.ndarray, stack: np.ndarray, facts: Facts) -> None:
     differs[stack[before][first[stack[before]] != category[before]]] = True
     for code, rule in _ALIKE.items():
         chosen[asked[(first[stack[asked]] == code) & ~differs[stack[asked]]]] = rule
-
-
-def _never(b: Facts) -> np.ndarray:
-    return np.zeros(len(b.older), bool)
-
-
-_ALIKE: dict[int, int] = {}
-for _category in (Category.ACTIVATION, Category.GRADIENT, Category.TEMPORARY, Category.OPTIMIZER_STATE):
-    _ALIKE[CATEGORIES.index(_category)] = len(RULES)
-    RULES.append(Rule(_category, LIKELY, "the same stack made such blocks in earlier steps", _never))
 
 
 def _facts(blocks: Lifetimes, parts: Parts, origins: Origins) -> Facts:

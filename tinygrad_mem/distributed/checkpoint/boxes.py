@@ -133,7 +133,10 @@ class Together:
         _refuse(differing)
         self._check_whole()
         shared = [key for key, box in boxes.items() if self.holders[key, *box.extent()][1:]]
-        sums = [[key, *map(list, boxes[key].extent()), _sum(boxes[key].tensor)] for key in shared]
+        sums = []
+        for key in shared:
+            host = np.ascontiguousarray(boxes[key].tensor.detach()._host())
+            sums.append([key, *map(list, boxes[key].extent()), zlib.crc32(host.tobytes())])
         known: dict[tuple, int] = {}
         for key, starts, part, number in (row for rows in exchanged(group, sums) for row in rows):
             if known.setdefault((key, tuple(starts), tuple(part)), number) != number:
@@ -166,10 +169,6 @@ def make_up(shape: Sequence[int], boxes: list[tuple[Ints, Ints]]) -> bool:
     for i in range(len(boxes)):
         count[tuple([slice(*np.searchsorted(e, pairs[i])) for e, pairs in zip(edges, ends, strict=True)])] += 1
     return bool((count == 1).all())
-
-
-def _sum(tensor: Tensor) -> int:
-    return zlib.crc32(np.ascontiguousarray(tensor.detach()._host()).tobytes())
 
 
 def _merge(mine: dict, theirs: dict, differing: dict[str, None], path: tuple[str, ...] = ()) -> None:

@@ -70,7 +70,7 @@ def save(
     values = values_of(state_dict)
     _together(group, lambda: files.save([values], io.BytesIO()), "write its values")
     every = Together(group, boxes, values)
-    me, folder, token = _rank(group), Path(checkpoint_id), _token(group)
+    me, folder, token = 0 if group is None else group._rank, Path(checkpoint_id), _token(group)
     names = [f"{token}-{rank:05}.safetensors" for rank in range(1 if group is None else group.size())]
 
     def write() -> None:
@@ -91,7 +91,7 @@ def save(
         _together(group, commit, "write the index")
     except BaseException:
         with suppress(OSError, FileFormatError):
-            if not _named(folder, names[me]):
+            if not (folder / _INDEX).exists() or names[me] not in _index(folder)["files"]:
                 (folder / names[me]).unlink(missing_ok=True)
         raise
 
@@ -141,11 +141,7 @@ def load(
 
 
 def _check(state_dict: dict, boxes: dict[str, Box], known: set[str], index: dict) -> None:
-    """Check that the checkpoint has all of the state dict, and no more below its keys than the ``known`` of all ranks.
-
-    Raises:
-        StateDictError: it has not.
-    """
+    """Check that the checkpoint has all of the state dict, and no more below its keys than the ``known`` of all ranks."""
     shapes = index["shapes"]
     problems = [f"{key} is not in the checkpoint" for key in boxes if key not in shapes]
     problems += [f"{key} is not in the checkpoint" for key in state_dict if key not in index["values"]]
@@ -155,11 +151,8 @@ def _check(state_dict: dict, boxes: dict[str, Box], known: set[str], index: dict
         if key not in known and any(key == top or key.startswith(f"{top}.") for top in map(str, state_dict)):
             problems.append(f"{key} is in the checkpoint, not in the state dict")
     if problems:
-        raise StateDictError(
-            "checkpoint.load: "
-            + "; ".join(problems[:20])
-            + ". Make the state of an optimizer with get_state_dict(model, optimizer)"
-        )
+        said = "; ".join(problems[:20])
+        raise StateDictError(f"checkpoint.load: {said}. Make the state of an optimizer with get_state_dict(model, optimizer)")
 
 
 # --- files
@@ -175,11 +168,7 @@ def _write(path: Path, boxes: dict[str, Box]) -> None:
 
 
 def _index(folder: Path) -> dict[str, Any]:
-    """The index of a checkpoint.
-
-    Raises:
-        FileFormatError: it is none.
-    """
+    """The index of a checkpoint."""
     found = files.load(folder / _INDEX, map_location="cpu")
     names, shapes = found.get("files"), found.get("shapes")
     if not (
@@ -188,11 +177,6 @@ def _index(folder: Path) -> dict[str, Any]:
     ):  # fmt: skip
         raise FileFormatError(f"{folder / _INDEX}: this is not the index of a checkpoint")
     return found
-
-
-def _named(folder: Path, name: str) -> bool:
-    """True if the checkpoint in the folder has the file."""
-    return (folder / _INDEX).exists() and name in _index(folder)["files"]
 
 
 class _Piece(NamedTuple):
@@ -204,11 +188,7 @@ class _Piece(NamedTuple):
     starts: tuple[int, ...]
 
     def rows(self, first: int, last: int) -> np.ndarray:
-        """Some of its rows. A number is a row.
-
-        Raises:
-            FileFormatError: the file ends before.
-        """
+        """Some of its rows. A number is a row."""
         shape = self.entry.shape or (1,)
         row = (self.entry.end - self.entry.begin) // shape[0]
         with self.path.open("rb") as file:
@@ -240,11 +220,7 @@ class _Pieces:
                 raise FileFormatError(f"{path} does not say which parts of tensors it holds") from None
 
     def read(self, key: str, box: Box) -> np.ndarray:
-        """The box that ``box`` has, in its dtype.
-
-        Raises:
-            FileFormatError: some of it is in no file.
-        """
+        """The box that ``box`` has, in its dtype."""
         out = np.empty(box.tensor.array.shape, box.tensor.dtype)
         target, begin, left = out.reshape(out.shape or (1,)), np.array(box.starts or (0,)), out.size
         for piece in self._pieces.get(key, ()) if left else ():
@@ -276,10 +252,6 @@ def _group(group: Any, alone: bool, other: Any, planner: Any) -> ProcessGroup | 
     return found
 
 
-def _rank(group: ProcessGroup | None) -> int:
-    return 0 if group is None else group._rank
-
-
 def _token(group: ProcessGroup | None) -> str:
     """A new name, the same on all ranks."""
     made = secrets.randbits(63)
@@ -290,30 +262,19 @@ def _token(group: ProcessGroup | None) -> str:
     return f"{made:016x}"
 
 
-def _reduced(group: ProcessGroup, numbers: list[int], op: ReduceOp) -> list[int]:
-    found = creation.tensor(numbers, device=group.device_type)
-    all_reduce(found, op, group)
-    return found.tolist()
-
-
 def _together(group: ProcessGroup | None, act: Callable[[], Any], what: str) -> Any:
-    """``act()``, if all ranks succeed.
-
-    Raises:
-        RankError: another rank did not.
-        Errors of ``act`` on this rank.
-    """
+    """``act()``, if all ranks succeed; else its error, or that another rank failed."""
     result, error = None, None
     try:
         result = act()
     except Exception as caught:
         error = caught
     if group is not None:
-        (failed,) = _reduced(group, [group.size() if error is None else group._rank], ReduceOp.MIN)
-        if error is None and failed < group.size():
-            raise RankError(
-                f"checkpoint: rank {group.ranks[failed]} could not {what}; nothing was changed", group.ranks[failed]
-            )
+        first = creation.tensor([group.size() if error is None else group._rank], device=group.device_type)
+        all_reduce(first, ReduceOp.MIN, group)
+        if error is None and first.item() < group.size():
+            failed = group.ranks[int(first.item())]
+            raise RankError(f"checkpoint: rank {failed} could not {what}; nothing was changed", failed)
     if error is not None:
         raise error
     return result

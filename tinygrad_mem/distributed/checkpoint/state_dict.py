@@ -101,11 +101,7 @@ def _flat(nested: dict[str, Any]) -> dict[str, Any]:
 
 
 def _nested(flat: dict[str, Any], names: list[list[str]]) -> dict[str, Any]:
-    """As :func:`_flat` was given it, of the parameters with these names, a list for each group.
-
-    Raises:
-        StateDictError: parameters of a group have other options, or none.
-    """
+    """As :func:`_flat` was given it, of the parameters with these names, a list for each group."""
     found: dict[str, dict[str, dict[str, Any]]] = {"state": {}, "param_groups": {}}
     for key, value in flat.items():
         path, _, last = key.rpartition(".")

@@ -81,11 +81,7 @@ class ShardedParameter:
         self._work = group.all_gather(whole, slot, self.cut.name)
 
     def _device(self) -> Any:
-        """The device on which the rows are gathered.
-
-        Raises:
-            DeviceError: the parameter is offloaded, and was moved away from the host.
-        """
+        """The device on which the rows are gathered."""
         p = self.parameter
         if self.host is None:
             return p.device
@@ -151,11 +147,7 @@ class ShardedParameter:
     # --- gradients
 
     def begin_reducing(self, dtype: np.dtype | None) -> Reducing:
-        """Take the gradient of ``full``, divided by the number of ranks; begin to add up those of all ranks, in ``dtype``.
-
-        Raises:
-            NotOfferedError: the gradient is sparse.
-        """
+        """Take the gradient of ``full``, divided by the number of ranks; begin to add up those of all ranks, in ``dtype``."""
         grad, device = self.full.grad, self.full.device
         if isinstance(grad, SparseTensor):
             raise NotOfferedError(f"fully_shard: {self.cut.name} has a sparse gradient: use Embedding(sparse=False)")
@@ -213,12 +205,7 @@ def _to_host(device: Any, array: Any, out: Any) -> None:
 
 
 def check(name: str, parameter: Parameter) -> None:
-    """Check that a parameter can be cut.
-
-    Raises:
-        ArgumentError: it has no rows, or is cut already.
-        GraphError: it has a gradient, or an optimizer has state of it.
-    """
+    """Check that a parameter can be cut."""
     if isinstance(parameter._shard, Cut):
         raise ArgumentError(
             f"fully_shard: {name} is sharded already, as {parameter._shard.name}. Call fully_shard from the inside out: first "

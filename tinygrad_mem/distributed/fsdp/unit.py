@@ -88,11 +88,7 @@ class Unit:
             self._here = {shard.full.device.address(shard.whole) or 0: shard for shard in self.shards if shard.whole.size}
 
     def drop(self) -> None:
-        """Let the modules have this rank's rows.
-
-        Raises:
-            GraphError: gathered rows were written in place, which only the parameter's own rows remember.
-        """
+        """Let the modules have this rank's rows. Writes in place to gathered rows are refused: only these remember them."""
         self._here = {}
         written = [f"{shard.cut.name}, by {writer}" for shard in self.shards if (writer := shard.drop())]
         if written:
@@ -192,11 +188,7 @@ class Unit:
             backward.reduce(self)
 
     def take(self, stand_in: StandIn) -> Tensor:
-        """The rows that a node saved.
-
-        Raises:
-            GraphError: the parameter was written since.
-        """
+        """The rows that a node saved."""
         shard = stand_in.shard
         if not shard.same(stand_in.values):
             raise GraphError(

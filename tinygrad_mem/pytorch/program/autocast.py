@@ -62,8 +62,8 @@ class CudaAutocast:
     def running(self) -> Iterator[None]:
         """Autocast works for the tensors of a prediction."""
         rules = {
-            "LOWER_PRECISION_FP": self._lower,
-            "FP32": self._float32,
+            "LOWER_PRECISION_FP": lambda op: lambda *args, **kwargs: self._call(op, _lower(), args, kwargs),
+            "FP32": lambda op: lambda *args, **kwargs: self._call(op, torch.float32, args, kwargs),
             "FP32_SET_OPT_DTYPE": self._float32_result,
             "DIFFERENT_REDISPATCH_SIGNATURE": self._float32_norm,
             "PROMOTE": self._widest,
@@ -124,12 +124,6 @@ class CudaAutocast:
                 _end(cast)
 
     # --- the rules --------------------------------------------------------------------------------------------------------
-
-    def _lower(self, op: Any) -> Any:
-        return lambda *args, **kwargs: self._call(op, _lower(), args, kwargs)
-
-    def _float32(self, op: Any) -> Any:
-        return lambda *args, **kwargs: self._call(op, torch.float32, args, kwargs)
 
     def _float32_result(self, op: Any) -> Any:
         place = next((i for i, arg in enumerate(op._schema.arguments) if arg.name == "dtype"), None)

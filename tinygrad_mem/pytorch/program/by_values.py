@@ -71,15 +71,15 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def _of_mask(node: Any) -> int:
-    return 24 * node._saved_mask.numel() if _needed(node, 1) else 0
+    return 24 * node._saved_mask.numel() if _second_needed(node) else 0
 
 
 def _of_targets(node: Any) -> int:
-    return 2 * _bytes(node._saved_self) if _needed(node, 1) and node._saved_pos_weight is not None else 0
+    return 2 * _bytes(node._saved_self) if _second_needed(node) and node._saved_pos_weight is not None else 0
 
 
-def _needed(node: Any, place: int) -> bool:
-    return len(node.next_functions) > place and node.next_functions[place][0] is not None
+def _second_needed(node: Any) -> bool:
+    return len(node.next_functions) > 1 and node.next_functions[1][0] is not None
 
 
 _ZEROS = "was counted as for numbers with zeros among them. Without one it needs less"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -113,18 +114,15 @@ def _to(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             watch.adopt(tensor)
         if isinstance(tensor, torch.nn.Parameter):
             raise DeviceError("a parameter was made outside of the prediction: make the model inside the predicted function")
-    device = _without_memory(watch) if device is not None and device.type == "meta" else _indexed(watch, device)
+    if device is not None and device.type == "meta":
+        device = _without_memory(watch)
+    elif device is not None and device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", watch.device.index or 0)
     same = (device is None or device == watch.local(tensor).device) and (dtype is None or dtype == tensor.dtype)
     if same and not copy and (layout is None or layout is torch.preserve_format or tensor.is_contiguous(memory_format=layout)):
         return tensor
     options = {"dtype": dtype, "device": device, "non_blocking": wait, "memory_format": layout}
     return torch.ops.aten._to_copy.default(tensor, **options)
-
-
-def _indexed(watch: Watch, device: torch.device | None) -> torch.device | None:
-    if device is not None and device.type == "cuda" and device.index is None:
-        return torch.device("cuda", watch.device.index or 0)
-    return device
 
 
 @handles(torch.tensor, torch.as_tensor, torch.asarray)
@@ -168,19 +166,12 @@ def _device_of(watch: Watch, tensor: Tensor) -> torch.device:
     return watch.local(tensor).device
 
 
-@handles(_getter("is_cuda"))
-def _is_cuda(watch: Watch, tensor: Tensor) -> bool:
-    return watch.local(tensor).device.type == "cuda"
+def _is_on(kind: str, watch: Watch, tensor: Tensor) -> bool:
+    return watch.local(tensor).device.type == kind
 
 
-@handles(_getter("is_meta"))
-def _is_meta(watch: Watch, tensor: Tensor) -> bool:
-    return watch.local(tensor).device.type == "meta"
-
-
-@handles(_getter("is_cpu"))
-def _is_cpu(watch: Watch, tensor: Tensor) -> bool:
-    return watch.local(tensor).device.type == "cpu"
+for _kind in ("cuda", "meta", "cpu"):
+    HANDLERS[_getter(f"is_{_kind}")] = partial(_is_on, _kind)
 
 
 @handles(Tensor.get_device)
@@ -308,11 +299,6 @@ def _randperm(watch: Watch, n: int, *args: Any, device: Any = None, **kwargs: An
         return torch.randperm(n, *args, device=place, **kwargs)
     with _disable_current_modes(), torch._C.DisableTorchFunction():
         real = torch.randperm(n, *args, **kwargs)
-    return _known_tensor(watch, real)
-
-
-def _known_tensor(watch: Watch, real: Tensor) -> Tensor:
-    """A tensor of the prediction whose values are those of ``real``."""
     made = torch.empty_like(real)
     if isinstance(made, FakeTensor):
         made.constant = real

@@ -36,10 +36,7 @@ def at_first_call(act: Callable[[nn.Module], None], always: bool = False) -> Ite
         nonlocal depth
         depth -= 1
 
-    handles = [
-        hooks.register_module_forward_pre_hook(enter),
-        hooks.register_module_forward_hook(leave, always_call=True),
-    ]
+    handles = [hooks.register_module_forward_pre_hook(enter), hooks.register_module_forward_hook(leave, always_call=True)]
     try:
         yield
     finally:
@@ -143,7 +140,8 @@ def stepping_in_backward() -> Iterator[None]:
                 kind: Any = type(optimizer)
                 alone = kind([{"params": [parameter], **options}])
                 handles.append(parameter.register_post_accumulate_grad_hook(functools.partial(_step_alone, alone)))
-        optimizer.step = types.MethodType(_no_step, optimizer)  # type: ignore[method-assign]
+        no_step = types.MethodType(lambda self, closure=None: None if closure is None else closure(), optimizer)
+        optimizer.step = no_step  # type: ignore[method-assign] (a method: learning rate schedulers look at its function)
 
     try:
         with constructors(after=split):
@@ -158,8 +156,7 @@ def _step_alone(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> No
     optimizer.zero_grad()
 
 
-def _no_step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-    return None if closure is None else closure()
+_DECAYS = {torch.optim.Adam: 0.0, torch.optim.AdamW: 0.01}  # by default
 
 
 @context
@@ -174,7 +171,7 @@ def adam_becomes(kind: type, keep: tuple[str, ...]) -> Iterator[None]:
     def replaced(own: Callable[..., None], decay: float) -> Callable[..., None]:
         @functools.wraps(own)
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            if type(self) not in (torch.optim.Adam, torch.optim.AdamW):
+            if type(self) not in _DECAYS:
                 return own(self, *args, **kwargs)
             given = {"lr": 1e-3, "weight_decay": decay, **dict(zip(names, args, strict=False)), **kwargs}
             kept = ("params", *keep)
@@ -184,11 +181,8 @@ def adam_becomes(kind: type, keep: tuple[str, ...]) -> Iterator[None]:
 
         return init
 
-    adam, adamw = torch.optim.Adam, torch.optim.AdamW
-    with (
-        patched(adam, {"__init__": replaced(vars(adam)["__init__"], 0.0)}),
-        patched(adamw, {"__init__": replaced(vars(adamw)["__init__"], 0.01)}),
-    ):
+    adam, adamw = ({"__init__": replaced(vars(each)["__init__"], decay)} for each, decay in _DECAYS.items())
+    with patched(torch.optim.Adam, adam), patched(torch.optim.AdamW, adamw):
         yield
 
 
@@ -212,20 +206,16 @@ class BitsAndBytesAdam(torch.optim.Optimizer):
                 loss = closure()
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is not None and not self.state[parameter]:
-                    self.state[parameter] = _state_of_8_bits(parameter)
+                if parameter.grad is None or self.state[parameter]:
+                    continue
+                small, blocks = parameter.numel() < 4096, -(-parameter.numel() // 256)
+                for number in (1, 2):
+                    made = torch.zeros_like(parameter, dtype=torch.float32 if small else torch.uint8)
+                    self.state[parameter][f"state{number}"] = made
+                for number in () if small else (1, 2):
+                    made = torch.zeros(blocks, dtype=torch.float32, device=parameter.device)
+                    self.state[parameter][f"absmax{number}"] = made
         return loss
-
-
-def _state_of_8_bits(parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-    count = parameter.numel()
-    small = count < 4096
-    dtype = torch.float32 if small else torch.uint8
-    state = {name: torch.zeros_like(parameter, dtype=dtype) for name in ("state1", "state2")}
-    if not small:
-        for name in ("absmax1", "absmax2"):
-            state[name] = torch.zeros(-(-count // 256), dtype=torch.float32, device=parameter.device)
-    return state
 
 
 @context

@@ -113,16 +113,8 @@ def _copied(input: torch.Tensor, *args: Any) -> torch.Tensor:
     return aten.clone(input, memory_format=torch.contiguous_format)
 
 
-def _gathered(input: torch.Tensor, size: int, group: str) -> torch.Tensor:
-    return aten.new_empty(input, [(input.shape[0] if input.dim() else 1) * size, *input.shape[1:]])
-
-
-def _scattered(input: torch.Tensor, op: str, size: int, group: str) -> torch.Tensor:
-    return aten.new_empty(input, [input.shape[0] // size, *input.shape[1:]])
-
-
-def _exchanged(input: torch.Tensor, sizes: list[int], given: list[int], group: str) -> torch.Tensor:
-    return aten.new_empty(input, [sum(sizes), *input.shape[1:]])
+def _rows(input: torch.Tensor, count: int) -> torch.Tensor:
+    return aten.new_empty(input, [count, *input.shape[1:]])
 
 
 def _transposed(input: torch.Tensor, gather: int, shard: int, group: Any) -> torch.Tensor:
@@ -137,17 +129,13 @@ def _transposed(input: torch.Tensor, gather: int, shard: int, group: Any) -> tor
     return received.movedim(0, gather).contiguous().view(made)
 
 
-def _in_place(input: torch.Tensor, *args: Any) -> torch.Tensor:
-    return input
-
-
 _MADE: dict[Any, Callable[..., torch.Tensor]] = {
     functional.all_reduce.default: _copied,
     functional.broadcast.default: _copied,
-    functional.all_reduce_.default: _in_place,
-    functional.broadcast_.default: _in_place,
-    functional.all_gather_into_tensor.default: _gathered,
-    functional.reduce_scatter_tensor.default: _scattered,
-    functional.all_to_all_single.default: _exchanged,
+    functional.all_reduce_.default: lambda input, *args: input,
+    functional.broadcast_.default: lambda input, *args: input,
+    functional.all_gather_into_tensor.default: lambda x, size, group: _rows(x, (x.shape[0] if x.dim() else 1) * size),
+    functional.reduce_scatter_tensor.default: lambda x, op, size, group: _rows(x, x.shape[0] // size),
+    functional.all_to_all_single.default: lambda x, sizes, given, group: _rows(x, sum(sizes)),
     torch.ops._dtensor.shard_dim_alltoall.default: _transposed,
 }

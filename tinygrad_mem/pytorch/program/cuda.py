@@ -44,17 +44,12 @@ class Card:
 
     def __init__(self, ledger: Ledger, card: GraphicsCard, capacity: int | None, note: Callable[[str], None]) -> None:
         self._ledger, self._card, self._capacity = ledger, card, capacity or card.bytes
-        self._note = note
-        self.stream = type(
-            "Stream", (_Stream,), {"used": lambda stream: self._enter(1), "__exit__": lambda *exc: self._enter(-1)}
-        )
-
-    def uses_another(self) -> None:
-        """Say that streams were taken for one."""
-        self._note(_STREAMS)
+        self.note = note
+        ways = {"used": lambda stream: self._enter(1), "__exit__": lambda *exc: self._enter(-1)}
+        self.stream = type("Stream", (_Stream,), ways)
 
     def _enter(self, change: int) -> None:
-        self.uses_another()
+        self.note(_STREAMS)
         self._ledger.other_streams += change
 
     def _set(self, stream: Any) -> None:
@@ -82,7 +77,9 @@ class Card:
             "mem_get_info": lambda device=None: (self._capacity - stats("reserved_bytes.all.current"), self._capacity),
             "reset_peak_memory_stats": lambda device=None: self._reset(),
             "empty_cache": self._empty_cache,
-            "memory_summary": lambda device=None, abbreviated=False: self._summary(),
+            "memory_summary": lambda device=None, abbreviated=False: "\n".join(
+                f"{name}: {number}" for name, number in self._memory_stats().items()
+            ),
             "initial_seed": lambda: 0,
             "get_arch_list": lambda: ["sm_{}{}".format(*self._card.capability)],
             "memory_snapshot": lambda *args, **kwargs: [],
@@ -117,9 +114,6 @@ class Card:
 
     def _stats(self, name: str) -> int:
         return self._memory_stats().get(name, 0)
-
-    def _summary(self) -> str:
-        return "\n".join(f"{name}: {number}" for name, number in self._memory_stats().items())
 
     def _reset(self) -> None:
         self._ledger.looks = True
@@ -231,12 +225,7 @@ def _either_type(thread: int, answer: Any, own: Any) -> Any:
     return Either(own.__name__, (), {})
 
 
-def _generator(device: Any = "cpu") -> torch.Generator:
-    """Numbers of the GPU are not drawn: any generator will do."""
-    return _OWN_GENERATOR("cpu")
-
-
-_OWN_GENERATOR = torch.Generator
+_OWN_GENERATOR = torch.Generator  # numbers of the GPU are not drawn: any generator will do
 _INHERITED = object()
 
 
@@ -246,7 +235,7 @@ def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
 
     def recorded(tensor: torch.Tensor, stream: Any) -> None:
         if isinstance(stream, card.stream):
-            card.uses_another()
+            card.note(_STREAMS)
             waits(tensor)
 
     answers = card.answers()
@@ -267,7 +256,7 @@ def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
         patched(torch.cuda.memory, {**answers, **without}),
         patched(torch.accelerator, accelerator),
         patched(torch.cuda.nvtx, dict.fromkeys(("range_push", "range_pop", "mark"), _nothing)),
-        patched(torch, {"Generator": _generator, "Stream": card.stream, "Event": _Event}),
+        patched(torch, {"Generator": lambda device="cpu": _OWN_GENERATOR("cpu"), "Stream": card.stream, "Event": _Event}),
         patched(_functions, {"_get_stream": lambda device: card.stream().__enter__()}),  # DataParallel's own, for copies
         patched(torch.Tensor, {"record_stream": recorded}),  # PyTorch looks at the stream before the mode sees the call
     ):

@@ -30,14 +30,8 @@ def loading(watch: Watch) -> Iterator[None]:
 
 def on_gpu(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     """True for a call that has a tensor of a prediction, or asks for one on a GPU."""
-    leaves = tree_leaves((args, kwargs))
-    return any(isinstance(leaf, FakeTensor) or _gpu(leaf) for leaf in leaves) or func is torch.Tensor.cuda
-
-
-def _gpu(leaf: Any) -> bool:
-    if isinstance(leaf, torch.device):
-        return leaf.type == "cuda"
-    return isinstance(leaf, str) and leaf.startswith("cuda")
+    places = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, (FakeTensor, torch.device, str))]
+    return func is torch.Tensor.cuda or any(isinstance(p, FakeTensor) or str(p).startswith("cuda") for p in places)
 
 
 def _single(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:

@@ -67,9 +67,9 @@ def meshes(watch: Watch) -> Iterator[None]:
                 (beginning, {"_move_states_to_device": _moved(watch)}),
                 (_GROUP, {"_validate_no_meta_params": _with_memory(watch)}),
                 (torch.UntypedStorage, {"resize_": _resized(watch)}),
-                (FullyShardedDataParallel, {"__init__": _refused("FullyShardedDataParallel", "use fully_shard")}),
-                (_GROUP, {"set_symm_mem": _refused("set_symm_mem", "leave it out")}),
-                (_GROUP, {"set_allocate_memory_from_process_group": _refused("memory of a process group", "leave it out")}),
+                (FullyShardedDataParallel, {"__init__": refused("FullyShardedDataParallel", "use fully_shard")}),
+                (_GROUP, {"set_symm_mem": refused("set_symm_mem", "leave it out")}),
+                (_GROUP, {"set_allocate_memory_from_process_group": refused("memory of a process group", "leave it out")}),
             ):
                 stack.enter_context(patched(owner, answers))
             yield
@@ -80,7 +80,8 @@ def meshes(watch: Watch) -> Iterator[None]:
 @context
 def _real_numbers(watch: Watch) -> Iterator[None]:
     """Let meshes be made of real tensors, without the modes of a prediction."""
-    own = {name: member for name, member in vars(DeviceMesh).items() if _runs(member) and name != "__init__"}
+    kinds = (FunctionType, staticmethod, property)
+    own = {name: each for name, each in vars(DeviceMesh).items() if isinstance(each, kinds) and name != "__init__"}
     try:
         for name, member in own.items():
             setattr(DeviceMesh, name, _outside(member))
@@ -89,10 +90,6 @@ def _real_numbers(watch: Watch) -> Iterator[None]:
     finally:
         for name, member in own.items():
             setattr(DeviceMesh, name, member)
-
-
-def _runs(member: Any) -> bool:
-    return isinstance(member, (FunctionType, staticmethod, property))
 
 
 def _outside(member: Any) -> Any:
@@ -220,7 +217,9 @@ def _with_memory(watch: Watch) -> Callable[..., None]:
     return check
 
 
-def _refused(name: str, instead: str) -> Callable[..., None]:
+def refused(name: str, instead: str) -> Callable[..., None]:
+    """A function that refuses its call."""
+
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise NotOfferedError(f"{name} is not predicted for PyTorch: {instead}")
 

@@ -25,7 +25,7 @@ from ...interrupts import context
 from ...memory.ranks import Grid
 from .collectives import Collectives
 from .cuda import patched
-from .mesh import PYTHON, meshes
+from .mesh import PYTHON, meshes, refused
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -90,7 +90,7 @@ class Processes:
                 (dist.ProcessGroup, {name: self._told(getattr(dist.ProcessGroup, name)) for name in _REDUCING}),
                 (Reducer, {"_rebuild_buckets": self._rebuilt(Reducer._rebuild_buckets)}),
                 (DistributedDataParallel, {"__init__": self._data_parallel()}),
-                (DistributedDataParallel, {"register_comm_hook": _hook}),
+                (DistributedDataParallel, {"register_comm_hook": refused(f"{_DDP}.register_comm_hook", "leave it out")}),
                 (data_parallel, {"_verify_param_shape_across_processes": lambda *args, **kwargs: None}),
             ):
                 stack.enter_context(patched(owner, answers))
@@ -130,7 +130,7 @@ class Processes:
         def make(model: Any, *args: Any, **kwargs: Any) -> None:
             for name in _LEFT_OUT:
                 if kwargs.get(name):
-                    raise NotOfferedError(f"DistributedDataParallel({name}={kwargs[name]!r}) is not predicted: leave it out")
+                    raise NotOfferedError(f"{_DDP}({name}={kwargs[name]!r}) is not predicted: leave it out")
             with self._watch.as_role("COMMUNICATION"):
                 _own_model(model, *args, **kwargs)
 
@@ -148,8 +148,5 @@ class Processes:
         return rebuild
 
 
+_DDP = "DistributedDataParallel"
 _own_group, _own_model = groups._new_process_group_helper, DistributedDataParallel.__init__
-
-
-def _hook(*args: Any, **kwargs: Any) -> None:
-    raise NotOfferedError("DistributedDataParallel.register_comm_hook is not predicted: leave it out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from collections.abc import Callable
@@ -24,7 +25,6 @@ _FLOAT = (
 )
 _VECTORS = "was counted with its vectors, which it does not make without gradients: it needs less"
 _LENGTHS = "ctc_loss: each target was taken as the longest, and each input too. A real run with shorter ones needs less"
-_LISTED = {Tensor.tolist: "tolist()", Tensor.numpy: "numpy()", Tensor.__array__: "a NumPy array"}
 
 
 def handles(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -126,10 +126,7 @@ def _without_alarm(function: Callable[..., Any]) -> Callable[..., Any]:
     return handler
 
 
-for _function in (
-    torch.nn.functional.gaussian_nll_loss,
-    *[torch.corrcoef, Tensor.corrcoef, torch.istft, Tensor.istft],
-):
+for _function in (torch.nn.functional.gaussian_nll_loss, torch.corrcoef, Tensor.corrcoef, torch.istft, Tensor.istft):
     HANDLERS[_function] = _without_alarm(_function)
 
 
@@ -139,7 +136,8 @@ def _without_vectors(function: Callable[..., Any]) -> Callable[..., Any]:
     def handler(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         if not (tensor.requires_grad and torch.is_grad_enabled()):
             sides = [2 * side * side for side in tensor.shape[-2:]]
-            watch.bound(_matrices(tensor) * sum(sides) * tensor.element_size(), f"{function.__name__} {_VECTORS}")
+            matrices = tensor.shape[:-2].numel()
+            watch.bound(matrices * sum(sides) * tensor.element_size(), f"{function.__name__} {_VECTORS}")
         return function(tensor, *args, **kwargs)
 
     return handler
@@ -153,16 +151,12 @@ def _is_close(watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
     return made
 
 
-def _matrices(tensor: Tensor) -> int:
-    return tensor.shape[:-2].numel()
-
-
 _linalg: Any = torch.linalg
 for _function in (_linalg.svdvals, _linalg.eigvalsh, _linalg.matrix_rank, _linalg.cond, _linalg.matrix_norm, _linalg.norm):
     HANDLERS[_function] = _without_vectors(_function)
 
 
-def _decides(what: str) -> Callable[..., Any]:
+def _decides(what: str, convert: Callable[[Tensor], Any]) -> Callable[..., Any]:
     def handler(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         known, answer = _known(watch, tensor), _in_order(watch) if what == "the truth" else None
         if known is None and answer is not None:
@@ -173,20 +167,17 @@ def _decides(what: str) -> Callable[..., Any]:
                 "for a decision, give it a fixed answer"
             )
         with _disable_current_modes(), torch._C.DisableTorchFunction():
-            return _plain(what, known)
+            return convert(known)
 
     return handler
 
 
-def _plain(what: str, known: Tensor) -> Any:
-    convert = {"the truth": bool, "a whole number": int, "an index": lambda t: t.__index__(), "tolist()": Tensor.tolist}
-    return convert.get(what, Tensor.numpy)(known)
-
-
-for _function, _what in {
-    Tensor.__bool__: "the truth",
-    Tensor.__int__: "a whole number",
-    Tensor.__index__: "an index",
-    **_LISTED,
-}.items():
-    HANDLERS[_function] = _decides(_what)
+for _function, _what, _convert in (
+    (Tensor.__bool__, "the truth", bool),
+    (Tensor.__int__, "a whole number", int),
+    (Tensor.__index__, "an index", operator.index),
+    (Tensor.tolist, "tolist()", Tensor.tolist),
+    (Tensor.numpy, "numpy()", Tensor.numpy),
+    (Tensor.__array__, "a NumPy array", Tensor.numpy),
+):
+    HANDLERS[_function] = _decides(_what, _convert)

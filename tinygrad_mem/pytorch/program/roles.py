@@ -67,19 +67,18 @@ class Roles:
         with torch._C.DisableTorchFunction():
             for parameter in held:
                 if parameter is not None and parameter.grad is not None:
-                    self._is_gradient(parameter)
+                    self._is(parameter.grad, "GRADIENT", self._name(parameter))
 
-    def _is_gradient(self, parameter: torch.Tensor) -> None:
-        found = self._find(parameter)
-        self._is(parameter.grad, "GRADIENT", "" if found is None else self._names.get(found.address, ""))
+    def _name(self, parameter: Any) -> str:
+        """The path of a parameter, if it is known."""
+        found = self._find(parameter) if isinstance(parameter, torch.Tensor) else None
+        return "" if found is None else self._names.get(found.address, "")
 
     def of_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """The state that an optimizer has after a step."""
         for parameter, state in optimizer.state.items():
-            found = self._find(parameter) if isinstance(parameter, torch.Tensor) else None
-            name = "" if found is None else self._names.get(found.address, "")
             for tensor in _tensors(state.values() if isinstance(state, dict) else [state]):
-                self._is(tensor, "OPTIMIZER_STATE", name)
+                self._is(tensor, "OPTIMIZER_STATE", self._name(parameter))
 
     def _is(self, tensor: torch.Tensor | None, role: str, name: str) -> None:
         held = None if tensor is None else self._find(tensor)

@@ -51,13 +51,8 @@ def run_program(
     if place is not None:
         from .processes import Processes  # PyTorch takes half a second to import what it needs
     ledger, places = Ledger(str(device), settings, capacity), Places()
-    watch = Watch(
-        GpuTensorMode(device if device.type == "cuda" else torch.device("cuda", 0)),
-        ledger,
-        places,
-        device,
-        Gpu.of(card, version),
-    )
+    fake = GpuTensorMode(device if device.type == "cuda" else torch.device("cuda", 0))
+    watch = Watch(fake, ledger, places, device, Gpu.of(card, version))
     nodes = by_values.NODES if device.type == "cuda" else by_values.ON_THE_CPU
     roles = Roles(ledger, places, watch.find, watch.own, watch.bound, nodes)
     refused = ""

@@ -114,24 +114,20 @@ class _Pickler(pickle.Pickler):
         if place is None:
             with _disable_current_modes():
                 self.real.append(obj.detach().clone())
-            return _real, (len(self.real) - 1,)
+            return _restored, ("real", len(self.real) - 1)
         if storage._cdata not in self._storages:
             self.size += _aligned(storage.nbytes())
         number = self._storages.setdefault(storage._cdata, len(self._storages))
         laid = obj.dtype, tuple(obj.shape), obj.stride(), int(obj.storage_offset())
         trained, parameter = obj.requires_grad and obj.is_leaf, isinstance(obj, torch.nn.Parameter)
-        return _tensor, (number, storage.nbytes(), place, *laid, trained, parameter)
+        return _restored, ("tensor", number, storage.nbytes(), place, *laid, trained, parameter)
 
 
 def _aligned(size: int) -> int:
     return -(-size // _LINE) * _LINE
 
 
-def _tensor(*saved: Any) -> Any:
-    raise NotImplementedError("it stands for a method of _Restored")
-
-
-def _real(number: int) -> Any:
+def _restored(method: str, *saved: Any) -> Any:
     raise NotImplementedError("it stands for a method of _Restored")
 
 
@@ -141,8 +137,10 @@ class _Unpickler(pickle.Unpickler):
         self._memory = memory
 
     def find_class(self, module: str, name: str) -> Any:
-        made = {"_tensor": self._memory.tensor, "_real": self._memory.real} if module == __name__ else {}
-        return made.get(name) or super().find_class(module, name)
+        memory = self._memory
+        if (module, name) == (__name__, "_restored"):
+            return lambda method, *saved: getattr(memory, method)(*saved)
+        return super().find_class(module, name)
 
 
 class _Restored:

@@ -97,6 +97,10 @@ class Seen:
     @context
     def watching(self) -> Iterator[None]:
         """Look at the program that runs."""
+
+        def backward() -> None:
+            self.backwards += 1
+
         clip, scaler = torch.nn.utils.clip_grad, torch.amp.GradScaler
         own = {name: getattr(clip, name) for name in ("_clip_grads_with_norm_", "clip_grad_value_")}
         step, zero, zero_module = scaler.step, torch.optim.Optimizer.zero_grad, nn.Module.zero_grad
@@ -105,7 +109,7 @@ class Seen:
             with (
                 at_first_call(self.module),
                 self.heads,
-                before_backward(self._backward),
+                before_backward(backward),
                 patched(clip, {name: self._told("clips", function) for name, function in own.items()}),
                 patched(scaler, {"step": self._told("scales", step)}),
                 patched(torch.optim.Optimizer, {"zero_grad": self._zeroing(zero)}),
@@ -114,9 +118,6 @@ class Seen:
                 yield
         finally:
             handle.remove()
-
-    def _backward(self) -> None:
-        self.backwards += 1
 
     def _told(self, name: str, function: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -141,12 +142,9 @@ def blocks_of(root: nn.Module) -> list[BlockList]:
         if inside or not isinstance(module, (nn.ModuleList, nn.Sequential)):
             continue
         kinds = {type(child) for child in module}
-        if len(module) > 1 and len(kinds) == 1 and _is_block(module[0]):
-            name = type(module[0]).__name__
-            found.append(BlockList(type(root).__name__, path, name, len(module), isinstance(module, nn.Sequential)))
+        if len(module) > 1 and len(kinds) == 1:
+            (kind,), sequential = kinds, isinstance(module, nn.Sequential)
+            lone = not any(True for _ in module[0].children()) and kind.__module__.startswith("torch.nn.")
+            if not lone:  # a lone layer saves its input, which a checkpoint keeps too
+                found.append(BlockList(type(root).__name__, path, kind.__name__, len(module), sequential))
     return found
-
-
-def _is_block(module: nn.Module) -> bool:
-    """More than one layer: a lone layer saves its input, which a checkpoint keeps too."""
-    return any(True for _ in module.children()) or not type(module).__module__.startswith("torch.nn.")

@@ -65,10 +65,7 @@ STATES: dict[str, Pair] = {
     "sdp efficient": (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
     "sdp math": (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
     "threads": (torch.get_num_threads, torch.set_num_threads),
-    "printing": (
-        lambda: dict(vars(PRINT_OPTS)),
-        lambda kept: vars(PRINT_OPTS).update(kept),
-    ),
+    "printing": (lambda: dict(vars(PRINT_OPTS)), lambda kept: vars(PRINT_OPTS).update(kept)),
 }
 """What is read before a prediction, and written again after it, by name."""
 

@@ -209,9 +209,8 @@ class Watch(TorchDispatchMode):
         """The program has ended: remember what ops take, and note what only Python's collector would free."""
         self.alone.remembered.save()
         if not self.ledger.asked:
-            self.note(
-                f"the program asked for no memory of {self.device}: move its model and data there, or name another device"
-            )
+            why = "move its model and data there, or name another device"
+            self.note(f"the program asked for no memory of {self.device}: {why}")
         before = sum(held.size for held in self.ledger.live.values())
         # what the program made is young, unless it has collected itself: PyTorch's own objects are many
         gc.collect(0 if gc.get_stats() == self._collections else 2)

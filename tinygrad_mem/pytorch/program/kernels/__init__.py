@@ -76,4 +76,4 @@ def _row(func: Any) -> KernelRow | None:
 
 def rows() -> list[KernelRow]:
     """Each row once, in the order of the table."""
-    return list({row.name: row for row in ROWS.values()}.values())
+    return list(dict.fromkeys(ROWS.values()))

@@ -10,12 +10,7 @@ import torch
 from .call import Gpu, KernelCall, accumulated, nbytes, row, up
 
 _HALF = (torch.float16, torch.bfloat16)
-_ENABLED = {
-    "flash": "flash_sdp_enabled",
-    "efficient": "mem_efficient_sdp_enabled",
-    "cudnn": "cudnn_sdp_enabled",
-    "math": "math_sdp_enabled",
-}
+_SHORT = {"efficient": "mem_efficient"}  # in the names of PyTorch's switches
 
 
 def backend(
@@ -42,7 +37,9 @@ def backend(
     gpu = gpu or Gpu()
     fits = {"flash": _flash, "efficient": _efficient, "cudnn": _cudnn, "math": lambda *_: True}
     for name in _order(gpu):
-        if getattr(torch.backends.cuda, _ENABLED[name])() and fits[name](gpu, q, k, v, mask, dropout, causal, gqa):
+        if getattr(torch.backends.cuda, f"{_SHORT.get(name, name)}_sdp_enabled")() and fits[name](
+            gpu, q, k, v, mask, dropout, causal, gqa
+        ):
             return name
     return "math"
 
@@ -166,10 +163,9 @@ def flash(call: KernelCall) -> None:
 
 @row(
     "_scaled_dot_product_flash_attention_backward",
-    takes="copies of gradient and output that are not contiguous; after the results: a number of float32 for each "
-    "query (a multiple of "
-    "128), the gradient of q in float32 (sizes a multiple of 32), and, where heads are shared, gradients of k and v "
-    "of each head",
+    takes="copies of gradient and output that are not contiguous; after the results: a number of float32 for each query (a "
+    "multiple of 128), the gradient of q in float32 (sizes a multiple of 32), and, where heads are shared, gradients of k and "
+    "v of each head",
     source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu",
 )
 def flash_backward(call: KernelCall) -> None:
@@ -201,9 +197,8 @@ def efficient(call: KernelCall) -> None:
 
 @row(
     "_scaled_dot_product_efficient_attention_backward",
-    takes="a copy of a gradient that is not contiguous; after the results a number of float32 for each query; a "
-    "workspace for sums that "
-    "do not fit into registers, of which the kernel that cutlass chooses knows the size",
+    takes="a copy of a gradient that is not contiguous; after the results a number of float32 for each query; a workspace for "
+    "sums that do not fit into registers, of which the kernel that cutlass chooses knows the size",
     source="aten/src/ATen/native/transformers/cuda/attention_backward.cu, _efficient_attention_backward; mem_eff_attention/"
     "kernel_backward.h, workspace_size",
 )

@@ -34,11 +34,9 @@ def _depthwise(call: KernelCall, tensor: torch.Tensor, weight: torch.Tensor) -> 
 
 @row(
     "convolution", "_convolution", "cudnn_convolution", "cudnn_convolution_transpose", "cudnn_convolution_relu",
-    takes="after the result: the workspace of the algorithm that cuDNN's heuristics choose, until the op ends: not "
-    "known without "
-    "the GPU (seen: 51,328 to 205,056 bytes for kernels of 5 x 5, about the weight once more); a copy of an input or "
-    "a weight that is not "
-    "contiguous",
+    takes="after the result: the workspace of the algorithm that cuDNN's heuristics choose, until the op ends: not known "
+    "without the GPU (seen: 51,328 to 205,056 bytes for kernels of 5 x 5, about the weight once more); a copy of an input or a "
+    "weight that is not contiguous",
     source="aten/src/ATen/native/cudnn/Conv_v8.cpp, run_conv_plan; cuDNN, cudnnBackendExecute",
     seen="cnn-small",
 )  # fmt: skip

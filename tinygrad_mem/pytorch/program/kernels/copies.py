@@ -8,12 +8,11 @@ from .call import KernelCall, row
 
 
 @row(
-    "_to_copy",
-    "copy_",
+    "_to_copy", "copy_",
     takes="between host and GPU, where dtypes or the order of elements differ: a contiguous copy on the GPU of a source or a "
     "target there that is not contiguous; with non_blocking the dtype changes on the GPU, through a copy of another dtype",
     source="aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda, copy_requires_temporaries",
-)
+)  # fmt: skip
 def between(call: KernelCall) -> None:
     """The tensor on the GPU is the source or the target; the other one's copies are on the host."""
     source, target = call.get("src", call["self"]), call.outs[0]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from math import prod
 
 import torch
 
-from .call import KernelCall, accumulated, nbytes, row, up
+from .call import KernelCall, accumulated, nbytes, row
 from .cub import radix_sort, scan, select
 
 _LONG = 8  # bytes of an index
@@ -33,14 +33,13 @@ def index_put(call: KernelCall) -> None:
         call.bound(5 * _LONG * prod(target.shape), "a mask is an index whose length is not known")
         return
     count = prod(torch.broadcast_shapes(*(index.shape for index in indices)))
-    size, used = count * _LONG, []
+    size = count * _LONG
     for index in indices:
-        wide = call.ask(prod(index.shape) * _LONG, "TEMPORARY") if index.dtype == torch.int32 else 0
-        used.append(wide)
-    linear = _linear(call, size, len(indices))
-    _values(call, count, len(indices))
+        if index.dtype == torch.int32:
+            call.ask(prod(index.shape) * _LONG, "TEMPORARY")
+    _linear(call, size, len(indices))
+    _values(call, count)
     sort_pairs(call, size, count, _LONG, _bits(target, call["indices"]))
-    del linear
 
 
 def alike(call: KernelCall, indices: list[torch.Tensor]) -> None:
@@ -96,42 +95,29 @@ def unfold_backward(call: KernelCall) -> None:
     call.bound(places * _LONG, "the gradient of unfold counts the places of its axes")
 
 
-def _linear(call: KernelCall, size: int, indices: int) -> int:
-    """The place of each index in the flattened tensor."""
-    first = 0
+def _linear(call: KernelCall, size: int, indices: int) -> None:
+    """The place of each index in the flattened tensor, once it is checked. Source: ``Indexing.cu``, ``wrapIndexOnce``."""
     for number in range(indices):
-        checked = not call.get("unsafe", False) and "impl" in call.func._schema.name
-        if checked or "impl" not in call.func._schema.name:
-            _range_check(call)
+        if not call.get("unsafe", False) or "impl" not in call.func._schema.name:
+            for _ in range(2):  # the largest and the smallest index, each compared with a number
+                found = call.ask(_LONG, "TEMPORARY")
+                call.free(call.ask(1, "TEMPORARY"), found)
         wrapped = call.ask(size, "TEMPORARY")
         placed = call.ask(size, "TEMPORARY")
         call.free(wrapped)
         if number:
             call.free(placed)
-        first = first or placed
-    return first
 
 
-def _range_check(call: KernelCall) -> None:
-    """The largest and the smallest index, each compared with a number. Source: ``Indexing.cu``, ``wrapIndexOnce``."""
-    for _ in range(2):
-        found = call.ask(_LONG, "TEMPORARY")
-        compared = call.ask(1, "TEMPORARY")
-        call.free(compared, found)
-
-
-def _values(call: KernelCall, count: int, indices: int) -> None:
+def _values(call: KernelCall, count: int) -> None:
     """Values that are expanded, or not contiguous, are copied."""
     values, target = call["values"], call["self"]
-    rest = prod(size for index, size in zip(_padded(call["indices"], target.dim()), target.shape, strict=True) if index is None)
+    given = [index is not None for index in call["indices"]]
+    rest = prod(size for size, indexed in zip_longest(target.shape, given) if not indexed)
     if prod(values.shape) < count * rest:
         call.ask(count * rest * values.element_size(), "TEMPORARY")
     else:
         call.contiguous(values)
-
-
-def _padded(indices: list, dims: int) -> list:
-    return [*indices, *[None] * (dims - len(indices))]
 
 
 def _bits(target: torch.Tensor, indices: list) -> int:
@@ -152,9 +138,8 @@ def sort_pairs(call: KernelCall, size: int, count: int, width: int, bits: int) -
 
 @row(
     "embedding_dense_backward",
-    takes="above 3,072 indices or with scale_grad_by_freq: sorted and original indices, 0...n-1 and CUB's sort before "
-    "the result; "
-    "then offsets of segments and of parts, and a row of float32 for each 10 indices and each segment",
+    takes="above 3,072 indices or with scale_grad_by_freq: sorted and original indices, 0...n-1 and CUB's sort before the "
+    "result; then offsets of segments and of parts, and a row of float32 for each 10 indices and each segment",
     source="aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda; EmbeddingBackwardKernel.cu",
 )
 def embedding_backward(call: KernelCall) -> None:
@@ -210,12 +195,10 @@ def nonzero(call: KernelCall) -> None:
 
 
 @row(
-    "masked_select",
-    "masked_scatter",
-    "masked_scatter_",
+    "masked_select", "masked_scatter", "masked_scatter_",
     takes="the places of the mask: 8 bytes an element of it, and CUB's scan (an estimate)",
     source="aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda; Indexing.cu",
-)
+)  # fmt: skip
 def masked(call: KernelCall) -> None:
     mask = call["mask"]
     count = prod(torch.broadcast_shapes(mask.shape, call["self"].shape))
@@ -229,22 +212,11 @@ def masked(call: KernelCall) -> None:
 
 
 @row(
-    "index_add_",
-    "index_add",
-    "scatter_add_",
-    "scatter_add",
-    "scatter",
-    "gather",
-    "index_select",
+    "index_add_", "index_add", "scatter_add_", "scatter_add", "scatter", "gather", "index_select",
     takes="nothing (unless deterministic algorithms are asked for)",
     source="aten/src/ATen/native/cuda/Indexing.cu, ScatterGatherKernel.cu",
     seen="lm-medium-128-train",
-)
+)  # fmt: skip
 def in_place(call: KernelCall) -> None:
     if call.gpu.deterministic:
         call.bound(6 * nbytes(call["self"]), "deterministic algorithms sort the indices")
-
-
-def blocks(size: int) -> int:
-    """Blocks of 512 bytes that hold ``size`` bytes."""
-    return up(size, 512)

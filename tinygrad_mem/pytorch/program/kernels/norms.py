@@ -73,9 +73,8 @@ def group_norm(call: KernelCall) -> None:
 
 @row(
     "native_group_norm_backward",
-    takes="two numbers for each channel of each sample; for the input's gradient two for each group, and with a "
-    "weight one more "
-    "for each channel",
+    takes="two numbers for each channel of each sample; for the input's gradient two for each group, and with a weight one "
+    "more for each channel",
     source="aten/src/ATen/native/cuda/group_norm_kernel.cu, GroupNormBackwardKernelImplInternal",
 )
 def group_norm_backward(call: KernelCall) -> None:

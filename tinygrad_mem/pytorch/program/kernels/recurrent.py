@@ -25,9 +25,8 @@ def kept(mode: int, hidden: int, layers: int, directions: int, steps: int, batch
 
 @row(
     "_cudnn_rnn",
-    takes="the buffer of weights where they do not lie in one; a workspace and a reserve that cuDNN asks for: not "
-    "known (bounded by what "
-    "the gradient is made of, twice)",
+    takes="the buffer of weights where they do not lie in one; a workspace and a reserve that cuDNN asks for: not known "
+    "(bounded by what the gradient is made of, twice)",
     source="aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_rnn; cudnnGetRNNTempSpaceSizes",
 )
 def rnn(call: KernelCall) -> None:

@@ -181,10 +181,6 @@ def _parts(dims: list[Dim], width: int) -> int:
     return parts
 
 
-def _axes_of(call: KernelCall) -> Any:
-    return call.get("dim")
-
-
 def _loads(call: KernelCall, dtype: torch.dtype) -> int:
     """Values that a sum or a mean loads at once: of 16 bits eight since PyTorch 2.7."""
     return 8 if dtype in _16_BITS and call.gpu.version >= (2, 7) else 4
@@ -203,7 +199,7 @@ def sums(call: KernelCall) -> None:
     if dtype != out.dtype and not (dtype in _16_BITS and out.dtype == torch.float32):
         call.ask(prod(tensor.shape) * out.element_size(), "TEMPORARY")
         dtype = out.dtype
-    reduce(call, tensor, _axes_of(call), accumulated(dtype), _loads(call, dtype))
+    reduce(call, tensor, call.get("dim"), accumulated(dtype), _loads(call, dtype))
 
 
 @row(
@@ -213,7 +209,7 @@ def sums(call: KernelCall) -> None:
     seen="cnn-small (16, 32, 64, 128 and 144 bytes, and 4)",
 )  # fmt: skip
 def logic(call: KernelCall) -> None:
-    reduce(call, call["self"], _axes_of(call), 1)
+    reduce(call, call["self"], call.get("dim"), 1)
 
 
 @row(
@@ -226,7 +222,7 @@ def extremes(call: KernelCall) -> None:
         return  # of two tensors
     tensor = call["self"]
     pairs = 2 if "aminmax" in call.func._schema.name else 1
-    reduce(call, tensor, _axes_of(call), tensor.element_size() * pairs)
+    reduce(call, tensor, call.get("dim"), tensor.element_size() * pairs)
 
 
 @row(
@@ -235,7 +231,7 @@ def extremes(call: KernelCall) -> None:
     source="aten/src/ATen/native/cuda/ReduceArgMaxKernel.cu; ReduceMaxValuesKernel.cu, max_launch_kernel",
 )  # fmt: skip
 def extremes_with_places(call: KernelCall) -> None:
-    reduce(call, call["self"], _axes_of(call), 16)
+    reduce(call, call["self"], call.get("dim"), 16)
 
 
 @row(
@@ -244,8 +240,7 @@ def extremes_with_places(call: KernelCall) -> None:
     source="aten/src/ATen/native/cuda/ReduceNormKernel.cu",
 )  # fmt: skip
 def norm(call: KernelCall) -> None:
-    tensor = call["self"]
-    reduce(call, tensor, _axes_of(call), accumulated(tensor.dtype))
+    reduce(call, call["self"], call.get("dim"), accumulated(call["self"].dtype))
 
 
 @row(
@@ -255,9 +250,7 @@ def norm(call: KernelCall) -> None:
     source="aten/src/ATen/native/cuda/ReduceMomentKernel.cu; SharedReduceOps.h, WelfordData",
 )  # fmt: skip
 def moments(call: KernelCall) -> None:
-    tensor = call["self"]
-    wide = tensor.dtype == torch.float64
-    reduce(call, tensor, _axes_of(call), 32 if wide else 16, 2)
+    reduce(call, call["self"], call.get("dim"), 32 if call["self"].dtype == torch.float64 else 16, 2)
 
 
 @row(
@@ -284,10 +277,13 @@ def log_sum_exp(call: KernelCall) -> None:
 def foreach_norm(call: KernelCall) -> None:
     tensors = call["self"]
     same = len({tensor.dtype for tensor in tensors}) == 1 and tensors[0].dtype.is_floating_point
-    if not same or call["ord"] not in (1, 2, float("inf")):
-        return  # one norm after another
+    if same and call["ord"] in (1, 2, float("inf")):  # else one norm after another
+        _of_chunks(call, tensors, accumulated(tensors[0].dtype))
+
+
+def _of_chunks(call: KernelCall, tensors: list[torch.Tensor], element: int) -> None:
     chunks = max(up(prod(tensor.shape), 65_536) for tensor in tensors)
-    call.ask(len(tensors) * chunks * accumulated(tensors[0].dtype))
+    call.ask(len(tensors) * chunks * element)
     call.results = "last"
 
 
@@ -313,11 +309,12 @@ def log_softmax_backward(call: KernelCall) -> None:
 
 
 @row(
-    "_softmax", "_log_softmax",
+    "_softmax", "_log_softmax", "cummax", "cummin", "median", "nanmedian", "kthvalue",
     takes="a copy of an input that is not contiguous",
-    source="aten/src/ATen/native/cuda/SoftMax.cu, host_softmax",
+    source="aten/src/ATen/native/cuda/SoftMax.cu, host_softmax; ScanUtils.cuh, scan_dim_with_indices; Sorting.cpp, "
+    "median_with_indices_impl, kthvalue_out_cuda",
 )  # fmt: skip
-def softmax(call: KernelCall) -> None:
+def copied(call: KernelCall) -> None:
     call.contiguous(call["self"])
 
 
@@ -339,24 +336,12 @@ def cumulate(call: KernelCall) -> None:
 
 
 @row(
-    "cummax", "cummin",
-    takes="a copy of an input that is not contiguous",
-    source="aten/src/ATen/native/cuda/ScanUtils.cuh, scan_dim_with_indices",
-)  # fmt: skip
-def cumulate_with_places(call: KernelCall) -> None:
-    call.contiguous(call["self"])
-
-
-@row(
     "_foreach_max",
     takes="before its results: of each tensor one number for each 65,536 elements that the longest tensor has",
     source="aten/src/ATen/native/cuda/ForeachReduceOp.cu, foreach_tensor_max_cuda",
 )
 def foreach_max(call: KernelCall) -> None:
-    tensors = call["self"]
-    chunks = max(up(prod(tensor.shape), 65_536) for tensor in tensors)
-    call.ask(len(tensors) * chunks * tensors[0].element_size())
-    call.results = "last"
+    _of_chunks(call, call["self"], call["self"][0].element_size())
 
 
 _OF_EACH = """

@@ -51,14 +51,11 @@ def sorted_along(call: KernelCall, tensor: torch.Tensor, dim: int) -> None:
 
 
 @row(
-    "sort",
-    "argsort",
-    "msort",
-    takes="up to 4,096 elements of an axis: 0...n-1; of a longer one: their places (8 bytes each; twice for 2 to 127 "
-    "rows) and "
+    "sort", "argsort", "msort",
+    takes="up to 4,096 elements of an axis: 0...n-1; of a longer one: their places (8 bytes each; twice for 2 to 127 rows) and "
     "CUB's sort; where the axis is not the densest, copies of values and places",
     source="aten/src/ATen/native/cuda/Sort.cpp, sort_cuda_kernel; SortStable.cu; CUB dispatch_radix_sort.cuh",
-)
+)  # fmt: skip
 def sort(call: KernelCall) -> None:
     sorted_along(call, call["self"], call.get("dim", 0))
 
@@ -149,25 +146,13 @@ def multinomial(call: KernelCall) -> None:
 
 
 @row(
-    "_unique2",
-    "unique_dim",
-    "unique_consecutive",
-    "_unique",
+    "_unique2", "unique_dim", "unique_consecutive", "_unique",
     takes="sorted copies of values and places; the number of results is a value",
     source="aten/src/ATen/native/cuda/UniqueCub.cu, compute_unique",
-)
+)  # fmt: skip
 def unique(call: KernelCall) -> None:
     tensor = call["self"]
     call.bound(3 * nbytes(tensor) + 4 * _LONG * prod(tensor.shape), "unique sorts: its temporaries depend on what it finds")
-
-
-@row(
-    "median", "nanmedian", "kthvalue",
-    takes="a copy of an input that is not contiguous",
-    source="aten/src/ATen/native/cuda/Sorting.cpp, median_with_indices_impl, kthvalue_out_cuda",
-)  # fmt: skip
-def median(call: KernelCall) -> None:
-    call.contiguous(call["self"])
 
 
 @row(
