@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..memory.render.bars import draw, of_track
-from .claim import EXPLAINED, REFUTED, REPRODUCED, Counted, Extra, Figure, Judged
+from .claim import EXPLAINED, REFUTED, REPRODUCED, Extra, Figure, Judged
 
 NARROW = 100
 """On terminals with fewer columns, what a claim says stands below its name."""
@@ -72,13 +72,8 @@ def details(judged: Judged, console: Console) -> None:
         console.print(Text.assemble(("Beside. ", "bold"), f"{part_text(claim.stated, part)}."))
     if claim.why:
         console.print(Text.assemble(("Why. ", "bold"), claim.why))
-    _run(judged.found, console)
+    track = None if judged.found is None else judged.found.track
+    if track is not None:
+        draw([of_track(track, f"the run: peak {track.peak:,} bytes in {track.at_peak().phase}")], console)
+        console.print(Text(str(track.table())))
     console.print()
-
-
-def _run(found: Counted | None, console: Console) -> None:
-    """The run's bytes over its events, and what they are at its peak."""
-    if found is None or found.track is None:
-        return
-    draw([of_track(found.track, f"the run: peak {found.track.peak:,} bytes in {found.track.at_peak().phase}")], console)
-    console.print(Text(str(found.track.table())))

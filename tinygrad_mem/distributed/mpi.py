@@ -26,12 +26,7 @@ _KEPT: dict = {}  # (ufunc, dtype) -> an operation of MPI's on a dtype that MPI 
 
 
 def world_group(timeout: float) -> MPIGroup:
-    """The group of all processes that ``mpiexec`` started.
-
-    Raises:
-        ModuleNotFoundError: mpi4py is not installed.
-        RankError: a process did not call it in time.
-    """
+    """The group of all processes that ``mpiexec`` started."""
     needs("mpi4py", "the process group 'mpi'")
     world = World.here(timeout)
     if world.group is None:
@@ -80,12 +75,11 @@ class MPIGroup(ProcessGroup):
 
     def reduce_scatter(self, out: Array, array: Array, op: ReduceOp, of: str = "") -> Work:
         (typed, operation), (result, _) = _typed(array, op), _typed(out, op)
-
-        def start() -> Any:
-            return self._data.Ireduce_scatter_block(typed, result, operation)
-
         return self._together(
-            f"reduce_scatter({op}) of {described(array, of)}", start, (out, array), lambda: self._average(out, op)
+            f"reduce_scatter({op}) of {described(array, of)}",
+            lambda: self._data.Ireduce_scatter_block(typed, result, operation),
+            (out, array),
+            lambda: self._average(out, op),
         )
 
     def reduce(self, array: Array, root: int, op: ReduceOp) -> Work:
@@ -106,10 +100,13 @@ class MPIGroup(ProcessGroup):
         )
 
     def all_to_all(self, out: Array, array: Array, outs: Sequence[int], parts: Sequence[int]) -> Work:
-        def start() -> Any:
-            return self._data.Ialltoallv(_in_parts(array, parts), _in_parts(out, outs))
-
-        return self._together(f"all_to_all of {array.dtype}", start, (out, array), sends=parts, expects=outs)
+        return self._together(
+            f"all_to_all of {array.dtype}",
+            lambda: self._data.Ialltoallv(_in_parts(array, parts), _in_parts(out, outs)),
+            (out, array),
+            sends=parts,
+            expects=outs,
+        )
 
     def send(self, array: Array, to: int, tag: int) -> Work:
         self._serial += 1
@@ -153,11 +150,7 @@ class MPIGroup(ProcessGroup):
         return self._together("barrier")
 
     def agree(self, call: str) -> None:
-        """Wait for all ranks, and check that all do the same.
-
-        Raises:
-            RankError: they do not.
-        """
+        """Wait for all ranks, and check that all do the same."""
         self._together(call).wait()
 
     def end(self) -> Work:
@@ -218,27 +211,21 @@ class MPIGroup(ProcessGroup):
             if after is not None:
                 after()
 
-        return self._world.add(PendingWork(self._world, steps(), f"{call}{self._which(turn)}", self.timeout, arrays))
-
-    def _which(self, turn: int) -> str:
-        return f" (collective {turn + 1} of {named(self.ranks)})"
+        which = f"{call} (collective {turn + 1} of {named(self.ranks)})"
+        return self._world.add(PendingWork(self._world, steps(), which, self.timeout, arrays))
 
     def _compare(self, call: str, texts: dict[int, str], expects: Sequence[int]) -> None:
-        """Compare the headers of the others with this rank's.
-
-        Raises:
-            RankError: they call another collective, or with another shape or dtype. Each rank finds that alike.
-        """
+        """Compare the headers of the others with this rank's."""
         calls = {i: text.partition("\n")[0] for i, text in texts.items()} | {self._rank: call}
         if len(set(calls.values())) > 1:
-            count = {
-                c: [self.ranks[i] for i in sorted(calls) if calls[i] == c] for c in dict.fromkeys(map(calls.get, sorted(calls)))
-            }
+            count: dict[str, list[int]] = {}
+            for i in sorted(calls):
+                count.setdefault(calls[i], []).append(self.ranks[i])
             fewest = min(reversed(count.values()), key=len)
             raise RankError(
-                "ranks do not do the same: " + "; ".join(f"{named(ranks)}: {c}" for c, ranks in count.items()) + ". Nothing "
-                "was sent. All ranks of a group must call the same collectives in the same order, with tensors of one shape "
-                "and dtype.",
+                f"ranks do not do the same: {'; '.join(f'{named(ranks)}: {c}' for c, ranks in count.items())}. Nothing was "
+                "sent. All ranks of a group must call the same collectives in the same order, with tensors of one shape and "
+                "dtype.",
                 fewest[0],
             )
         for i in texts if expects else ():
@@ -262,11 +249,7 @@ def _in_parts(array: Array, sizes: Sequence[int]) -> list:
 
 
 def _typed(array: Array, op: ReduceOp) -> tuple[list, Any]:
-    """The array and the operation, for a reduction.
-
-    Raises:
-        DTypeError: numbers of this dtype cannot be reduced.
-    """
+    """The array and the operation, for a reduction."""
     MPI, dtype = mpi(), array.dtype
     if dtype in (dtypes.float16, dtypes.bfloat16):
         return [array.reshape(-1).view(np.int16), MPI.INT16_T], _of_halves(_UFUNCS[op], dtype)

@@ -23,12 +23,7 @@ _OPS = {ReduceOp.SUM: "SUM", ReduceOp.AVG: "SUM", ReduceOp.PRODUCT: "PROD", Redu
 
 
 def nccl_group(timeout: float) -> NCCLGroup:
-    """The group of all processes; rank r uses the GPU r, counted on its machine.
-
-    Raises:
-        ModuleNotFoundError: CuPy or mpi4py is not installed.
-        NotOfferedError: this CuPy was built without NCCL, or does not find it.
-    """
+    """The group of all processes; rank r uses the GPU r, counted on its machine."""
     needs("cupy", "the process group 'nccl'")
     return NCCLGroup(world_group(timeout))
 
@@ -151,11 +146,7 @@ class NCCLGroup(ProcessGroup):
         return getattr(self._nccl, f"NCCL_{_OPS[op]}")
 
     def _kind(self, array: Array) -> int:
-        """NCCL's number of a dtype.
-
-        Raises:
-            DTypeError: numbers of this dtype cannot be reduced.
-        """
+        """NCCL's number of a dtype."""
         if array.dtype == dtypes.bool or str(array.dtype) not in _DTYPES:
             raise DTypeError(f"a reduction over ranks of {array.dtype}: convert the tensor to a floating or an integer dtype")
         return getattr(self._nccl, f"NCCL_{_DTYPES[str(array.dtype)]}")

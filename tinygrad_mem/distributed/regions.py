@@ -193,11 +193,7 @@ def reduce_scatter_to(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
 
 
 def _applied(name: str, op: type[Op], x: Tensor, group: ProcessGroup, how: Any = apply, **axis: int) -> Tensor:
-    """The op of ``x``; for a group of one rank, ``x``.
-
-    Raises:
-        DeviceError: the group does not serve the tensor's device.
-    """
+    """The op of ``x``; for a group of one rank, ``x``."""
     if x.device.type != group.device_type:
         raise DeviceError(
             f"{name}: the tensor is on {x.device.type}, the group {group.backend!r} serves {group.device_type}. Move it with "
@@ -207,11 +203,7 @@ def _applied(name: str, op: type[Op], x: Tensor, group: ProcessGroup, how: Any =
 
 
 def divided(name: str, x: Any, group: ProcessGroup, dim: int) -> int:
-    """The axis ``dim``, which is to be divided among the ranks.
-
-    Raises:
-        ShapeError: it cannot be divided evenly.
-    """
+    """The axis ``dim``, which is to be divided among the ranks."""
     axis = dim % len(x.shape)
     if x.shape[axis] % group.size():
         raise ShapeError(

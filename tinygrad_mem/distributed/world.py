@@ -15,7 +15,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -159,11 +159,7 @@ class World:
             self._pending = [work for work in self._pending if not work.done]
 
     def wait(self, work: PendingWork, timeout: float) -> None:
-        """Advance all work until ``work`` is done.
-
-        Raises:
-            RankError: another rank failed, or did not come in ``timeout`` seconds.
-        """
+        """Advance all work until ``work`` is done."""
         began, turns = time.monotonic(), 0
         looked = began
         while not work.done:
@@ -180,14 +176,18 @@ class World:
                 looked = now
                 self._look(work)
             if now - began > timeout:
-                self._failed = RankError(
+                self._fail(
                     f"rank {self.rank} has waited {timeout:g} seconds for {named(work.waits_for)} in {work.what}. "
                     f"{self._known(work.waits_for)}If that is not enough, give init_process_group a longer timeout",
                     work.waits_for[0] if len(work.waits_for) == 1 else None,
                 )
-                raise self._failed
 
     # --- failures
+
+    def _fail(self, why: str, rank: int | None) -> NoReturn:
+        """Raise, now and whenever this process begins other work: another rank failed."""
+        self._failed = RankError(why, rank)
+        raise self._failed
 
     def _look(self, work: PendingWork) -> None:
         """Raise if another rank has said that it fails, or if its process is gone."""
@@ -195,23 +195,19 @@ class World:
         if self._channel is not None and self._channel.Iprobe(MPI.ANY_SOURCE, _FAILS, status):
             said = np.empty(LONGEST, np.uint8)
             self._channel.Recv(said, status.Get_source(), _FAILS, status)
-            text = bytes(said[: status.Get_count(MPI.BYTE)]).decode(errors="replace")
-            self._failed = RankError(
-                f"rank {status.Get_source()} failed while rank {self.rank} waited in {work.what}: {text}", status.Get_source()
-            )
-            raise self._failed
+            text, rank = bytes(said[: status.Get_count(MPI.BYTE)]).decode(errors="replace"), status.Get_source()
+            self._fail(f"rank {rank} failed while rank {self.rank} waited in {work.what}: {text}", rank)
         self._look_for_ends(work)
         for rank in list(work.waits_for):
             if self._presence.sees(rank) is False and not work.done:
                 self.advance()  # what it sent before may be all that is needed
                 if work.done or rank not in work.waits_for:
                     continue
-                self._failed = RankError(
+                self._fail(
                     f"rank {rank} (process {self._places[rank, 1]}) is gone: it was killed, or ended without a word, while "
                     f"rank {self.rank} waited in {work.what}",
                     rank,
                 )
-                raise self._failed
 
     def _known(self, ranks: list[int]) -> str:
         """A sentence on the processes of other ranks: which are still there, and of which that cannot be seen from here."""
@@ -230,12 +226,11 @@ class World:
         ended = [rank for rank in work.waits_for if rank in self._ended]
         work.looks = work.looks + 1 if ended else 0
         if work.looks > _CERTAIN and not self._at_end:
-            self._failed = RankError(
+            self._fail(
                 f"{named(ended)} ended while rank {self.rank} waited in {work.what}. All ranks of a group must call the same "
                 "collectives in the same order",
                 ended[0],
             )
-            raise self._failed
 
     def tell(self, why: str) -> None:
         """Say to all others that this rank ends with an error. It is said once."""

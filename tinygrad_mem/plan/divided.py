@@ -18,9 +18,6 @@ class Divided:
     Attributes:
         refused: a way to divide the model that is not possible -> why: some optimizers need whole parameters.
         plain: the first way that is possible, without other techniques: data parallel.
-
-    Raises:
-        TinygradMemError: no way is possible; it is what the first of them raises.
     """
 
     def __init__(self, recipe: Recipe, times: Times, like: str, allow: Sequence[str], progress: Callable[[str], None]) -> None:

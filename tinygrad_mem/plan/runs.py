@@ -124,9 +124,6 @@ class Runs:
 
         Under a limit the pool gives unused segments back and takes others, so that a later step may find no piece that is large
         enough. So steps run until the pool is as after an earlier step: from then on they repeat.
-
-        Raises:
-            OutOfMemoryError: the pool would reserve more than ``limit``; or the steps do not repeat, so that it is not known.
         """
         found = different(lambda rank: self._run(choice, limit, rank), self.recipe.ranks)
         return [ran._replace(ranks=ranks) for ranks, ran, _ in found]

@@ -265,7 +265,7 @@ class AdafactorForAdam(ProgramChange):
     def made(self, device: str) -> Iterator[None]:  # type: ignore[override]
         module: Any = _adafactor
         with adam_becomes(torch.optim.Adafactor, ("lr", "weight_decay")):
-            module.max = _first  # a scale and an unknown norm; the bytes do not depend on it
+            module.max = lambda a, b: a  # a scale and an unknown norm; the bytes do not depend on it
             try:
                 yield
             finally:
@@ -311,15 +311,8 @@ class ChunkedLoss(ProgramChange):
 def changes(seen: Seen) -> list[ProgramChange]:
     """All changes for a program, in the order in which they are made: another optimizer rule comes before a change of its
     step."""
-    found: list[ProgramChange] = [
-        AdafactorForAdam(),
-        EightBitStates(),
-        ForeachOff(),
-        FusedStep(),
-        GradientsToNone(),
-        StepInBackward(),
-        ExpandableSegments(),
-    ]
+    kinds = AdafactorForAdam, EightBitStates, ForeachOff, FusedStep, GradientsToNone, StepInBackward, ExpandableSegments
+    found: list[ProgramChange] = [kind() for kind in kinds]
     for each in seen.lists:
         found += [CheckpointedBlocks([each], 1), CheckpointedBlocks([each], 2), SegmentedBlocks(each)]
     if len(seen.lists) > 1:
@@ -344,10 +337,6 @@ def _chunked(head: LossHead) -> str:
         f"loss = F.linear_cross_entropy(x.flatten(0, -2){cast}, {weight}{cast}, targets.flatten(), "
         f"{bias}options=nn.LinearCrossEntropyOptions())"
     )
-
-
-def _first(a: Any, b: Any) -> Any:
-    return a
 
 
 def _not_adam(seen: Seen) -> str:

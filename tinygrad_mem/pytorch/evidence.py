@@ -41,10 +41,6 @@ def category(rule: int) -> str:
 class Evidence:
     """The facts of one device of a snapshot, and what can be deduced about its blocks.
 
-    Raises:
-        FileFormatError: it has numbers that no card has.
-        ValueError: there is no such device, or there are several and none is named.
-
     Attributes:
         recording: its events and segments.
         origins: the facts that its stacks show.
@@ -60,9 +56,8 @@ class Evidence:
         refuse_huge(self.recording, "the snapshot")
         self.origins = Origins(snapshot.stacks)
         found = lifetimes(self.recording)
-        signed = {
-            name: getattr(found, name).astype(np.int64) for name in ("address", "requested", "size")
-        }  # they are subtracted
+        subtracted = ("address", "requested", "size")
+        signed = {name: getattr(found, name).astype(np.int64) for name in subtracted}
         self.blocks: Lifetimes = replace(found, **signed)
         self.parts: Parts = steps(self.recording, self.origins)
         self.rules = rules_of(self.blocks, self.parts, self.origins)

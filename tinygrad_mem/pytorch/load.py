@@ -42,12 +42,7 @@ def load(path: str | os.PathLike, device: int | None = None, progress: Callable[
 
 
 def track_of(snapshot: Snapshot, device: int | None = None, what: str = "the snapshot") -> Track:
-    """The track of a snapshot in memory; ``what`` names it in errors.
-
-    Raises:
-        FileFormatError: it has numbers that no card has.
-        ValueError: there is no such device, or there are several and none is named.
-    """
+    """The track of a snapshot in memory; ``what`` names it in errors."""
     if snapshot.track is not None and device in (None, 0):
         return Track.of(_ours(snapshot.track, what))
     recording = snapshot.of(device)

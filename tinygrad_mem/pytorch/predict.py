@@ -40,22 +40,10 @@ class Prediction(Track):
     grid: Grid | None
 
     @classmethod
-    def of_run(
-        cls,
-        log: Log,
-        settings: str,
-        peak_reserved: int,
-        out_of_memory: str,
-        notes: list[str],
-        unknown: dict[str, int],
-        looks: bool,
-        grid: Grid | None = None,
-    ) -> Prediction:
+    def of_run(cls, log: Log, **attributes: Any) -> Prediction:
         """The prediction with this log."""
         self = object.__new__(cls)
-        self.log, self.device, self.settings, self.peak_reserved = log, log.device, settings, peak_reserved
-        self.out_of_memory, self.notes, self.unknown = out_of_memory, notes, unknown
-        self.looks, self.grid = looks, grid
+        vars(self).update(attributes, log=log, device=log.device)
         return self
 
     @property
@@ -194,4 +182,5 @@ def predicted(
     if _lock._is_owned():  # type: ignore[attr-defined]
         raise NotOfferedError("predict: called inside a program that is being predicted. Run one prediction after the other")
     with _lock:
-        return Prediction.of_run(*run_program(run, place, settings, card, capacity, process, version))
+        log, attributes = run_program(run, place, settings, card, capacity, process, version)
+        return Prediction.of_run(log, settings=settings, **attributes)

@@ -126,13 +126,8 @@ def _moments(evidence: Evidence, ran: Replay, refused: list[Refusal]) -> dict[st
     found = {"peak": unused(evidence, evidence.peak)}
     if refused:
         found["out of memory"] = refused[0].state
-    elif len(ran.timeline):
-        found["reserved peak"] = unused(evidence, _most_reserved(evidence, ran))
+    elif len(ran.timeline):  # the first event after which most was reserved and the requested block is in use
+        settled = ran.timeline[said[ran.timeline[:, 0]] <= Action.FREE_COMPLETED]
+        found["reserved peak"] = unused(evidence, int(settled[np.argmax(settled[:, 2]), 0]) if len(settled) else -1)
     found["end"] = unused(evidence, len(evidence) - 1)
     return found
-
-
-def _most_reserved(evidence: Evidence, ran: Replay) -> int:
-    """The first event after which most was reserved and the requested block is in use."""
-    settled = ran.timeline[evidence.recording.events["action"][ran.timeline[:, 0]] <= Action.FREE_COMPLETED]
-    return int(settled[np.argmax(settled[:, 2]), 0]) if len(settled) else -1

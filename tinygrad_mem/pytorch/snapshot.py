@@ -78,23 +78,18 @@ class _Events:
         self.rows[self.count : self.count + len(new)] = new
         self.count += len(new)
 
+    def of_interest(self, ours: bool) -> np.ndarray:
+        """The events; of a file of ours without those of segments."""
+        rows = self.rows[: self.count]
+        return rows[rows["action"] <= Action.FREE_COMPLETED] if ours else rows
+
     def _row(self, event: dict[str, Any]) -> tuple:
         action = _ACTIONS.get(event["action"], Action.OTHER)
         address = event.get("device_free" if action is Action.OOM else "addr", 0)
-        pool = tuple(event.get("pool_id", (0, 0)))
-        if pool not in self.pools:
-            self.pools[pool] = len(self.pools)
-        frames = event.get("frames")
+        pool = self.pools.setdefault(tuple(event.get("pool_id", (0, 0))), len(self.pools))
+        frames, stream = event.get("frames"), event.get("stream", 0) & _TOP
         stack = frames.stack if type(frames) is StackList else 0
-        return (
-            int(action),
-            address,
-            event.get("size", 0),
-            event.get("stream", 0) & _TOP,
-            self.pools[pool],
-            stack,
-            event.get("time_us", 0),
-        )
+        return int(action), address, event.get("size", 0), stream, pool, stack, event.get("time_us", 0)
 
 
 def read(path: str | os.PathLike, progress: Callable[[int], object] = lambda count: None) -> Snapshot:
@@ -143,7 +138,7 @@ def _read(file: IO[bytes], what: str, progress: Callable[[int], object]) -> Snap
     recordings = {
         device: Recording(
             device,
-            _of_interest(events[device], ours) if device in events else np.zeros(0, EVENT),
+            events[device].of_interest(ours) if device in events else np.zeros(0, EVENT),
             [] if ours else sorted(segments.get(device, [])),
             settings,
             list(pools.get(device, {(0, 0): 0})),
@@ -152,11 +147,6 @@ def _read(file: IO[bytes], what: str, progress: Callable[[int], object]) -> Snap
     }
     track = whole.get(OURS)
     return Snapshot(recordings, reader.stacks, track if isinstance(track, list) else None)
-
-
-def _of_interest(events: _Events, ours: bool) -> np.ndarray:
-    rows = events.rows[: events.count]
-    return rows[rows["action"] <= Action.FREE_COMPLETED] if ours else rows
 
 
 def _segment(segment: dict[str, Any], stacks: Stacks) -> RecordedSegment:

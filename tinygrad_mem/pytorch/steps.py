@@ -48,7 +48,8 @@ def steps(recording: Recording, origins: Origins) -> Parts:
         without = some & (events["stack"] == 0)
         if np.any(some & ~without) and not origins.has_cpp:
             phase[without], sure[without] = _BACKWARD, False
-    phase, sure = _carried_on(phase, sure & (phase > 0))
+    carried = _last(phase)  # an unknown phase is that of the events before
+    phase, sure = carried, sure & (phase > 0) & (carried == phase)
     forward = _FORWARD if np.any(phase == _FORWARD) else CODE["user"]  # a network may have no modules
     part = _last(np.where(_IN_A_STEP[phase] | (phase == forward), phase, 0))
     before = np.concatenate([part[:1] * 0, part[:-1]])
@@ -56,12 +57,6 @@ def steps(recording: Recording, origins: Origins) -> Parts:
     changes = np.concatenate([phase[:1] > len(PHASES), phase[1:] != phase[:-1]])
     columns = phase, sure, np.cumsum(begins, dtype=np.int32), np.cumsum(changes, dtype=np.int32)
     return Parts(*(np.append(column, column[-1:] if len(column) else column.dtype.type(0)) for column in columns))
-
-
-def _carried_on(phase: np.ndarray, sure: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The phases; an unknown one is replaced by that of the events before."""
-    carried = _last(phase)
-    return carried, sure & (carried == phase)
 
 
 def _last(column: np.ndarray) -> np.ndarray:

@@ -54,11 +54,7 @@ class Stacks:
         self._numbers: dict[tuple[int, ...], int] = {(): 0}
 
     def number(self, frames: list[Any], outer: int = 0) -> int:
-        """The number of the stack with these frames, which follow the frames of stack ``outer``.
-
-        Raises:
-            FileFormatError: a frame is not a dict of a file, a line and a function.
-        """
+        """The number of the stack with these frames, which follow the frames of stack ``outer``."""
         key = self.stacks[outer] + tuple([self._frame(frame) for frame in frames])
         found = self._numbers.get(key)
         if found is None:
@@ -137,11 +133,7 @@ class Reader:
         raise FileFormatError(f"{self._what}: {why}")
 
     def read(self) -> Any:
-        """The object that the pickle holds.
-
-        Raises:
-            FileFormatError: it would run code, is damaged or incomplete, or holds other objects than plain containers.
-        """
+        """The object that the pickle holds."""
         try:
             return self._read()
         except (IndexError, struct.error):
@@ -191,7 +183,9 @@ class Reader:
                 stack.append(self._whole_event(marks) or {})
             elif code == ord("u") or code == ord("s"):
                 items, stack = (stack, marks.pop()) if code == ord("u") else (stack[-2:], stack[:-2])
-                self._set(stack[-1], items)
+                if type(stack[-1]) is not dict or len(items) % 2:
+                    self.refuse("it is damaged: keys and values belong to no dict")
+                stack[-1].update(zip(items[::2], items[1::2], strict=True))
             elif code == ord("e"):
                 items, stack = stack, marks.pop()
                 self._extend(stack[-1], items)
@@ -268,11 +262,6 @@ class Reader:
         if value is _EVENT:
             self.refuse("an event refers to another, which happens in no snapshot")
         return value
-
-    def _set(self, target: Any, items: list[Any]) -> None:
-        if type(target) is not dict or len(items) % 2:
-            self.refuse("it is damaged: keys and values belong to no dict")
-        target.update(zip(items[::2], items[1::2], strict=True))
 
     def _extend(self, target: Any, items: list[Any]) -> None:
         if type(target) is _Trace:

@@ -157,11 +157,7 @@ def quantize_frozen(
 
 
 def refuse_parallel(who: str, model: Module) -> None:
-    """Refuse a model over several ranks, which would not know of what is put into it.
-
-    Raises:
-        ArgumentError: a parameter is divided among ranks, or has a hook on its gradient.
-    """
+    """Refuse a model over several ranks, which would not know of what is put into it."""
     for name, p in model.named_parameters():
         if p._shard is not None:
             raise ArgumentError(f"{who}: {name} is divided among ranks: call {who} first, and fully_shard then")

@@ -150,9 +150,6 @@ def run(build: Build, scene: Scene, device: str = "cpu") -> Outcome:
     """Build the training and run its steps, with a fixed seed, and without the garbage collector, so that bytes are the same.
 
     The generators of the calling program are not changed.
-
-    Raises:
-        OutOfMemoryError: the pool's limit, or the machine, is too small.
     """
     where: Any = tm.device(device)
     if where.pool.used_bytes():

@@ -23,11 +23,7 @@ _TONES = {"saves": "good", "saves only when": "good", "improves accuracy": "good
 
 
 def write(rows: Sequence[Row], path: Path | str) -> None:
-    """Write the page to ``path``, whole or not at all.
-
-    Raises:
-        OSError: it cannot be written there.
-    """
+    """Write the page to ``path``, whole or not at all."""
     body = [_row(tip, result, _words(verdict(results))) for tip, results in rows for result in results]
     table = sheet.table(_COLUMNS, body, "myth, inference, attention")
     sheet.write(path, "Every tip, measured", [summary(rows), _INTRO], table, (_section(*row) for row in rows))

@@ -148,8 +148,7 @@ CLAIMS = [
     Claim(
         "zero-gpt2-recomputed", _ZERO,
         "Activations of GPT-2 with 1.5 billion parameters, 32 sequences of 1,024 tokens, each block recomputed.",
-        Figure("about 8 GB"),
-        "a forward in 16 bits that recomputes each block, predicted; all that it keeps", recomputed_gpt2,
+        Figure("about 8 GB"), "a forward in 16 bits that recomputes each block, predicted; all that it keeps", recomputed_gpt2,
         "The inputs of 48 blocks are 5.0 GB. The rest is the block that backward is at.",
     ),
     Claim(

@@ -63,8 +63,7 @@ CLAIMS = [
     ),
     Claim(
         "trl-6858", thread("huggingface/trl", 6858, "pull"), "Logits in bfloat16 of 16,384 tokens and 248,320 words.",
-        Figure("16 GB"),
-        _LOGITS, partial(logits, 16_384, 248_320), "In float32 they are 16.3 GB: half of them in bfloat16.",
+        Figure("16 GB"), _LOGITS, partial(logits, 16_384, 248_320), "In float32 they are 16.3 GB: half of them in bfloat16.",
     ),
     Claim(
         "cut-cross-entropy-logits", CUT_CROSS_ENTROPY, "Logits in bfloat16 of 8,192 tokens and 256,000 words.",

@@ -156,8 +156,7 @@ CLAIMS = [
         "Adafactor's state for a model of 3 billion parameters.", Figure("about 4 bytes a parameter"),
         GRADIENTS_GIVEN + ", for Llama 3.2 of 3 billion parameters", adafactor,
         "Without momentum it keeps a row and a column of each matrix. The guide's own reading with Adafactor, 12,295 MiB, "
-        "is 8 bytes a parameter below AdamW's 14,949.",
-        seconds=2,
+        "is 8 bytes a parameter below AdamW's 14,949.", seconds=2,
     ),
     Claim(
         "galore", paper("2403.03507", "Zhao et al., GaLore, 2024, abstract"),

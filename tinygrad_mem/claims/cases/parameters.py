@@ -48,8 +48,7 @@ CLAIMS = [
         "A residual network of 1,202 layers for images of 32 x 32.", "19.4 million parameters", resnet1202,
     ),
     _claim(
-        "resnet50-parameters",
-        Publication("PyTorch, torchvision.models.resnet50",
+        "resnet50-parameters", Publication("PyTorch, torchvision.models.resnet50",
         "https://docs.pytorch.org/vision/stable/models/generated/torchvision.models.resnet50.html"),
         "ResNet-50 for a thousand classes.", "25,557,032 parameters", resnet50,
     ),

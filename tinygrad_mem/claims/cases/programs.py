@@ -48,13 +48,11 @@ _CUT = "the head and its loss in PyTorch, with all logits, predicted; the peak b
 
 CLAIMS = [
     Claim(
-        "cublas-workspace",
-        Publication("PyTorch, CUDA environment variables",
+        "cublas-workspace", Publication("PyTorch, CUDA environment variables",
         "https://docs.pytorch.org/docs/stable/cuda_environment_variables.html"),
         "The workspace of cuBLAS by default, before Hopper: 2 x 4,096 + 8 x 16 KiB.", Figure("8,519,680 B"),
         "a first product in PyTorch, predicted: bytes that stay, beside its result", lambda: _runs().workspace(),
-        needs=("torch",),
-        seconds=2,
+        needs=("torch",), seconds=2,
     ),
     Claim(
         "foreach", Publication("PyTorch, torch.optim.Adam",
@@ -106,7 +104,6 @@ CLAIMS = [
     Claim(
         "cut-cross-entropy-baseline-backward", CUT_CROSS_ENTROPY,
         "What the usual loss of Gemma 2 takes in forward and backward: 8,192 tokens, 256,000 words. MB are 2**20 bytes.",
-        Figure("28,000.0 MiB"),
-        _CUT, lambda: _runs().whole_loss(True), needs=("torch",), seconds=1,
+        Figure("28,000.0 MiB"), _CUT, lambda: _runs().whole_loss(True), needs=("torch",), seconds=1,
     ),
 ]  # fmt: skip

@@ -120,15 +120,11 @@ CLAIMS: list[Claim] = [
     ),
     Claim(
         "llama-factory-qlora", FACTORY, "LoRA beside 7 billion parameters in 4 bits. The table is an estimate.",
-        Figure("about 6 GB"),
-        _LORA.format(8), partial(training, "llama-2-7b", 8, "nf4"), _LENGTH,
-        seconds=3,
+        Figure("about 6 GB"), _LORA.format(8), partial(training, "llama-2-7b", 8, "nf4"), _LENGTH, seconds=3,
     ),
     Claim(
         "llama-factory-lora", FACTORY, "LoRA beside 7 billion parameters in 16 bits. The table is an estimate.",
-        Figure("about 16 GB"),
-        _LORA.format(8), partial(training, "llama-2-7b", 8, None), _LENGTH,
-        seconds=3,
+        Figure("about 16 GB"), _LORA.format(8), partial(training, "llama-2-7b", 8, None), _LENGTH, seconds=3,
     ),
     Claim(
         "llama-factory-qlora-8bit", FACTORY, "LoRA beside 7 billion parameters in 8 bits. The table is an estimate.",
@@ -166,9 +162,8 @@ CLAIMS: list[Claim] = [
     ),
     Claim(
         "alpaca-lora-450", thread("tloen/alpaca-lora", 450),
-        "Weights of Llama with 7 billion parameters in 8 bits, as somebody expects.",
-        Figure("4 GB"), "the model is made on meta, and its linear layers are quantized in int8",
-        lambda: weights("llama-2-7b", "int8")[0],
+        "Weights of Llama with 7 billion parameters in 8 bits, as somebody expects.", Figure("4 GB"),
+        "the model is made on meta, and its linear layers are quantized in int8", lambda: weights("llama-2-7b", "int8")[0],
         "A byte for each number of the linear layers; embedding and output in 16 bits.",
     ),
 ]  # fmt: skip

@@ -178,10 +178,8 @@ CLAIMS = [
         "The abstract names neither batch nor widths. This batch takes 45 GB without, and each block runs twice.", seconds=3,
     ),
     Claim(
-        "dtr-plain", _DTR, "ResNet-1202 on 64 images, nothing recomputed.", Figure("8,908 MB"),
-        "a step on meta; its peak", dtr_plain,
-        "Batch norm needs its input, and a ReLU its output. What lies between need not be kept.",
-        seconds=4,
+        "dtr-plain", _DTR, "ResNet-1202 on 64 images, nothing recomputed.", Figure("8,908 MB"), "a step on meta; its peak",
+        dtr_plain, "Batch norm needs its input, and a ReLU its output. What lies between need not be kept.", seconds=4,
     ),
     Claim(
         "dtr-time", _DTR, "How much longer a step of ResNet-1202 takes within 2,005 MB, by an online method.", Figure("47 %"),
@@ -206,8 +204,7 @@ CLAIMS = [
     Claim(
         "transformers-48444", thread("huggingface/transformers", 48444, "pull"),
         "The inputs of the blocks of Qwen3 with 8 billion parameters, for 128k tokens. The thread writes GB for 2**30 bytes.",
-        Figure("36 GiB"),
-        _INPUTS, partial(boundaries, "qwen3-8b", 131_072), seconds=2,
+        Figure("36 GiB"), _INPUTS, partial(boundaries, "qwen3-8b", 131_072), seconds=2,
     ),
     Claim(
         "step-in-backward",
@@ -215,11 +212,9 @@ CLAIMS = [
         Figure("about 4 GB"), "two steps, predicted; the peak", lambda: Counted(vit(True).peak, track=vit(True)), seconds=2,
     ),
     Claim(
-        "step-after-backward",
-        _IN_BACKWARD, "A vision transformer of 304 million parameters under Adam, one image, stepping after backward.",
-        Figure("about 6 GB"),
-        "two steps, predicted; the peak",
-        vit_plain, "Four times the parameters, and PyTorch's step takes one more for a moment.",
-        seconds=2,
+        "step-after-backward", _IN_BACKWARD,
+        "A vision transformer of 304 million parameters under Adam, one image, stepping after backward.", Figure("about 6 GB"),
+        "two steps, predicted; the peak", vit_plain,
+        "Four times the parameters, and PyTorch's step takes one more for a moment.", seconds=2,
     ),
 ]  # fmt: skip

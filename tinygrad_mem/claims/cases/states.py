@@ -111,15 +111,13 @@ CLAIMS = [
     ),
     Claim(
         "zero-16-bytes", paper("1910.02054", "Rajbhandari et al., ZeRO, 2020, section 3.1"),
-        "A parameter under Adam in mixed precision, with float16 gradients.",
-        Figure("16 bytes a parameter"), GRADIENTS_GIVEN + ", for ResNet-50",
-        partial(a_parameter, resnet50, masters, dtype="float16"),
+        "A parameter under Adam in mixed precision, with float16 gradients.", Figure("16 bytes a parameter"),
+        GRADIENTS_GIVEN + ", for ResNet-50", partial(a_parameter, resnet50, masters, dtype="float16"),
         "As many as in float32: only activations are halved.",
     ),
     Claim(
         "estimate-memory-weights", _ESTIMATE, "The float32 weights of bert-base-cased. The table writes MB for 2**20 bytes.",
-        Figure("418.18 MiB"), "the network is made on meta, and its parameters are counted",
-        lambda: 4 * count(bert_base_cased),
+        Figure("418.18 MiB"), "the network is made on meta, and its parameters are counted", lambda: 4 * count(bert_base_cased),
         "A slip of the pen: four times the table's own row for int8, 103.29, is 413.16.",
     ),
     Claim(

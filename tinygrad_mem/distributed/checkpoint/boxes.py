@@ -111,9 +111,6 @@ class Together:
         shapes: key -> the shape of the whole.
         values: the values of all ranks, merged.
         holders: (key, *extent) -> the ranks that have it. The first of them writes it.
-
-    Raises:
-        StateDictError: ranks have the same key with other shapes, dtypes or values; the boxes of a tensor are not all of it.
     """
 
     def __init__(self, group: ProcessGroup | None, boxes: dict[str, Box], values: dict[str, Any]) -> None:

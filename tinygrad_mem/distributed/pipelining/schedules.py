@@ -103,18 +103,16 @@ class PipelineSchedule:
             stage.begin()
         for action in self.actions:
             stage = self._stages[action.stage]
+            chunk = action.chunk
             if action.kind == "F":
-                outputs = stage.forward(
-                    action.chunk, parts.args(action.chunk) if stage.is_first else (), parts.kwargs(action.chunk)
-                )
+                outputs = stage.forward(chunk, parts.args(chunk) if stage.is_first else (), parts.kwargs(chunk))
                 if stage.is_last:
-                    results.add(action.chunk, outputs, self._loss(outputs, parts.target(action.chunk), loss_kwargs or {}))
+                    results.add(chunk, outputs, self._loss(outputs, parts.target(chunk), loss_kwargs or {}))
                 del outputs
             else:
-                loss = (
-                    results.root(action.chunk, 1 / self._n_microbatches if self.scale_grads else 1) if stage.is_last else None
-                )
-                stage.backward(action.chunk, loss, final[action.stage] is action)
+                scale = 1 / self._n_microbatches if self.scale_grads else 1
+                loss = results.root(chunk, scale) if stage.is_last else None
+                stage.backward(chunk, loss, final[action.stage] is action)
                 del loss
         for stage in self._stages:
             stage.finish()

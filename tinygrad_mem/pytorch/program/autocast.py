@@ -25,11 +25,7 @@ _NORM = re.compile(r'_\(ADD_NS\((\w+)\),\s*\\\n\s*"([\w.]+)"')
 
 @cache
 def lists() -> dict[str, list[str]]:
-    """The ops of each list, by the list's name in PyTorch's header.
-
-    Raises:
-        NotOfferedError: this PyTorch has no such header.
-    """
+    """The ops of each list, by the list's name in PyTorch's header."""
     header = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
     text = header.read_text() if header.exists() else ""
     found = {}

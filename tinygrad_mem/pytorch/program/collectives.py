@@ -43,11 +43,7 @@ class Collectives:
         self._running: dict[int, Any] = {}  # by the storage of a result: what its collective reads until it is waited for
 
     def op(self, func: Any, args: tuple[Any, ...]) -> Any:
-        """The result of one.
-
-        Raises:
-            NotOfferedError: it is another than those that are known.
-        """
+        """The result of one."""
         if func is _WAIT:
             self._running.pop(args[0].untyped_storage()._cdata, None)
             return args[0]

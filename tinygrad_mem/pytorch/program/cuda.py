@@ -12,6 +12,7 @@ import torch
 from torch.nn.parallel import _functions
 
 from ...interrupts import context
+from ..allocator import CachingAllocator
 from ..cards import GraphicsCard
 from .ledger import Ledger
 
@@ -58,7 +59,10 @@ class Card:
 
     def answers(self) -> dict[str, Callable[..., Any]]:
         """The functions of ``torch.cuda`` by name."""
-        stats = self._stats
+
+        def stats(name: str) -> int:
+            return self._allocator.memory_stats()[name]
+
         return {
             "is_available": lambda: True,
             "is_initialized": lambda: True,
@@ -69,16 +73,16 @@ class Card:
             "get_device_name": lambda device=None: self._name,
             "get_device_capability": lambda device=None: self._card.capability,
             "get_device_properties": lambda device=None: self.properties(),
-            "memory_stats": lambda device=None: self._memory_stats(),
+            "memory_stats": lambda device=None: self._allocator.memory_stats(),
             "memory_allocated": lambda device=None: stats("allocated_bytes.all.current"),
             "max_memory_allocated": lambda device=None: stats("allocated_bytes.all.peak"),
             "memory_reserved": lambda device=None: stats("reserved_bytes.all.current"),
             "max_memory_reserved": lambda device=None: stats("reserved_bytes.all.peak"),
             "mem_get_info": lambda device=None: (self._capacity - stats("reserved_bytes.all.current"), self._capacity),
-            "reset_peak_memory_stats": lambda device=None: self._reset(),
-            "empty_cache": self._empty_cache,
+            "reset_peak_memory_stats": lambda device=None: self._allocator.stats.reset_peak(),
+            "empty_cache": lambda: self._allocator.empty_cache(),
             "memory_summary": lambda device=None, abbreviated=False: "\n".join(
-                f"{name}: {number}" for name, number in self._memory_stats().items()
+                f"{name}: {number}" for name, number in self._allocator.memory_stats().items()
             ),
             "initial_seed": lambda: 0,
             "get_arch_list": lambda: ["sm_{}{}".format(*self._card.capability)],
@@ -108,22 +112,12 @@ class Card:
             multi_processor_count=card.processors, max_threads_per_multi_processor=card.threads,
         )  # fmt: skip
 
-    def _memory_stats(self) -> dict[str, int]:
+    @property
+    def _allocator(self) -> CachingAllocator:
+        """The allocator's model: the program looks at it."""
         allocator, self._ledger.looks = self._ledger.allocator, True
-        return {} if allocator is None else allocator.memory_stats()
-
-    def _stats(self, name: str) -> int:
-        return self._memory_stats().get(name, 0)
-
-    def _reset(self) -> None:
-        self._ledger.looks = True
-        if self._ledger.allocator is not None:
-            self._ledger.allocator.stats.reset_peak()
-
-    def _empty_cache(self) -> None:
-        self._ledger.looks = True
-        if self._ledger.allocator is not None:
-            self._ledger.allocator.empty_cache()
+        assert allocator is not None  # there is a GPU
+        return allocator
 
 
 def _within(stream: Any) -> Any:

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
 from .dispatcher import decomposed
+from .kernels.packing import dense
 
 aten = torch.ops.aten
 _FORMULAS = {
@@ -76,12 +77,9 @@ class AutogradWrites:
         """The op, and its arguments, that runs in place of ``func``."""
         if self.linear and func is aten.add.Tensor and args[1].dim() == 1:
             return aten.add_.Tensor, args
-        if (
-            torch._C._current_graph_task_id() == -1
-            or torch.is_grad_enabled()
-            or not args
-            or not isinstance(args[0], torch.Tensor)
-        ):
+        if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled():
+            return func, args
+        if not args or not isinstance(args[0], torch.Tensor):
             return func, args
         if func is aten.add.Tensor and self._meets(args):
             return aten.add_.Tensor, args
@@ -102,7 +100,7 @@ class AutogradWrites:
         if not isinstance(args[1], torch.Tensor) or args[1].shape != first.shape or args[1].dtype != first.dtype:
             return False
         earlier = self._born(first) is not None and not self._fresh(first)
-        return earlier and _dense(first) and counts[0] <= self._alone[0] and counts[1] <= self._alone[1]
+        return earlier and dense(first) and counts[0] <= self._alone[0] and counts[1] <= self._alone[1]
 
     def _fresh(self, tensor: torch.Tensor) -> bool:
         """True if the node that runs made the tensor's storage."""
@@ -116,17 +114,6 @@ def _of_node(func: Any) -> Any:
     table = _OF_NODE.get(running.name(), {})
     targets = running.next_functions[1:2] if table is _LOGITS else ()
     return None if any(above is not None for above, _ in targets) else table.get(func)  # targets' gradients are out of place
-
-
-def _dense(tensor: torch.Tensor) -> bool:
-    """True if its elements lie beside each other, in whatever order, and none twice."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
 
 
 def node() -> Any:

@@ -72,11 +72,7 @@ class Ledger:
         self._began, self._next = perf_counter_ns(), 1 << 12
 
     def malloc(self, size: int, place: Place, role: str = "TEMPORARY", note: str = "") -> HeldBlock:
-        """A block of ``size`` bytes.
-
-        Raises:
-            OutOfMemoryError: the card is full.
-        """
+        """A block of ``size`` bytes."""
         if self.allocator is None:
             address, rounded = self._next, size
             self._next += -(-size // 64) * 64

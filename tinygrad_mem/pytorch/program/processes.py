@@ -61,11 +61,7 @@ class Processes:
             self.grid = Grid(names, ranks)
 
     def op(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """The result of an op of ``torch.distributed``, or of one that must be real; else ``NotImplemented``.
-
-        Raises:
-            NotOfferedError: it is another collective.
-        """
+        """The result of an op of ``torch.distributed``, or of one that must be real; else ``NotImplemented``."""
         if self.rebuilding and func is _EMPTY and kwargs.get("device") is None:
             with _disable_current_modes():
                 made = func(*args, **kwargs)

@@ -18,7 +18,6 @@ from torch._subclasses.fake_tensor import (
 from ...errors import DataDependenceError, DeviceError, NotOfferedError
 from ...interrupts import context
 from ...memory.log import Log
-from ...memory.ranks import Grid
 from ..cards import GraphicsCard
 from . import by_values
 from .around import around
@@ -43,9 +42,8 @@ def run_program(
     capacity: int | None,
     place: tuple[int, int] | None,
     version: str,
-) -> tuple[Log, str, int, str, list[str], dict[str, int], bool, Grid | None]:
-    """The log of a program, the settings, the peak of reserved bytes, what was refused, notes, what is not known, if it looked
-    at the memory, and its mesh."""
+) -> tuple[Log, dict[str, Any]]:
+    """The log of a program, and the other attributes of its :class:`~..predict.Prediction`."""
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", 0)
     if place is not None:
@@ -74,8 +72,9 @@ def run_program(
         result = None  # noqa: F841 (what it returns ends here)
         watch.end()
         log = ledger.log()
-    grid = None if watch.processes is None else watch.processes.grid
-    return log, settings, ledger.peak_reserved, refused, watch.notes, watch.unknown, ledger.looks, grid
+    attributes: dict[str, Any] = {"peak_reserved": ledger.peak_reserved, "out_of_memory": refused, "looks": ledger.looks}
+    attributes["grid"] = None if watch.processes is None else watch.processes.grid
+    return log, attributes | {"notes": watch.notes, "unknown": watch.unknown}
 
 
 def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:

@@ -361,11 +361,7 @@ class Watch(TorchDispatchMode):
         return value
 
     def adopt(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor that was made before the prediction, as one of it: its memory is counted as older.
-
-        Raises:
-            DeviceError: it is trained, so that the prediction would change it.
-        """
+        """A tensor that was made before the prediction, as one of it: its memory is counted as older."""
         if tensor.requires_grad:
             raise DeviceError(
                 f"a tensor of shape {tuple(tensor.shape)} that requires a gradient was made outside of the prediction. "

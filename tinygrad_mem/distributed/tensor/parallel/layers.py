@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ....autograd.core import apply
 from ....autograd.tensor import Tensor
 from ....functional.door import LOWER, public
@@ -13,7 +11,7 @@ from ....ops.base import Op
 from ....ops.linalg import Linear as LinearOp
 from ...group import ProcessGroup
 from ...regions import copy_to, gather_along, gather_from, reduce_from, reduce_scatter_along, reduce_scatter_to
-from ..placement import Placement, Replicate, Shard
+from ..placement import Placement, Shard
 
 
 class GatheredLinear(Op):
@@ -126,8 +124,4 @@ class VocabularyEmbedding(_OverRanks, Embedding):
 
 def _summed(y: Tensor, group: ProcessGroup, wanted: Placement) -> Tensor:
     """The sum of all ranks' ``y``, a new tensor that nothing has saved, as it is wanted."""
-    return reduce_from(y, group, inplace=True) if isinstance(wanted, Replicate) else reduce_scatter_to(y, group, _dim(wanted))
-
-
-def _dim(placement: Any) -> int:
-    return placement.dim
+    return reduce_scatter_to(y, group, wanted.dim) if isinstance(wanted, Shard) else reduce_from(y, group, inplace=True)

@@ -61,7 +61,7 @@ class ColwiseParallel(ParallelStyle):
                 raise NotOfferedError("ColwiseParallel of an Embedding: input_layouts is Replicate(), and max_norm is None")
             _divide(module, "weight", group, 1)
             if self.layouts[1] == Replicate():
-                module.register_forward_hook(partial(_gather_output, group))
+                module.register_forward_hook(lambda module, args, output: gather_from(output, group, -1))
             return module
         _want(module, Linear, "ColwiseParallel: expected an nn.Linear or nn.Embedding")
         _divide(module, "weight", group, 0)
@@ -109,7 +109,7 @@ class RowwiseParallel(ParallelStyle):
         if module.bias is not None:
             _share(module, "bias", group, isinstance(self.wanted, Shard))
         if given == Replicate():
-            module.register_forward_pre_hook(partial(_scatter_input, group))
+            module.register_forward_pre_hook(lambda module, args: (scatter_to(args[0], group, -1), *args[1:]))
         return _become(module, RowLinear, group, (Shard(-1), self.wanted))
 
 
@@ -163,7 +163,13 @@ class PrepareModuleInput(ParallelStyle):
             raise ArgumentError("PrepareModuleInput: input_layouts and desired_input_layouts should have same length!")
 
     def _apply(self, module: Module, group: ProcessGroup) -> Module:
-        module.register_forward_pre_hook(partial(_relaid, group, tuple(zip(self.given, self.wanted, strict=True))))
+        layouts = tuple(zip(self.given, self.wanted, strict=True))
+
+        def relaid(module: Module, args: tuple) -> tuple:
+            changed = [_relay(x, given, wanted, group) for x, (given, wanted) in zip(args, layouts, strict=False)]
+            return *changed, *args[len(changed) :]
+
+        module.register_forward_pre_hook(relaid)
         return module
 
 
@@ -243,11 +249,7 @@ def _become(module: Any, cls: type[Module], group: ProcessGroup, layouts: tuple[
 
 
 def _divide(module: Module, name: str, group: ProcessGroup, axis: int) -> None:
-    """Replace a parameter by this rank's part of it. Modules that share a parameter share its part.
-
-    Raises:
-        ArgumentError: the modules that share it divide it along different dimensions.
-    """
+    """Replace a parameter by this rank's part of it. Modules that share a parameter share its part."""
     whole: Any = getattr(module, name)
     divided(f"{type(module).__name__}.{name}", whole, group, axis)
     if group.size() == 1:
@@ -278,19 +280,6 @@ def _sum_gradient(group: ProcessGroup, grad: Tensor) -> Tensor:
         total = grad.clone()
         all_reduce(total, group=group)
     return total
-
-
-def _gather_output(group: ProcessGroup, module: Module, args: tuple, output: Tensor) -> Tensor:
-    return gather_from(output, group, -1)
-
-
-def _scatter_input(group: ProcessGroup, module: Module, args: tuple) -> tuple:
-    return scatter_to(args[0], group, -1), *args[1:]
-
-
-def _relaid(group: ProcessGroup, layouts: tuple, module: Module, args: tuple) -> tuple:
-    changed = [_relay(x, given, wanted, group) for x, (given, wanted) in zip(args, layouts, strict=False)]
-    return *changed, *args[len(changed) :]
 
 
 def _relay(x: Any, given: Placement | None, wanted: Placement | None, group: ProcessGroup) -> Any:

@@ -33,14 +33,10 @@ def where(call: KernelCall) -> None:
     call.result(0)
     for name in ("self", "other"):
         tensor = call[name]
-        if tensor.dtype != out.dtype and _on_gpu(tensor):
+        if tensor.dtype != out.dtype and getattr(tensor, "fake_device", tensor.device).type != "cpu":
             call.ask(prod(tensor.shape) * out.element_size(), "TEMPORARY")
     if call["condition"].dtype is torch.uint8:
         call.ask(prod(call["condition"].shape), "TEMPORARY")
-
-
-def _on_gpu(tensor: torch.Tensor) -> bool:
-    return getattr(tensor, "fake_device", tensor.device).type != "cpu"
 
 
 @row(

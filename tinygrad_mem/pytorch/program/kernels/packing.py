@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import ceil, prod, sqrt
-from typing import Any
 
 import torch
 
@@ -21,7 +20,7 @@ _SOURCE = "aten/src/ATen/native/cuda/TensorShape.cu"
 def split_copy(call: KernelCall) -> None:
     """``fully_shard`` copies what a unit has gathered into its parameters."""
     whole, sizes, outs = call["self"], call["split_sizes"], call["out"]
-    if not all(_dense(each) and each.dtype == whole.dtype for each in (whole, *outs)):
+    if not all(dense(each) and each.dtype == whole.dtype for each in (whole, *outs)):
         return
     dim = call["dim"] % whole.dim()
     parts = [size * whole.stride(dim) * whole.element_size() for size in sizes]
@@ -44,7 +43,7 @@ def chunk_cat(call: KernelCall) -> None:
     tensors, out, dim, chunks = call["tensors"], call["out"], call["dim"], call["num_chunks"]
     kinds = tensors[0].dtype, out.dtype
     padded = [_padded(each, dim, chunks) for each in tensors]
-    if all(map(_dense, tensors)) and (kinds[0] == kinds[1] or kinds == (torch.bfloat16, torch.float32)):
+    if all(map(dense, tensors)) and (kinds[0] == kinds[1] or kinds == (torch.bfloat16, torch.float32)):
         blocks = sum(up(numel // chunks * out.element_size(), _TILE) for numel in padded)
         call.once(_NUMBER * (6 * len(tensors) + 2 + blocks), "TEMPORARY")
         return
@@ -59,8 +58,8 @@ def _padded(tensor: torch.Tensor, dim: int, chunks: int) -> int:
     return prod(shape)
 
 
-def _dense(tensor: Any) -> bool:
-    """True if its elements lie beside each other in some order."""
+def dense(tensor: torch.Tensor) -> bool:
+    """True if its elements lie beside each other, in whatever order, and none twice."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != expected:
