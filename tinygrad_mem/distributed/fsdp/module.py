@@ -88,12 +88,7 @@ def fully_shard(
     if group is None:
         raise ArgumentError("fully_shard: this rank is not a member of the mesh")
     shards = _shards(module, {id(p) for p in ignored_params or ()}, group, offload_policy)
-    codes = [shard.path for shard in shards if not is_floating(shard.parameter.dtype)]
-    if codes and mp_policy.param_dtype is not None:
-        raise NotOfferedError(
-            f"fully_shard: param_dtype casts all parameters, and {codes[0]} is no floating one: leave param_dtype out, a "
-            "quantized layer computes in its input's dtype"
-        )
+    _check_casts(shards, mp_policy)
     unit = Unit(shards, group, None if reshard_after_forward is None else not reshard_after_forward, mp_policy)
     unit.listen()
     kind = type(module)
@@ -207,6 +202,16 @@ def register_fsdp_forward_method(module: Any, method_name: str) -> None:
 
     kind = type(module)
     module.__class__ = type(kind.__name__, (kind,), {method_name: gathered})
+
+
+def _check_casts(shards: list[ShardedParameter], policy: MixedPrecisionPolicy) -> None:
+    """Refuse casts of what has no floating numbers."""
+    codes = [shard.path for shard in shards if not is_floating(shard.parameter.dtype)]
+    if codes and policy.param_dtype is not None:
+        raise NotOfferedError(
+            f"fully_shard: param_dtype casts all parameters, and {codes[0]} is no floating one: leave param_dtype out, a "
+            "quantized layer computes in its input's dtype"
+        )
 
 
 def _shards(module: Any, ignored: set[int], group: ProcessGroup, offload: OffloadPolicy) -> list[ShardedParameter]:
