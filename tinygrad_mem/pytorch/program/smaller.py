@@ -205,9 +205,14 @@ def by_rule(call: AloneCall) -> Within | None:
         return None
     given, axis = call.args[0], call.args[1][1] if len(call.args) > 1 else 0
     first = given[0]
-    if type(axis) is not int or any(each.dtype != first.dtype or not _rows(each) for each in given):
+    dims = len(first.sizes)
+    if type(axis) is not int or not -dims <= axis < dims:
         return None
-    axis %= len(first.sizes)
+    if any(each.dtype != first.dtype or not _rows(each) or len(each.sizes) != dims for each in given):
+        return None
+    axis %= dims
+    if len({(*each.sizes[:axis], *each.sizes[axis + 1 :]) for each in given}) > 1:
+        return None  # PyTorch refuses them
     sizes = list(first.sizes)
     sizes[axis] = sum(each.sizes[axis] for each in given)
     return results_only((_dense(tuple(sizes), first.dtype),))
