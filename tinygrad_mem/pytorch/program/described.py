@@ -80,14 +80,25 @@ class AloneCall(NamedTuple):
 
 def described(func: Any, args: tuple, kwargs: dict[str, Any]) -> AloneCall | None:
     """A call of an op, as it is before the op runs. ``None``: the op makes views, or turns its argument into one."""
+    known = _EXACT.get(id(func)) or _EXACT.setdefault(id(func), (func, _exact(func)))
+    if known[1] is None:
+        return None
+    describe = _Describe(known[1])
+    named = tuple((key, describe(kwargs[key])) for key in sorted(kwargs)) if kwargs else ()
+    return AloneCall(func, tuple(map(describe, args)), named, settings_now(describe.exact))
+
+
+_EXACT: dict[int, tuple[Any, bool | None]] = {}  # by the id of the op, which is kept: PyTorch hashes ops slowly
+
+
+def _exact(func: Any) -> bool | None:
+    """True if every number of an op's call may count; ``None``: the op makes views."""
     returns = func._schema.returns
     if torch.Tag.inplace_view in func.tags:
         return None
     if returns and all(each.alias_info is not None and not each.alias_info.is_write for each in returns):
         return None
-    describe = _Describe(exact=torch.Tag.pointwise not in func.tags and func._schema.name not in _DRAWS)
-    given = tuple(map(describe, args)), tuple((key, describe(kwargs[key])) for key in sorted(kwargs))
-    return AloneCall(func, *given, settings_now(describe.exact))
+    return torch.Tag.pointwise not in func.tags and func._schema.name not in _DRAWS
 
 
 def settings_now(exact: bool) -> tuple:

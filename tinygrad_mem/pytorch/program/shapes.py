@@ -91,16 +91,16 @@ class Results:
         """The result of a call on the CPU, by what a real one has made; ``None``: that does not tell."""
         if _constant(args) or not made:
             return None
+        kind, written = _kind(func)
+        if len(made) != _tensors_returned(func):
+            return None
+        if kind == "written" and made == (None,):
+            return args[0] if written is None else kwargs[written]
         if any(each is not None and each.size != _needed(each) for each in made):
             return None  # a result keeps more than its elements
+        if func not in NO_LARGER and (kind != "new" or None in made):
+            return None
         tensors = [None if each is None else self._tensor(_Told(each.sizes, each.strides, each.dtype, _CPU)) for each in made]
-        kind, written = _kind(func)
-        if len(tensors) != _tensors_returned(func):
-            return None
-        if kind == "written" and tensors == [None]:
-            return args[0] if written is None else kwargs[written]
-        if func not in NO_LARGER and (kind != "new" or None in tensors):
-            return None
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
     def _view(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
