@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split  #
 from tests.pytorch_memory import pytorch_peak  # noqa: E402
 from tinygrad_mem.errors import DataDependenceError, DeviceError, NotOfferedError  # noqa: E402
 from tinygrad_mem.pytorch.predict import predict  # noqa: E402
+from tinygrad_mem.pytorch.program.ledger import Ledger  # noqa: E402
 from tinygrad_mem.pytorch.program.state import STATES  # noqa: E402
 
 OUTSIDE = torch.ones(4, 16)
@@ -429,6 +430,22 @@ def test_an_error_at_any_point_leaves_everything_as_it_was(error, where):
     else:
         with pytest.raises(error, match="here"):
             predicted(program)
+
+
+@pytest.mark.parametrize("program", [lambda: torch.zeros(8).numel() + torch.ones(8).numel(), lambda: torch.zeros(8)])
+def test_an_interrupt_while_a_tensor_ends_is_not_lost(program, monkeypatch: pytest.MonkeyPatch):
+    """Python prints the errors of callbacks of weak references, and goes on."""
+    own, interrupts = Ledger.free, [KeyboardInterrupt("here")]
+
+    def free(*args):
+        if interrupts:
+            raise interrupts.pop()
+        own(*args)
+
+    monkeypatch.setattr(Ledger, "free", free)
+    with pytest.raises(KeyboardInterrupt, match="here"):
+        predict(program, device="cpu")
+    assert predict(program, device="cpu").peak == 32
 
 
 def test_predictions_in_two_threads_and_training_beside_them_do_not_meet():

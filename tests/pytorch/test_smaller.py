@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.profiles import some
+from tinygrad_mem.pytorch import predict
 from tinygrad_mem.pytorch.program.alone import Alone, run_alone
 from tinygrad_mem.pytorch.program.described import Within, described
 from tinygrad_mem.pytorch.program.smaller import Elementwise, by_rule, cut_call, needs_nothing, smaller
@@ -237,3 +238,9 @@ def test_a_convolution_is_known_before_its_shapes_are():
         assert call is not None
         found = Alone().first(call, args, {})
         assert (found == whole(aten.convolution.default, args)) is known
+
+
+@pytest.mark.parametrize(("tensors", "axis"), [(((9, 4), (3,)), 0), (((9, 4), (9, 5)), 0), (((9, 4), (9, 4)), 2)])
+def test_what_cannot_be_put_behind_each_other_is_refused(tensors: tuple[tuple[int, ...], ...], axis: int):
+    with pytest.raises((RuntimeError, IndexError)):
+        predict(lambda: torch.cat([torch.zeros(sizes) for sizes in tensors], axis), device="cpu")

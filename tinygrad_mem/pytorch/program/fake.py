@@ -42,3 +42,21 @@ class GpuTensorMode(FakeTensorMode):
         if kwargs.get("device") == META:
             kwargs["device"] = self._gpu
         return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def on_gpu(value: Any) -> bool:
+    """True for a tensor of the GPU, or the GPU itself."""
+    place = value.fake_device if isinstance(value, FakeTensor) else value
+    return isinstance(place, torch.device) and place.type != "cpu"
+
+
+def fake_tensors(values: Any) -> list[FakeTensor]:
+    """The tensors of a prediction in nested lists."""
+    return [value for value in flat(values) if isinstance(value, FakeTensor)]
+
+
+def flat(values: Any) -> list[Any]:
+    """What nested lists hold."""
+    if isinstance(values, (list, tuple)):
+        return [leaf for value in values for leaf in (flat(value) if isinstance(value, (list, tuple)) else (value,))]
+    return [values]

@@ -62,3 +62,8 @@ def facts_of(op: Any) -> OpFacts:
     lists = op._schema.is_mutable and op._schema.name.startswith("aten::_foreach_")
     found = OpFacts(op, op in FILLS, whole, python, op in OF_OTHERS, foreign, op in RESIZES, marks, lists)
     return FACTS.setdefault(id(op), found)
+
+
+def op_name(op: Any) -> str:
+    """``"mul_Tensor"``, as recordings of a GPU name it."""
+    return op._schema.name.removeprefix("aten::") + (f"_{op._overloadname}" if op._overloadname != "default" else "")

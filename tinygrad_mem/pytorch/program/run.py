@@ -71,6 +71,7 @@ def run_program(
         roles.finish()
         result = None  # noqa: F841 (what it returns ends here)
         watch.end()
+        watch.raise_lost()
         log = ledger.log()
     attributes: dict[str, Any] = {"peak_reserved": ledger.peak_reserved, "out_of_memory": refused, "looks": ledger.looks}
     attributes["grid"] = None if watch.processes is None else watch.processes.grid

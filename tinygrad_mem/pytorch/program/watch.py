@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ...errors import DeviceError, NotOfferedError, OutOfMemoryError
-from ...interrupts import context
+from ...interrupts import context, signal_safe
 from ...memory.sizes import bytes_text
 from . import recurrent
 from .alone import Alone, as_made
@@ -25,12 +25,12 @@ from .composite import KERNELS, OF_OTHERS, max_pool1d
 from .cuda import OTHER_STREAM
 from .described import described
 from .dispatcher import Kernel, decomposed, operator, written_in_python
-from .fake import DEVICE, GpuTensorMode, seen_by_cpp
+from .fake import DEVICE, GpuTensorMode, fake_tensors, flat, on_gpu, seen_by_cpp
 from .in_place import AutogradWrites, kept_number, node
 from .kernels import NOTHING, Gpu, Kernels
 from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
-from .op_facts import FACTS, FILLS, RESIZES, facts_of
+from .op_facts import FACTS, FILLS, RESIZES, facts_of, op_name
 from .places import OURS, TORCH, Places, release
 from .redrawn import Redrawn
 from .shapes import Results
@@ -54,6 +54,7 @@ class Watch(TorchDispatchMode):
     Attributes:
         role: the category of what is asked for next, where a caller knows it.
         alarms: False while PyTorch itself checks values: the check finds nothing.
+        lost: an error, such as Ctrl-C, that Python does not raise where it happened.
         keys: the dispatch keys that the program's own call has included, and excluded, in inference mode. There an op that is
             made of others gets here whole, where autograd and autocast are excluded, and its ops need both.
     """
@@ -63,6 +64,7 @@ class Watch(TorchDispatchMode):
         self.fake, self.ledger, self.places, self.device = fake, ledger, places, device
         self.role, self.alarms = "", True
         self.keys: tuple[Any, Any] | None = None
+        self.lost: BaseException | None = None
         self.notes: list[str] = []
         self.elsewhere = ""  # why what another thread does cannot be counted
         self.gpu = gpu
@@ -96,6 +98,8 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE:
             return seen_by_cpp(args[0])
+        if self.lost is not None:
+            self.raise_lost()
         if self.wrappers and any(issubclass(kind, self.wrappers) for kind in types):
             return NotImplemented  # PyTorch calls this again with what they wrap
         try:
@@ -138,15 +142,15 @@ class Watch(TorchDispatchMode):
         if facts.python:
             with self:
                 return written_in_python(func)(*args, **kwargs)
-        if facts.of_others and self.device.type == "cuda" and _on_gpu(args[0]):
+        if facts.of_others and self.device.type == "cuda" and on_gpu(args[0]):
             with self:
                 return func._op_dk(OF_OTHERS[func], *args, **kwargs)
-        if facts.foreign and any(map(_on_gpu, _flat(args))):
+        if facts.foreign and any(map(on_gpu, flat(args))):
             self.note(f"{func}: an op that PyTorch's tables do not have. What it takes beside its results is not counted")
         func, args = self.in_place.op(func, args)
         number = self.numbers.before(func, args, kwargs)
         made: Any = self._alone(func, args, kwargs) if self.device.type == "cpu" else self._results.of(func, args, kwargs)
-        if func is _LOG_SIGMOID and _on_gpu(args[0]):
+        if func is _LOG_SIGMOID and on_gpu(args[0]):
             made = made[0], made[0].new_empty(0)  # only the CPU's kernel has a buffer
         if facts.resizes:
             self.resized(args[0].untyped_storage(), args[0])
@@ -158,12 +162,18 @@ class Watch(TorchDispatchMode):
 
     def _made_of_others(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of an op that PyTorch makes of other ops; ``NotImplemented``: it does not."""
-        ours = self._composites.get(func) if _on_gpu(args[0]) is (self.device.type == "cuda") else None
+        ours = self._composites.get(func) if on_gpu(args[0]) is (self.device.type == "cuda") else None
         with ExitStack() as stack:
             if self.keys is not None:
                 stack.enter_context(_ForceKeys(*self.keys))
             stack.enter_context(self)
             return decomposed(func, args, kwargs) if ours is None else ours(*args, **kwargs)
+
+    def raise_lost(self) -> None:
+        """Raise what a callback of a storage's end could not, if there is something."""
+        lost, self.lost = self.lost, None
+        if lost is not None:
+            raise lost
 
     def note(self, text: str) -> None:
         """Say once what the prediction assumes."""
@@ -172,7 +182,7 @@ class Watch(TorchDispatchMode):
 
     def _alone(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run an op with what its kernel takes beside its results; see :mod:`.alone`."""
-        elsewhere = func in RESIZES or any(map(_on_gpu, (*_flat(args), *kwargs.values())))
+        elsewhere = func in RESIZES or any(map(on_gpu, (*flat(args), *kwargs.values())))
         call = None if elsewhere else described(func, args, kwargs)
         if call is None:
             return self._results.of(func, args, kwargs)
@@ -180,17 +190,17 @@ class Watch(TorchDispatchMode):
         made = None if found is None else self._results.real(func, args, kwargs, found.made)
         if found is None or made is None:
             made = args[0] if func in FILLS else self._results.of(func, args, kwargs)
-            if any(each.layout is not torch.strided for each in _tensors(made)):
+            if any(each.layout is not torch.strided for each in fake_tensors(made)):
                 return made
             found = self.alone.within(call, args, kwargs, made)
             made = as_made(made, found, args)
         if found.unknown:
-            self.note(f"what {_name(func)} takes beside its results is not known: {found.unknown}")
+            self.note(f"what {op_name(func)} takes beside its results is not known: {found.unknown}")
         if found.more:
-            self.bound(found.more, f"what {_name(func)} takes beside its results depends on values")
+            self.bound(found.more, f"what {op_name(func)} takes beside its results depends on values")
         within = found.peak - found.kept - kept_number(func, args)
         if within > 0:
-            place = self.places.here(_name(func))
+            place = self.places.here(op_name(func))
             workspace = self.ledger.malloc(within, place, "WORKSPACE")
             self._see(func, args, made)
             self.ledger.free(workspace, place)
@@ -268,9 +278,9 @@ class Watch(TorchDispatchMode):
             if step.kind == "result":
                 self._see(func, args, results[step.block : step.block + 1])
             elif step.kind == "free":
-                self.ledger.free(blocks.pop(step.block), self.places.here(_name(func)))
+                self.ledger.free(blocks.pop(step.block), self.places.here(op_name(func)))
             else:
-                block = self._malloc(step.size, self.places.here(_name(func)), step.role or "WORKSPACE")
+                block = self._malloc(step.size, self.places.here(op_name(func)), step.role or "WORKSPACE")
                 if step.kind == "ask":  # else the process keeps it
                     blocks[step.block] = block
 
@@ -299,10 +309,10 @@ class Watch(TorchDispatchMode):
 
     def _see(self, func: Any, args: tuple, made: Any) -> None:
         """Count the storages that an op made."""
-        new = [made] if isinstance(made, FakeTensor) else _tensors(made)
+        new = [made] if isinstance(made, FakeTensor) else fake_tensors(made)
         for tensor in new:
             if tensor.layout is not torch.strided:
-                raise NotOfferedError(f"{_name(func)} makes a tensor of layout {tensor.layout}, {_DENSE}")
+                raise NotOfferedError(f"{op_name(func)} makes a tensor of layout {tensor.layout}, {_DENSE}")
             storage = tensor.untyped_storage()
             if storage._cdata not in self._held:
                 self._count(storage, tensor, func, args)
@@ -310,31 +320,36 @@ class Watch(TorchDispatchMode):
     def _count(self, storage: Any, tensor: FakeTensor, func: Any, args: tuple) -> None:
         size, held = storage.nbytes() if func is not _ZERO else 0, None
         if size and self._here(tensor):
-            place = self.places.here(_name(func))
+            place = self.places.here(op_name(func))
             held = self._malloc(size, place, self.role or self._role(place.phase, args))
         self._hold(storage, held)
-        if self._without and not _on_gpu(tensor) and any(map(self.without_memory, _tensors(args))):
+        if self._without and not on_gpu(tensor) and any(map(self.without_memory, fake_tensors(args))):
             self._without.add(storage._cdata)
 
     def _hold(self, storage: Any, held: HeldBlock | None) -> None:
         key = storage._cdata
         if torch._C._current_graph_task_id() != -1:
             self._nodes[key] = node()
-        self._held[key] = weakref.ref(storage, lambda _: self._end(key)), held
+        self._held[key] = weakref.ref(storage, partial(self._end, key)), held
 
-    def _end(self, key: int) -> None:
-        _, held = self._held.pop(key, (None, None))
-        self.numbers.forget(key)
-        self._nodes.pop(key, None)
-        self._without.discard(key)
-        if held is not None:
-            self.ledger.free(held, self.places.here())
+    @signal_safe
+    def _end(self, key: int, _: Any) -> None:
+        """A storage has ended. Python prints an error of such a callback and goes on: the next op raises it."""
+        try:
+            _, held = self._held.pop(key, (None, None))
+            self.numbers.forget(key)
+            self._nodes.pop(key, None)
+            self._without.discard(key)
+            if held is not None:
+                self.ledger.free(held, self.places.here())
+        except BaseException as error:  # Ctrl-C
+            self.lost = error
 
     def _role(self, phase: str, args: tuple) -> str:
         """An input depends on nothing that is trained."""
         if phase not in ("user", "data"):
             return "TEMPORARY"
-        held = map(self.find, _tensors(args))
+        held = map(self.find, fake_tensors(args))
         return "INPUT" if all(h is None or h.role == "INPUT" for h in held) else "TEMPORARY"
 
     def resized(self, storage: Any, tensor: torch.Tensor | None = None) -> None:
@@ -391,23 +406,3 @@ class Watch(TorchDispatchMode):
         if tensor.device == self.device and storage.nbytes() and storage.resizable():
             place = self.places.here("tensor")
             self._hold(seen.untyped_storage(), self.ledger.malloc(storage.nbytes(), place, self._role(place.phase, ())))
-
-
-def _on_gpu(value: Any) -> bool:
-    place = value.fake_device if isinstance(value, FakeTensor) else value
-    return isinstance(place, torch.device) and place.type != "cpu"
-
-
-def _tensors(values: Any) -> list[FakeTensor]:
-    return [value for value in _flat(values) if isinstance(value, FakeTensor)]
-
-
-def _flat(values: Any) -> list[Any]:
-    if isinstance(values, (list, tuple)):
-        return [leaf for value in values for leaf in (_flat(value) if isinstance(value, (list, tuple)) else (value,))]
-    return [values]
-
-
-def _name(func: Any) -> str:
-    """``"mul_Tensor"``, as recordings of a GPU name it."""
-    return func._schema.name.removeprefix("aten::") + (f"_{func._overloadname}" if func._overloadname != "default" else "")
