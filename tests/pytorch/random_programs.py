@@ -125,8 +125,10 @@ def view(state: State) -> None:
 
 @statement
 def write(state: State) -> None:
-    with torch.set_grad_enabled(state.pick.random() < 0.5):
-        state.pick.choice(IN_PLACE)(state.tensor())
+    x = state.tensor()
+    if 0 not in x.stride():
+        with torch.set_grad_enabled(state.pick.random() < 0.5):
+            state.pick.choice(IN_PLACE)(x)
 
 
 @statement
@@ -321,7 +323,7 @@ def evaluate(state: State) -> None:
     held.net.eval()
     with state.pick.choice([torch.no_grad, torch.inference_mode])():
         made = held.net(held.net.data(state.pick))
-        state.tensors.append(made.reshape(1, -1).clone())
+    state.tensors.append(made.reshape(1, -1).clone())
     if state.pick.random() < 0.7:
         held.net.train()
 
@@ -374,7 +376,7 @@ def rebuild(state: State) -> None:
     elif kind == 4 and len(layers) > 1:
         layers[0].weight = layers[-1].weight
     else:
-        pick.choice(list(held.net.modules())).register_forward_hook(lambda _, __, made: torch.mul(made, 1.0))  # type: ignore[arg-type]
+        held.net.register_forward_hook(lambda _, __, made: torch.mul(made, 1.0))  # type: ignore[arg-type]
 
 
 @statement

@@ -18,7 +18,6 @@ MAKERS: list[Callable[[int, int], torch.Tensor]] = [
     lambda n, m: torch.randn(n, m).to(torch.bfloat16).requires_grad_(),
     lambda n, m: torch.tensor([[0.5] * m] * n),
     lambda n, m: torch.empty(m, n).t(),
-    lambda n, m: torch.ones(m).expand(n, m),
     lambda n, m: torch.linspace(0, 1, n * m).reshape(n, m),
     lambda n, m: torch.eye(n, m),
 ]
@@ -69,7 +68,7 @@ UNARY: list[Callable[[torch.Tensor, random.Random], torch.Tensor]] = [
     lambda x, _: torch.zeros_like(x).scatter_add(0, torch.zeros(x.shape, dtype=torch.long), x),
     lambda x, _: torch.baddbmm(x[None], x[None], torch.ones(1, x.shape[1], x.shape[1], dtype=x.dtype))[0],
     lambda x, _: F.normalize(x, dim=-1),
-    lambda x, _: torch.cdist(x, x + 1),
+    lambda x, _: torch.cdist(x.float(), x.float() + 1),
     lambda x, _: x.lerp(x * 2, 0.3),
     lambda x, _: torch.addcmul(x, x, x, value=0.5),
 ]

@@ -284,7 +284,8 @@ def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
     return handler
 
 
-for _function in (torch._transformer_encoder_layer_fwd, torch._native_multi_head_attention):
+_functions = _C._VariableFunctions
+for _function in (_functions._transformer_encoder_layer_fwd, _functions._native_multi_head_attention):
     HANDLERS[_function] = _whole(_function)
 
 

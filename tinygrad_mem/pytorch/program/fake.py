@@ -56,7 +56,7 @@ def fake_tensors(values: Any) -> list[FakeTensor]:
 
 
 def flat(values: Any) -> list[Any]:
-    """What nested lists hold."""
+    """The leaves of nested lists."""
     if isinstance(values, (list, tuple)):
         return [leaf for value in values for leaf in (flat(value) if isinstance(value, (list, tuple)) else (value,))]
     return [values]
