@@ -105,7 +105,7 @@ def test_norm(case, keepdim, layout, p):
     shape, dim = case
     turn = laid_out(layout)
     dim = dim if dim is not None else tuple(range(turn(torch.zeros(shape)).ndim))
-    if p == "fro" and turn(torch.zeros(shape)).ndim == 0:
+    if p == "fro" and (turn(torch.zeros(shape)).ndim == 0 or np.size(dim) > 2):  # PyTorch refuses "fro" over three dimensions
         return
     run = lambda x: turn(x).norm(p, dim=dim, keepdim=keepdim)  # noqa: E731
     against_torch(run, run, [values(shape)])
