@@ -113,8 +113,7 @@ def tinygrad_mem(
 def tips(
     tip: Annotated[list[str] | None, typer.Option(help="run only this tip, and show its timelines; may be repeated")] = None,
     network: Annotated[
-        str | None,
-        typer.Option(help="for tips about any network: a name such as resnet20, or your own as file.py:Class"),
+        str | None, typer.Option(help="for tips about any network: a name such as resnet20, or your own as file.py:Class")
     ] = None,
     sample: Sample = None,
     tokens: Tokens = None,
@@ -241,8 +240,7 @@ def estimate(
         ),
     ] = 0,
     tensor: Annotated[
-        int,
-        typer.Option(min=1, help="with --ranks: so many share each layer of gpt3-175b, llama-3-8b, ..., and its tokens"),
+        int, typer.Option(min=1, help="with --ranks: so many share each layer of gpt3-175b, llama-3-8b, ..., and its tokens")
     ] = 1,
     pipeline: Annotated[int, typer.Option(min=1, help="with --ranks: stages; --accumulate is the number of micro-batches")] = 1,
     context: Annotated[int, typer.Option(min=1, help="with --ranks: so many share the tokens of a sequence")] = 1,

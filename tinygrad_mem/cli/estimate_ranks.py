@@ -67,13 +67,7 @@ def facts_of(asked: EstimateOptions) -> dict[str, Any]:
 
 
 def answer(
-    found: memory.AllRanks,
-    title: str,
-    said: str,
-    facts: dict[str, Any],
-    room: int | None,
-    picture: Path | None,
-    as_json: bool,
+    found: memory.AllRanks, title: str, said: str, facts: dict[str, Any], room: int | None, picture: Path | None, as_json: bool
 ) -> int:
     """Print the memory of all ranks from the mark :data:`TRAINING` on. Returns 1 if the largest peak exceeds ``room``, else 0.
 
@@ -123,14 +117,7 @@ def _alone(model: Any) -> Iterator[None]:
         model.set_requires_gradient_sync(True)
 
 
-def _show(
-    title: str,
-    found: memory.AllRanks,
-    largest: memory.Alike,
-    said: str,
-    room: int | None,
-    console: Console,
-) -> None:
+def _show(title: str, found: memory.AllRanks, largest: memory.Alike, said: str, room: int | None, console: Console) -> None:
     console.print(Text(visible(title), "bold"))
     console.print(_peaks(found, console.width))
     shown = _shown(found)

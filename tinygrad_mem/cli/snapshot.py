@@ -46,14 +46,7 @@ _PARTS = {
 
 
 def run(
-    *,
-    file: Path,
-    what_if: bool,
-    capacity: str | None,
-    device: int | None,
-    top: int,
-    html: Path | None,
-    as_json: bool,
+    *, file: Path, what_if: bool, capacity: str | None, device: int | None, top: int, html: Path | None, as_json: bool
 ) -> int:
     """Read the file and print the report. Returns 1 if the recorded requests do not fit ``capacity``, else 0."""
     room = size_of("--capacity", capacity)

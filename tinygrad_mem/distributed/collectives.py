@@ -58,8 +58,7 @@ def all_reduce(tensor: Tensor, op: ReduceOp = ReduceOp.SUM, group: Any = None, a
         ShapeError, DeviceError, DTypeError: the tensor is not as above.
         RankError: the ranks do not call the same, or one of them failed. ``tensor`` keeps its values if they do not.
     """
-    found = member(group)
-    if found is None:
+    if (found := member(group)) is None:
         return None
     array = _tensor("all_reduce", tensor, found)
     return _done("all_reduce", found.all_reduce(array, _op("all_reduce", op)), async_op, tensor)
@@ -78,8 +77,7 @@ def all_gather_into_tensor(
         ShapeError, DTypeError: the two do not fit.
         RankError: as :func:`all_reduce`.
     """
-    found = member(group)
-    if found is None:
+    if (found := member(group)) is None:
         return None
     name = "all_gather_into_tensor"
     out, array = _tensor(name, output_tensor, found, "output_tensor"), _tensor(name, input_tensor, found, "input_tensor")
@@ -103,8 +101,7 @@ def all_gather(tensor_list: list[Tensor], tensor: Tensor, group: Any = None, asy
         ShapeError, DTypeError: the list has another length than the group, or the tensors differ.
         NotOfferedError: ``async_op``; use ``all_gather_into_tensor``.
     """
-    found = member(group)
-    if found is None:
+    if (found := member(group)) is None:
         return None
     if async_op:
         raise NotOfferedError("all_gather: async_op is not offered for a list: use all_gather_into_tensor")
@@ -135,8 +132,7 @@ def reduce_scatter_tensor(
         ShapeError, DTypeError: the two do not fit.
         RankError: as :func:`all_reduce`.
     """
-    found = member(group)
-    if found is None:
+    if (found := member(group)) is None:
         return None
     name = "reduce_scatter_tensor"
     out, array = _tensor(name, output, found, "output"), _tensor(name, input, found, "input")
@@ -158,8 +154,7 @@ def reduce(
 
     Raises: as :func:`broadcast`.
     """
-    found = member(group)
-    if found is None:
+    if (found := member(group)) is None:
         return None
     root = inside(group, dst, "reduce", group_dst)
     work = found.reduce(_tensor("reduce", tensor, found), root, _op("reduce", op))
@@ -178,8 +173,7 @@ def broadcast(
         ArgumentError: the group has no such rank.
         RankError: as :func:`all_reduce`.
     """
-    found = member(group)
-    if found is None:
+    if (found := member(group)) is None:
         return None
     root = inside(group, src, "broadcast", group_src)
     return _done("broadcast", found.broadcast(_tensor("broadcast", tensor, found), root), async_op, tensor)
@@ -202,8 +196,7 @@ def all_to_all_single(
         ArgumentError: the sizes are not those of dimension 0.
         RankError: another rank sends a part of another size; otherwise as :func:`all_reduce`.
     """
-    found = member(group)
-    if found is None:
+    if (found := member(group)) is None:
         return None
     name = "all_to_all_single"
     out, array = _tensor(name, output, found, "output"), _tensor(name, input, found, "input")
@@ -230,8 +223,7 @@ def _split(array: Any, sizes: Sequence[int] | None, ranks: int) -> list[int]:
 
 def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: timedelta | None = None) -> Work | None:
     """Wait until all ranks of the group have called it."""
-    found = member(group)
-    if found is None:
+    if (found := member(group)) is None:
         return None
     work = found.barrier()
     if not async_op:
@@ -265,8 +257,7 @@ def irecv(tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 
 
 
 def _point(name: str, tensor: Tensor, rank: int | None, group: Any, tag: int, group_rank: int | None) -> Work | None:
-    found = member(group)
-    if found is None:
+    if (found := member(group)) is None:
         return None
     array = _tensor(name, tensor, found)
     anybody = name == "irecv" and rank is None and group_rank is None

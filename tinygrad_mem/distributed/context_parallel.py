@@ -174,12 +174,7 @@ def _join(ctx: Context, y: Array, part: Array, sums: Array, seen: bool) -> None:
 
 @public(cpu=LOWER, cuda=LOWER)
 def ring_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    group: Any = None,
-    is_causal: bool = False,
-    scale: float | None = None,
+    query: Tensor, key: Tensor, value: Tensor, group: Any = None, is_causal: bool = False, scale: float | None = None
 ) -> Tensor:
     """``nn.functional.scaled_dot_product_attention`` of tokens that lie over the ranks of a group, in order.
 

@@ -150,12 +150,7 @@ class Reducer:
     """Averages gradients in buckets. Its references to parameters are weak: their hooks lead to it."""
 
     def __init__(
-        self,
-        trained: Sequence[tuple[str, Tensor]],
-        group: ProcessGroup,
-        cap: float | None,
-        as_views: bool,
-        finds_unused: bool,
+        self, trained: Sequence[tuple[str, Tensor]], group: ProcessGroup, cap: float | None, as_views: bool, finds_unused: bool
     ) -> None:
         self._group, self._as_views, self._finds_unused = group, as_views, finds_unused
         self._names = [name for name, _ in trained]

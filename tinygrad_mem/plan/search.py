@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -210,19 +211,14 @@ class Search(Runs):
 
     def _first_fit(self, ordered: list[Choice], budget: int) -> Choice | None:
         """The first that fits. Of many it is found by bisection, because later ones mostly need less memory."""
-        low, high = 0, len(ordered) - 1
+        high = len(ordered) - 1
         if high < FEW:
             return next((choice for choice in ordered if self.fits(choice, budget)), None)
         if not self.fits(ordered[high], budget):
             if self.point(ordered[high]).peak > NEAR * budget:
                 return None
             return next((choice for choice in ordered[-4:-1] if self.fits(choice, budget)), None)
-        while low < high:
-            middle = (low + high) // 2
-            if self.fits(ordered[middle], budget):
-                high = middle
-            else:
-                low = middle + 1
+        high = bisect_left(ordered, True, 0, high, key=lambda choice: self.fits(choice, budget))
         earlier = sorted({high * i // SECOND_LOOKS for i in range(SECOND_LOOKS)} - {high})
         return next((ordered[i] for i in earlier if self.fits(ordered[i], budget)), ordered[high])
 

@@ -16,18 +16,7 @@ from .tip import Case, Scene, SlimVGG, Tip, Training, classify, momentum, plain
 def half(scene: Scene) -> Training:
     model: Any = scene.model().half()
     x, y = scene.data()
-    if x.is_floating_point():
-        x = x.half()
-    rule = momentum(model.parameters())
-
-    def step() -> float:
-        rule.zero_grad()
-        loss = scene.loss(model(x), y)
-        loss.backward()
-        rule.step()
-        return loss.item()
-
-    return Training(step, model)
+    return classify(scene, model, data=(x.half() if x.is_floating_point() else x, y))
 
 
 def autocast(scene: Scene, model: Any = None) -> Training:

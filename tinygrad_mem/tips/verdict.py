@@ -168,12 +168,8 @@ _COUNTED = {  # of one tip, and of several
 
 def summary(rows: Sequence[Row]) -> str:
     """The number of tips of each verdict, and whether the predictions were right to the byte."""
-    kinds: dict[str, int] = {}
-    for _, results in rows:
-        kind = verdict(results).kind
-        kinds[kind] = kinds.get(kind, 0) + 1
-    most_first = sorted(kinds.items(), key=lambda item: -item[1])
-    counts = ", ".join(f"{count} {_COUNTED[kind][count != 1]}" for kind, count in most_first)
+    kinds = Counter(verdict(results).kind for _, results in rows)
+    counts = ", ".join(f"{count} {_COUNTED[kind][count != 1]}" for kind, count in kinds.most_common())
     both = [result for _, results in rows for result in results if isinstance(result, Measured)]
     measured = [result for result in both if result.ranks == 1]
     wrong = sum(not result.exact for result in measured)

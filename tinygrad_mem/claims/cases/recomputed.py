@@ -154,11 +154,7 @@ def vit(in_backward: bool) -> Track:
 def vit_plain() -> Counted:
     """PyTorch's step works on lists: one more array for each parameter, for a moment."""
     size = 4 * VIT_PARAMETERS
-    return Counted(
-        vit(False).peak,
-        (Extra("the square roots of moments that PyTorch's step holds", size, size),),
-        vit(False),
-    )
+    return Counted(vit(False).peak, (Extra("the square roots of moments that PyTorch's step holds", size, size),), vit(False))
 
 
 _CHEN = paper("1604.06174", "Chen et al., Training deep nets with sublinear memory cost, 2016, abstract")

@@ -63,9 +63,5 @@ CASE = Case(
     before=Program(float32),
     after=Program(eight_bits),
     explain=explain,
-    source=Source(
-        "huggingface/transformers",
-        1750,
-        "6.5 GB of parameters and a batch of one did not fit on a card of 11 GB.",
-    ),
+    source=Source("huggingface/transformers", 1750, "6.5 GB of parameters and a batch of one did not fit on a card of 11 GB."),
 )

@@ -54,8 +54,6 @@ CASE = Case(
     after=Program(in_parts, ""),
     explain=explain,
     source=Source(
-        "pytorch/pytorch",
-        37250,
-        "After a model was deleted memory_allocated() was 0, while nvidia-smi showed 12,433 MiB.",
+        "pytorch/pytorch", 37250, "After a model was deleted memory_allocated() was 0, while nvidia-smi showed 12,433 MiB."
     ),
 )

@@ -21,7 +21,7 @@ from torch.utils._foreach_utils import _foreach_supported_types as works_in_list
 from ...errors import DeviceError, NotOfferedError
 from ...interrupts import context
 from .calls import swap
-from .cuda import patched
+from .cuda import patched, refused
 from .loading import loading, on_gpu
 from .recurrent import flatten_parameters
 from .saving import saving
@@ -128,17 +128,17 @@ def _known(own: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None
     return lambda new_state: None if isinstance(new_state, FakeTensor) else own(new_state)
 
 
-def _graph(*args: Any, **kwargs: Any) -> Any:
-    raise NotOfferedError(
-        "torch.cuda.graph: a graph keeps a pool of memory of its own, which is not predicted. Predict the program without it"
-    )
-
-
-def _several(*args: Any, **kwargs: Any) -> Any:
-    raise NotOfferedError(
-        "the program uses several GPUs, and a prediction has one. Predict it with one, such as nn.DataParallel(model, [0]), "
-        "and with the share of the batch that one GPU gets"
-    )
+_graph = refused(
+    "torch.cuda.graph: a graph keeps a pool of memory of its own, which is not predicted. Predict the program without it"
+)
+_several = refused(
+    "the program uses several GPUs, and a prediction has one. Predict it with one, such as nn.DataParallel(model, [0]), "
+    "and with the share of the batch that one GPU gets"
+)
+_nested = refused("nested tensors: their memory is not predicted. Use padded tensors with a mask")
+_alone = refused(
+    "torch.distributed: say which process is predicted: predict(run, world_size=8, rank=0), or estimate --ranks 8 --rank 0"
+)
 
 
 def _scattered(
@@ -148,16 +148,6 @@ def _scattered(
     if out is not None or len(devices) != 1:
         _several()
     return (tensor.to(torch.device("cuda", devices[0]) if isinstance(devices[0], int) else devices[0], non_blocking=True),)
-
-
-def _nested(*args: Any, **kwargs: Any) -> Any:
-    raise NotOfferedError("nested tensors: their memory is not predicted. Use padded tensors with a mask")
-
-
-def _alone(*args: Any, **kwargs: Any) -> Any:
-    raise NotOfferedError(
-        "torch.distributed: say which process is predicted: predict(run, world_size=8, rank=0), or estimate --ranks 8 --rank 0"
-    )
 
 
 def _causal(watch: Watch, own: Callable[..., bool]) -> Callable[..., bool]:

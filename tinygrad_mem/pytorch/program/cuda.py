@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import _functions
 
+from ...errors import NotOfferedError
 from ...interrupts import context
 from ..allocator import CachingAllocator
 from ..cards import GraphicsCard
@@ -194,6 +195,15 @@ def patched(owner: Any, replacements: dict[str, Any]) -> Iterator[None]:
                 delattr(owner, name)
             else:
                 setattr(owner, name, function)
+
+
+def refused(why: str) -> Callable[..., Any]:
+    """A function that refuses its call."""
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise NotOfferedError(why)
+
+    return refuse
 
 
 def _either(thread: int, answer: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:

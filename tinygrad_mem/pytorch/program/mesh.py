@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import NotOfferedError
 from ...interrupts import cleanup, context
-from .cuda import patched
+from .cuda import patched, refused
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -42,6 +42,7 @@ PYTHON = {
 """Ops that PyTorch writes in Python, of ops that are known."""
 _GATHERING = ("foreach_all_gather", "foreach_all_gather_copy_out")
 _GROUP = sharding.FSDPParamGroup
+_UNKNOWN = "is not predicted for PyTorch"
 
 
 @context
@@ -67,9 +68,12 @@ def meshes(watch: Watch) -> Iterator[None]:
                 (beginning, {"_move_states_to_device": _moved(watch)}),
                 (_GROUP, {"_validate_no_meta_params": _with_memory(watch)}),
                 (torch.UntypedStorage, {"resize_": _resized(watch)}),
-                (FullyShardedDataParallel, {"__init__": refused("FullyShardedDataParallel", "use fully_shard")}),
-                (_GROUP, {"set_symm_mem": refused("set_symm_mem", "leave it out")}),
-                (_GROUP, {"set_allocate_memory_from_process_group": refused("memory of a process group", "leave it out")}),
+                (FullyShardedDataParallel, {"__init__": refused(f"FullyShardedDataParallel {_UNKNOWN}: use fully_shard")}),
+                (_GROUP, {"set_symm_mem": refused(f"set_symm_mem {_UNKNOWN}: leave it out")}),
+                (
+                    _GROUP,
+                    {"set_allocate_memory_from_process_group": refused(f"memory of a process group {_UNKNOWN}: leave it out")},
+                ),
             ):
                 stack.enter_context(patched(owner, answers))
             yield
@@ -215,12 +219,3 @@ def _with_memory(watch: Watch) -> Callable[..., None]:
             raise RuntimeError(f"fully_shard: {names} are still on meta: call to_empty(device=...) before training")
 
     return check
-
-
-def refused(name: str, instead: str) -> Callable[..., None]:
-    """A function that refuses its call."""
-
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise NotOfferedError(f"{name} is not predicted for PyTorch: {instead}")
-
-    return refuse

@@ -24,8 +24,8 @@ from ...errors import NotOfferedError
 from ...interrupts import context
 from ...memory.ranks import Grid
 from .collectives import Collectives
-from .cuda import patched
-from .mesh import PYTHON, meshes, refused
+from .cuda import patched, refused
+from .mesh import PYTHON, meshes
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -36,6 +36,8 @@ _REDUCING = [  # what it is called differs between versions
 _NAMESPACES = ("c10d", "_c10d_functional", "_dtensor")
 _EMPTY = torch.ops.aten.empty.memory_format
 _LEFT_OUT = ("find_unused_parameters", "static_graph", "mixed_precision", "delay_all_reduce_named_params", "batched_grad_copy")
+_DDP = "DistributedDataParallel"
+_HOOKED = f"{_DDP}.register_comm_hook is not predicted for PyTorch: leave it out"
 _NCCL = "torch.distributed: what NCCL and CUDA take for each process lies outside of PyTorch's allocator, and is not counted"
 
 _ALONE = "the program did not call torch.distributed.init_process_group: it was predicted as one that is alone"
@@ -86,7 +88,7 @@ class Processes:
                 (dist.ProcessGroup, {name: self._told(getattr(dist.ProcessGroup, name)) for name in _REDUCING}),
                 (Reducer, {"_rebuild_buckets": self._rebuilt(Reducer._rebuild_buckets)}),
                 (DistributedDataParallel, {"__init__": self._data_parallel()}),
-                (DistributedDataParallel, {"register_comm_hook": refused(f"{_DDP}.register_comm_hook", "leave it out")}),
+                (DistributedDataParallel, {"register_comm_hook": refused(_HOOKED)}),
                 (data_parallel, {"_verify_param_shape_across_processes": lambda *args, **kwargs: None}),
             ):
                 stack.enter_context(patched(owner, answers))
@@ -144,5 +146,4 @@ class Processes:
         return rebuild
 
 
-_DDP = "DistributedDataParallel"
 _own_group, _own_model = groups._new_process_group_helper, DistributedDataParallel.__init__

@@ -45,11 +45,7 @@ class ColwiseParallel(ParallelStyle):
     """
 
     def __init__(
-        self,
-        *,
-        input_layouts: Placement | None = None,
-        output_layouts: Placement | None = None,
-        use_local_output: bool = True,
+        self, *, input_layouts: Placement | None = None, output_layouts: Placement | None = None, use_local_output: bool = True
     ) -> None:
         self.layouts = _layout(input_layouts, Replicate()), _layout(output_layouts, Shard(-1))
         if self.layouts[1] not in (Shard(-1), Replicate()):
@@ -85,11 +81,7 @@ class RowwiseParallel(ParallelStyle):
     """
 
     def __init__(
-        self,
-        *,
-        input_layouts: Placement | None = None,
-        output_layouts: Placement | None = None,
-        use_local_output: bool = True,
+        self, *, input_layouts: Placement | None = None, output_layouts: Placement | None = None, use_local_output: bool = True
     ) -> None:
         self.given, self.wanted = input_layouts, _layout(output_layouts, Replicate())
 

@@ -76,15 +76,13 @@ def _compared(a: Dim, b: Dim) -> int:
 def _joined(dims: list[Dim]) -> list[Dim]:
     joined: list[Dim] = []
     for dim in dims:
-        last = joined[-1] if joined else None
-        if last is None:
-            joined.append(Dim(dim.size, dim.step, dim.out))
-        elif last.size == 1:
-            last.size, last.step, last.out = dim.size, dim.step, dim.out
+        last = joined[-1] if joined else Dim(1, 0, 0)
+        if last.size == 1:
+            joined[-1:] = [dim]
         elif dim.size == 1 or (last.size * last.step == dim.step and last.size * last.out == dim.out):
             last.size *= dim.size
         else:
-            joined.append(Dim(dim.size, dim.step, dim.out))
+            joined.append(dim)
     return joined
 
 
