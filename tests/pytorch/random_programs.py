@@ -144,7 +144,7 @@ def combine(state: State) -> None:
     elif kind == 3:
         state.tensors.append(torch.outer(a.reshape(-1)[:9], b.reshape(-1)[:7]))
     else:
-        a.detach().reshape(-1)[:1].copy_(b.detach().reshape(-1)[:1])
+        a.detach().reshape(-1)[:1].copy_(b.detach().reshape(-1)[:1].clone())
 
 
 @statement
