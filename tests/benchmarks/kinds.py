@@ -36,7 +36,7 @@ KINDS = (
         "native_batch_norm(_backward)?|batch_norm_.*",
     ),
     Kind("ReLU", "(relu|threshold)(_backward)?", "relu_?|clamp_min_?|threshold_backward"),
-    Kind("LSTM steps", "(lstm|gru|rnn)(_backward)?|previous_states", "(mkldnn_rnn_layer|_thnn_fused_lstm_cell).*"),
+    Kind("LSTM steps", "(lstm|gru|rnn)(_backward)?|lstm_cells|previous_states", "(mkldnn_rnn_layer|_thnn_fused_lstm_cell).*"),
     Kind("embedding", "embedding.*", "embedding.*|index_select"),
     Kind(
         "loss",
