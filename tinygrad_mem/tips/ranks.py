@@ -101,9 +101,7 @@ def _tip(name: str, says: str, before: Build, after: Build, scene: Scene, free: 
 PAIR = Scene(Named(_pair, (WIDTH,), WIDTH), 64)
 DEEP = Scene(Named(partial(_blocks, LAYERS), (WIDTH,), WIDTH), 256)
 BIG = Scene(DEEP.network, 1024)
-TEXTS = Scene(
-    Named(partial(_blocks, LAYERS), (GPT.tokens,), GPT.vocabulary, tokens=GPT.vocabulary), 2
-)  # only the batch size counts
+TEXTS = Scene(Named(partial(_blocks, LAYERS), (GPT.tokens,), GPT.vocabulary, tokens=GPT.vocabulary), 2)  # only the batch counts
 TIPS = (
     _tip("data_parallel", "Divide the batch over 4 ranks.", one_rank, data_parallel, BIG, free=True),
     _tip("zero_1", "Shard the optimizer's state over the ranks: ZeRO 1.", data_parallel, zero_1, DEEP, free=True),

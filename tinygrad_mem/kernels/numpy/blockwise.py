@@ -34,9 +34,8 @@ class _Map:
         self.values = {d: numbers.astype(d) for d in ("f", "d")}
         self.borders, self.each = borders(numbers), 1 if len(numbers) == 256 else 2
         upper = np.arange(1 << 16, dtype=np.uint32) << 16
-        lowest = (
-            np.where(upper >> 31, upper | 0xFFFF, upper).astype(np.uint32).view(np.float32)
-        )  # a negative one grows downwards
+        lowest = np.where(upper >> 31, upper | 0xFFFF, upper)  # a negative one grows downwards
+        lowest = lowest.astype(np.uint32).view(np.float32)
         self.guesses = np.searchsorted(self.borders, lowest).clip(0, len(numbers) - 1).astype(np.uint8)
 
 

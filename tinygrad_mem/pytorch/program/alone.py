@@ -33,9 +33,7 @@ _autograd: Any = torch.autograd
 aten = torch.ops.aten
 _C: Any = torch._C
 _LINE = 64  # bytes: PyTorch's CPU allocator begins blocks at multiples of it
-_PLAIN = (
-    1 << 20
-)  # bytes: smaller storages are PyTorch's own, larger ones are pages that the machine gives when they are written
+_PLAIN = 1 << 20  # bytes: smaller storages are PyTorch's own; pages of larger ones are taken when they are written
 NO_LARGER = {
     aten.native_batch_norm.default,
     aten.native_batch_norm_backward.default,
