@@ -32,8 +32,8 @@ def stepping_in_backward() -> Any:
 
 def test_an_optimizer_that_steps_in_backward_asks_for_its_own_gradients(monkeypatch: pytest.MonkeyPatch):
     asked: list[Any] = []
-    own = Roles._is_gradient
-    monkeypatch.setattr(Roles, "_is_gradient", lambda self, parameter: asked.append(parameter) or own(self, parameter))
+    own = Roles._name
+    monkeypatch.setattr(Roles, "_name", lambda self, parameter: asked.append(parameter) or own(self, parameter))
     log = pytorch.predict(stepping_in_backward).log
     assert len(asked) == 2 * LAYERS * STEPS, "each once a step; all of them in each step of each would be quadratic"
     column = {name: log.column(name) for name in ("kind", "role", "requested")}

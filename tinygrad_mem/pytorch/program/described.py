@@ -84,8 +84,9 @@ def described(func: Any, args: tuple, kwargs: dict[str, Any]) -> AloneCall | Non
     if known[1] is None:
         return None
     describe = _Describe(known[1])
+    given = tuple(map(describe, args))  # before those with names: tensors that are met again are numbered
     named = tuple((key, describe(kwargs[key])) for key in sorted(kwargs)) if kwargs else ()
-    return AloneCall(func, tuple(map(describe, args)), named, settings_now(describe.exact))
+    return AloneCall(func, given, named, settings_now(describe.exact))
 
 
 _EXACT: dict[int, tuple[Any, bool | None]] = {}  # by the id of the op, which is kept: PyTorch hashes ops slowly
