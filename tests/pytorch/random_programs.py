@@ -85,8 +85,8 @@ class RandomProgram:
         state.pick = random.Random(f"{self.seed} {number}")
         try:
             statement(state)
-        except (RuntimeError, ValueError) as error:  # in place where autograd needs the old values, a graph that has ended
-            if type(error) not in (RuntimeError, ValueError):
+        except (RuntimeError, ValueError, KeyError) as error:  # in place where autograd needs the old values, for example
+            if type(error) not in (RuntimeError, ValueError, KeyError):
                 raise
             state.refused.append(number)
 
@@ -311,7 +311,7 @@ def penalize(state: State) -> None:
     parameters = [p for p in held.net.parameters() if p.requires_grad]
     made = held.net(held.net.data(state.pick)).float().square().mean()
     found = torch.autograd.grad(made, parameters, create_graph=True, allow_unused=True)
-    total: Any = sum((g**2).sum() for g in found if g is not None)
+    total: Any = sum(((g**2).sum() for g in found if g is not None), torch.zeros(()))
     total.backward()
     held.optimizer.step()
     held.optimizer.zero_grad()

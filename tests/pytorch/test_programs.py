@@ -190,9 +190,10 @@ def optimizers():
 
 def fused():
     model = mlp()
-    for kind in (torch.optim.Adam, torch.optim.SGD, torch.optim.Adagrad):
-        trained(model, torch.randn(4, 32))
-        kind(model.parameters(), lr=0.1, fused=True).step()
+    for kind in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad):
+        for rate in (0.1, torch.tensor(0.1)):
+            trained(model, torch.randn(4, 32))
+            kind(model.parameters(), lr=rate, fused=True).step()
     return model
 
 

@@ -82,7 +82,9 @@ def test_at_each_statement_the_bytes_are_pytorchs(seed: int):
             assert "evaluation under autocast" in str(error)  # noqa: PT017
             return
         assert refused_too == refused
-        assert track.unknown or compared(predicted, refused) == compared(real, refused), program  # else it names a bound
+        if not track.unknown and compared(predicted, refused) != compared(real, refused):  # else it names a bound
+            again, _ = real_bytes(program)  # the first may have freed what an earlier program left: an event does not say whose
+            assert compared(predicted, refused) == compared(again, refused), program
 
 
 # --- the smallest programs of what was found so --------------------------------------------------------------------------

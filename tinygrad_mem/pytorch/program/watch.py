@@ -41,7 +41,10 @@ _ForceKeys: Any = torch._C._ForceDispatchKeyGuard
 _functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
 _NUMBER, _RESIZE = aten._local_scalar_dense.default, aten.resize_.default
 _CHECKS = {_NUMBER, aten.equal.default}
-_WITHOUT_SHAPES = {aten._fused_sgd_.default, aten._fused_adagrad_.default}  # in place: PyTorch has no kernels for fake tensors
+_WITHOUT_SHAPES = {  # in place: PyTorch has no kernels for fake tensors
+    *[aten._fused_sgd_.default, aten._fused_adagrad_.default],
+    *[op.tensor_lr for op in (aten._fused_sgd_, aten._fused_adagrad_, aten._fused_adam_, aten._fused_adamw_)],
+}
 _LIFT = aten.lift_fresh.default  # ``torch.tensor`` made a real one, unseen
 _ZERO = aten._efficientzerotensor.default  # has no memory
 _DENSE = "whose memory is not predicted. Use dense tensors, such as Embedding(sparse=False)"
