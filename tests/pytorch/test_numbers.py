@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tinygrad_mem import pytorch
 from tinygrad_mem.autograd.unknown import Unknown
@@ -153,6 +154,25 @@ def test_what_is_written_from_elsewhere_is_unknown(write: Callable[[torch.Tensor
 
     pytorch.predict(run)
     assert any(isinstance(each, Unknown) for each in found), found
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize(("way", "rate"), [("fused", 0.1), ("fused", [0.1]), ("foreach", 0.1)])
+@pytest.mark.parametrize("kind", ["SGD", "Adagrad", "Adam", "AdamW"])
+def test_what_an_optimizer_has_stepped_is_not_the_old_number(kind: str, way: str, rate: Any, device: str):
+    """``rate``: in brackets, it is a tensor."""
+    found: list[Any] = []
+
+    def run() -> None:
+        one = nn.Parameter(torch.ones(1, device=device))
+        lr = torch.tensor(rate[0]) if isinstance(rate, list) else rate
+        optimizer = getattr(torch.optim, kind)([one], lr=lr, **{way: True})
+        (one * 2).sum().backward()
+        optimizer.step()
+        found.append(one.item())
+
+    pytorch.predict(run, device=device)
+    assert isinstance(found[0], Unknown) or 0.7 < found[0] < 0.95
 
 
 def test_what_numpy_may_write_to_is_unknown():

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.profiles import some
+from tests.pytorch.op_samples import real_peak
 from tinygrad_mem.pytorch import predict
 from tinygrad_mem.pytorch.program.alone import Alone, run_alone
 from tinygrad_mem.pytorch.program.described import Within, described
@@ -240,7 +241,21 @@ def test_a_convolution_is_known_before_its_shapes_are():
         assert (found == whole(aten.convolution.default, args)) is known
 
 
-@pytest.mark.parametrize(("tensors", "axis"), [(((9, 4), (3,)), 0), (((9, 4), (9, 5)), 0), (((9, 4), (9, 4)), 2)])
+def test_one_number_stands_for_all_axes_of_a_convolution():
+    def run() -> torch.Tensor:
+        x, weight = torch.zeros(2, 3, 20, 20), torch.zeros(8, 3, 3, 3)
+        return torch.convolution(x, weight, None, [1], [1], [1], False, [0], 1)
+
+    run()
+    assert predict(run, device="cpu").peak == real_peak(run)
+
+
+@pytest.mark.parametrize(("tensors", "axis"), [(((9, 4), (3,)), 0), (((9, 4), (9, 5)), 0), (((9, 4), (9, 4)), 2), ((), 0)])
 def test_what_cannot_be_put_behind_each_other_is_refused(tensors: tuple[tuple[int, ...], ...], axis: int):
-    with pytest.raises((RuntimeError, IndexError)):
-        predict(lambda: torch.cat([torch.zeros(sizes) for sizes in tensors], axis), device="cpu")
+    def run() -> torch.Tensor:
+        return torch.cat([torch.zeros(sizes) for sizes in tensors], axis)
+
+    with pytest.raises((RuntimeError, IndexError, ValueError)) as real:
+        run()
+    with pytest.raises(real.type):
+        predict(run, device="cpu")

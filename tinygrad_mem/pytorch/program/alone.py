@@ -118,6 +118,8 @@ def _most(func: Any, args: tuple) -> int | None:
     if func is not aten.convolution.default or args[6]:
         return None
     x, weight, _, _, padding, *_ = args
+    if len(padding) == 1:  # one number for all axes
+        padding = list(padding) * len(x.shape[2:])
     sides = [side + 2 * pad for side, pad in zip(x.shape[2:], padding, strict=True)]
     return x.shape[0] * weight.shape[0] * prod(sides) * x.element_size()
 

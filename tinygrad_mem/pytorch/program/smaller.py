@@ -55,8 +55,7 @@ class Elementwise:
 
     def __init__(self, call: AloneCall, sizes: tuple[int, ...]) -> None:
         self._sizes, self._count = sizes, _few(prod(sizes))
-        small = lambda given: given._replace(sizes=(self._count,), strides=(1,)) if given.sizes else given  # noqa: E731
-        self.calls = (_changed(call, small),)
+        self.calls = (_changed(call, lambda given: _dense_given(given, (self._count,)) if given.sizes else given),)
 
     @classmethod
     def of(cls, call: AloneCall) -> Elementwise | None:
@@ -144,8 +143,8 @@ class Planes:
 
 
 class NormedBatch:
-    """A batch norm of a dense tensor. Its temporaries are as large as it, or have an element a channel: three small calls tell
-    how many there are of each, one more than is needed.
+    """A batch norm of a dense tensor. Its temporaries are as large as it, or have an element a channel. Two small calls tell
+    how many there are of each, and a third one must agree.
 
     Source: ``aten/src/ATen/native/Normalization.cpp``.
     """
@@ -201,7 +200,7 @@ def by_rule(call: AloneCall) -> Within | None:
 
     Source: ``aten/src/ATen/native/TensorShape.cpp``: each is copied to its place in the result.
     """
-    if call.func is not aten.cat.default:
+    if call.func is not aten.cat.default or not call.args[0]:
         return None
     given, axis = call.args[0], call.args[1][1] if len(call.args) > 1 else 0
     first = given[0]

@@ -131,7 +131,7 @@ class Watch(TorchDispatchMode):
         if self.processes is not None and (made := self.processes.op(func, args, kwargs)) is not NotImplemented:
             return made
         if func in _WITHOUT_SHAPES:
-            return None
+            return self.numbers.after(func, args, kwargs, None, None)
         if func is _LIFT and not isinstance(args[0], FakeTensor):
             fake = self.adopt(args[0])
             self.own(args[0], fake)
