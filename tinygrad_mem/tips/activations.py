@@ -54,12 +54,12 @@ def sums(scene: Scene, run: Any, in_place: bool) -> Training:
 class Named(nn.Module):
     """A chain of layers. Each result has its own name, or all have the same name."""
 
-    def __init__(self, own: bool, layers: nn.Sequential) -> None:
+    def __init__(self, own_names: bool, layers: nn.Sequential) -> None:
         super().__init__()
-        self.own, self.layers = own, layers
+        self.own_names, self.layers = own_names, layers
 
     def forward(self, x: Any) -> Any:
-        if not self.own:
+        if not self.own_names:
             for layer in self.layers:
                 x = layer(x)
             return x
@@ -69,10 +69,10 @@ class Named(nn.Module):
         return results[-1]
 
 
-def names(scene: Scene, run: Any, own: bool) -> Training:
+def names(scene: Scene, run: Any, own_names: bool) -> Training:
     model = scene.model()
     layers = nn.Sequential(*model.features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), model.classifier)
-    return run(scene, Named(own, layers))
+    return run(scene, Named(own_names, layers))
 
 
 # --- del
@@ -162,7 +162,7 @@ TIPS = (
     Tip(
         "one_name",
         "Avoid intermediate variables in forward: call every result x. It saves up to 90%.",
-        _in_both_modes(names, "own", True, False),
+        _in_both_modes(names, "own_names", True, False),
         VGG,
     ),
     Tip(

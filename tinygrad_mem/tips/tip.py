@@ -185,10 +185,10 @@ def mean_of(output: Any) -> float:
 
 
 def _source(build: Any) -> str:
-    """The code; of a partial, first the values of arguments."""
+    """The code; of a partial, first the arguments with which it is called."""
     if not isinstance(build, partial):
         return textwrap.dedent(inspect.getsource(inspect.unwrap(build)))
-    return f"# {_given(build)}\n{_source(build.func)}"
+    return f"# called with {_given(build)}\n{_source(build.func)}"
 
 
 def _given(call: partial) -> str:
