@@ -28,7 +28,8 @@ def attention_workspace(q_shape, k_shape, v_shape, dtype, backward):
     """Bytes of workspace: at most 64 MiB, or more for the float16 means of very many rows."""
     sizes = (k_shape[1], q_shape[2], k_shape[2], q_shape[3], v_shape[3], dtype, backward)
     means = size_of_means(q_shape[1], q_shape[2]) if backward and dtype == np.float16 else 0
-    return size_of(plan(*sizes, max(MOST - means, MOST // 2)), q_shape[3], v_shape[3], dtype, backward) + means
+    tiles = size_of(plan(*sizes, max(MOST - means, MOST // 2)), q_shape[3], v_shape[3], dtype, backward)
+    return -(-tiles // 256) * 256 + means  # the means come last, and must begin where a float32 may
 
 
 def check_offsets(name, offsets, tokens, longest):

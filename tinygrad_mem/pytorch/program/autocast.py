@@ -134,7 +134,8 @@ class CudaAutocast:
         return run
 
     def _float32_norm(self, op: Any) -> Any:
-        appended = operator({"Scalar": "norm.ScalarOpt_dtype", "ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}[op._overloadname])
+        name = op._overloadname  # before PyTorch 2.13 also names_ScalarOpt_dim
+        appended = operator("norm.ScalarOpt_dtype" if name == "Scalar" else f"norm.{name}_dtype")
 
         def run(*args: Any, **kwargs: Any) -> Any:
             with torch._C._DisableAutocast():

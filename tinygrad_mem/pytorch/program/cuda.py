@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch._subclasses import fake_tensor
 from torch.nn.parallel import _functions
 
 from ...errors import NotOfferedError
@@ -67,6 +68,7 @@ class Card:
         return {
             "is_available": lambda: True,
             "is_initialized": lambda: True,
+            "is_current_stream_capturing": lambda: False,
             "_is_compiled": lambda: True,
             "is_bf16_supported": lambda including_emulation=True: including_emulation or self._card.capability >= (8, 0),
             "device_count": lambda: 1,
@@ -257,6 +259,7 @@ def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
     without = {"_record_memory_history": _nothing, "_dump_snapshot": _nothing, "memory_snapshot": lambda *a, **k: []}
     with (
         patched(torch.cuda, answers),
+        patched(fake_tensor, {"init_gpu_context": _nothing}),  # before PyTorch 2.13 it would make a tensor on a real GPU
         patched(torch.cuda.memory, {**answers, **without}),
         patched(torch.accelerator, accelerator),
         patched(torch.cuda.nvtx, dict.fromkeys(("range_push", "range_pop", "mark"), _nothing)),

@@ -165,7 +165,8 @@ class Watch(TorchDispatchMode):
 
     def _made_of_others(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of an op that PyTorch makes of other ops; ``NotImplemented``: it does not."""
-        ours = self._composites.get(func) if on_gpu(args[0]) is (self.device.type == "cuda") else None
+        here = on_gpu(args[0] if args else None) is (self.device.type == "cuda")
+        ours = self._composites.get(func) if here else None
         with ExitStack() as stack:
             if self.keys is not None:
                 stack.enter_context(_ForceKeys(*self.keys))
