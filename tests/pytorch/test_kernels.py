@@ -326,13 +326,47 @@ def test_which_attention_runs(gpu: Gpu, dtype: Any, size: int, options: dict[str
     assert attention.backend(q, k, k, mask, causal=causal, gqa=gqa, gpu=gpu) == expected
 
 
-def test_what_cudnn_alone_knows_is_bounded() -> None:
+def cells(mode: int, steps: int, batch: int, inputs: int, hidden: int, layers: int = 1, **options: Any) -> recurrent.Cells:
+    ways, width = options.get("directions", 1), options.get("projected", hidden)
+    dtype, dropout = options.get("dtype", torch.float32), options.get("dropout", False)
+    return recurrent.Cells(mode, steps, batch, inputs, hidden, width, layers, ways, dtype, dropout)
+
+
+RELU, LSTM, GRU = 1, 2, 3
+
+
+@pytest.mark.parametrize(
+    ("layer", "workspace", "reserve"),
+    [
+        (cells(LSTM, 64, 32, 256, 256), 23_429_632, 10_486_016),
+        (cells(LSTM, 64, 32, 256, 256, dtype=torch.bfloat16), 32_637_440, 5_243_136),
+        (cells(LSTM, 20, 8, 64, 128, 2), 19_521_856, 901_376),
+        (cells(LSTM, 20, 8, 64, 128, 2, dtype=torch.float16), 18_149_696, 450_816),
+        (cells(LSTM, 20, 8, 64, 128, 2, dtype=torch.bfloat16), 17_502_528, 450_816),
+        (cells(LSTM, 20, 8, 64, 128, 2, dropout=True), 19_603_776, 903_936),
+        (cells(LSTM, 20, 8, 64, 128, projected=32), 9_107_776, 512_256),
+        (cells(LSTM, 8, 1, 9, 3), 8_392_096, 736),
+        (cells(LSTM, 3, 2, 4, 3, directions=2), 16_780_960, 992),
+        (cells(GRU, 20, 8, 64, 128, directions=2), 19_472_704, 983_296),
+        (cells(GRU, 8, 2, 9, 3, 2), 16_783_712, 2_752),
+        (cells(GRU, 8, 8, 8, 8, directions=2), 16_837_440, 24_832),
+        (cells(RELU, 20, 8, 64, 128), 9_658_688, 82_176),
+        (cells(RELU, 5, 3, 4, 3, 2), 16_781_376, 832),
+        (cells(RELU, 4, 3, 9, 3, directions=2), 16_783_232, 544),
+    ],
+)
+def test_what_cudnn_took_for_recurrent_layers_on_an_h100(layer: recurrent.Cells, workspace: int, reserve: int) -> None:
+    assert layer.reserve() == reserve
+    assert abs(layer.workspace() - workspace) < layer.unsure(Gpu((9, 0), 132))
+
+
+def test_a_call_of_cudnns_layer_is_bounded() -> None:
     x, h = empty(10, 4, 32), empty(1, 4, 64)
     weights = [empty(256, 32), empty(256, 64), empty(256), empty(256)]
     args = (x, weights, 4, None, h, h, 2, 64, 0, 1, False, 0.0, True, False, [], None)
-    found = beside(A100, aten._cudnn_rnn.default, *args, outs=[x])
-    assert asked(found) == [(256 * 32 + 256 * 64 + 512) * 4]
-    assert found.bounds[0].size > 2 * recurrent.kept(2, 64, 1, 1, 10, 4, 4, False)
+    found, layer = beside(A100, aten._cudnn_rnn.default, *args, outs=[x]), cells(LSTM, 10, 4, 32, 64)
+    assert asked(found) == [(256 * 32 + 256 * 64 + 512) * 4, layer.workspace(), layer.reserve()]
+    assert found.bounds[0].size == layer.unsure(A100)
 
 
 def test_indices_of_unlike_strides_are_copied() -> None:

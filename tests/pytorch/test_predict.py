@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tinygrad_mem import pytorch
-from tinygrad_mem.errors import ArgumentError, DataDependenceError, DeviceError
+from tinygrad_mem.errors import ArgumentError, DataDependenceError, DeviceError, NotOfferedError
 from tinygrad_mem.memory import Category, Kind
 
 GPU = "cuda"
@@ -214,21 +214,80 @@ def test_attention_obeys_the_switches():
     assert made(run)[0] == ("_to_copy", 2 * 4 * 16 * 64 * 4)  # the formula runs in float32
 
 
-def test_a_recurrent_layer_runs_in_one_call_and_says_what_is_not_known():
+def recurrent_run(retain: bool = False, **options: Any):
     def run() -> None:
-        layer = nn.LSTM(16, 32, 2).to(GPU)
+        layer = nn.LSTM(16, 32, 2, **options).to(GPU)
         x = torch.randn(5, 3, 16, device=GPU)
         torch.empty(START, device=GPU, dtype=torch.uint8)
-        layer(x)[0].sum().backward()
+        layer(x)[0].sum().backward(retain_graph=retain)
 
-    weights = 4 * 32 * (16 + 32 + 2) + 4 * 32 * (32 + 32 + 2)
-    reserve = 5 * 3 * 2 * 32 * 7  # four gates, the cell, its tanh, the result
-    sizes = [size for _, size in made(run)]
-    assert sizes[:6] == [4 * n for n in (2 * 3 * 32, 2 * 3 * 32, 5 * 3 * 32, 2 * 3 * 32, 2 * 3 * 32, reserve)]
-    assert 4 * weights in sizes  # the gradients lie in one buffer
-    track = pytorch.predict(run)
-    assert [why for why, size in track.unknown.items() if "recurrent" in why and size > 4 * reserve]
-    assert [event.requested for event in track.log if event.kind is Kind.MALLOC].count(4 * weights) == 2
+    return run
+
+
+def test_a_recurrent_layer_runs_in_one_call_and_says_what_is_not_known():
+    weights = 4 * (4 * 32 * (16 + 32 + 2) + 4 * 32 * (32 + 32 + 2))
+    steps, state = 4 * 5 * 3 * 32, 4 * 2 * 3 * 32
+    reserve = 256 + 2 * 5 * steps + steps  # four gates and the cell, and what the second layer reads
+    workspace = (16 << 20) + 2 * 17 * steps
+    sizes = [size for _, size in made(recurrent_run())]
+    forward = [state, state, steps, state, state, workspace, reserve]
+    assert sizes[:7] == forward
+    backward = [state, state, steps, 4 * 5 * 3 * 16, state, state, workspace, weights, workspace]  # gradients lie in a buffer
+    assert sizes[-len(backward) :] == backward
+    track = pytorch.predict(recurrent_run())
+    assert [why for why, size in track.unknown.items() if "recurrent" in why and size > 10 * steps]
+
+
+def test_a_graph_that_is_kept_keeps_the_reserve_of_a_recurrent_layer():
+    sizes = [[size for _, size in made(recurrent_run(retain))] for retain in (False, True)]
+    assert len(sizes[1]) == len(sizes[0]) + 1
+    assert sizes[1].count(sizes[0][6]) == 2  # cuDNN writes to a copy
+
+
+def test_weights_of_bfloat16_are_put_into_one_buffer_in_each_call():
+    weights = 2 * (4 * 32 * (16 + 32 + 2) + 4 * 32 * (32 + 32 + 2))
+    ran = [size for _, size in made(recurrent_run()) if size == 2 * weights]
+
+    def half() -> None:
+        layer = nn.LSTM(16, 32, 2).to(GPU, torch.bfloat16)
+        torch.empty(START, device=GPU, dtype=torch.uint8)
+        layer(torch.randn(5, 3, 16, device=GPU, dtype=torch.bfloat16))
+
+    assert len(ran) == 1  # of gradients
+    assert [size for _, size in made(half)].count(weights) == 1
+
+
+def test_dropout_of_a_recurrent_layer_has_states_of_random_numbers_once():
+    def run() -> None:
+        layer = nn.LSTM(16, 32, 2, dropout=0.5).to(GPU)
+        torch.empty(START, device=GPU, dtype=torch.uint8)
+        for _ in range(2):
+            layer(torch.randn(5, 3, 16, device=GPU))
+
+    track = pytorch.predict(run, gpu="H100")
+    assert [event.requested for event in track.log if event.kind is Kind.MALLOC].count(6_488_064) == 1  # as recorded
+
+
+def test_recurrent_cells_are_one_kernel_after_their_products():
+    def run() -> None:
+        cell = nn.LSTMCell(64, 128, device=GPU), nn.GRUCell(64, 128, device=GPU)
+        x = torch.randn(8, 64, device=GPU, requires_grad=True)
+        torch.empty(START, device=GPU, dtype=torch.uint8)
+        cell[0](x)
+        cell[1](x)
+
+    sizes = [size for _, size in made(run) if size < 1 << 20]
+    lstm = [4096, 4096, 16384, 16384, 16384, 4096, 4096]
+    assert sizes == [*lstm[1:], 4096, 12288, 12288, 20480, 4096]
+
+
+def test_a_recurrent_layer_without_cudnn_is_refused():
+    def run() -> None:
+        with torch.backends.cudnn.flags(enabled=False):
+            nn.LSTM(16, 32).to(GPU)(torch.randn(5, 3, 16, device=GPU))
+
+    with pytest.raises(NotOfferedError, match="Leave cuDNN on"):
+        pytorch.predict(run)
 
 
 # --- autocast as on CUDA --------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class Watch(TorchDispatchMode):
         if device.type == "cuda":
             self.kernels = {
                 **KERNELS,
-                **recurrent.layers(self.bound),
+                **recurrent.layers(gpu, self.bound),
                 **whole_layers(gpu, self.bound),
                 "scaled_dot_product_attention": partial(attention, gpu),
                 "linear": self.in_place.linear_layer,

@@ -2,59 +2,119 @@
 
 from __future__ import annotations
 
-from math import prod
+from typing import Any, NamedTuple
 
 import torch
 
-from .call import KernelCall, nbytes, row
+from .call import Gpu, KernelCall, nbytes, row, up
 
-_GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # relu, tanh, LSTM, GRU
+_WIDE = {0: 1, 1: 1, 2: 5, 3: 6}  # numbers kept of each cell of a step: relu, tanh, LSTM (gates and cell), GRU
+_SMALL = {0: 384, 1: 384}  # up to which size of state a layer stays in registers; else 192
+_STREAM = 8 << 20  # bytes that cuDNN takes for the products of each layer and direction
+_SOURCE = "aten/src/ATen/native/cudnn/RNN.cpp"
 
 
-def kept(mode: int, hidden: int, layers: int, directions: int, steps: int, batch: int, width: int, dropout: bool) -> int:
-    """Bytes that backward needs of a recurrent layer: each step's gates, state and cell in each layer, and dropout's masks.
+class Cells(NamedTuple):
+    """A recurrent layer's call, as cuDNN sees it. ``projected`` is ``hidden`` where the state is not projected."""
 
-    cuDNN does not say what its reserve holds (``cudnnGetRNNTempSpaceSizes``). What the gradient is made of is: of an LSTM four
-    gates, the cell and its tanh; of a GRU three gates and what the state gave to the third; and the layer's result.
-    """
-    values = {2: 6, 3: 4}.get(mode, 1) + 1
-    cells = layers * directions * steps * batch * hidden
-    masks = (layers - 1) * directions * steps * batch * hidden if dropout else 0
-    return cells * values * width + masks
+    mode: int
+    steps: int
+    batch: int
+    inputs: int
+    hidden: int
+    projected: int
+    layers: int
+    directions: int
+    dtype: torch.dtype
+    dropout: bool
+
+    @property
+    def layer(self) -> int:
+        """Bytes of the states of all steps of one layer, before a projection."""
+        return self.steps * self.batch * self.directions * self.hidden * self.dtype.itemsize
+
+    def reserve(self) -> int:
+        """Bytes that a layer keeps for backward.
+
+        Of each cell: an LSTM's four gates and its state, a GRU's three gates with both of their sums, or an RNN's result; then
+        the input of each layer but the first, and a bit for each number that dropout has seen. Each part is a multiple of 32,
+        and 256 stand before them. A projection keeps the state before and after it.
+        """
+        after = self.layer * self.projected // self.hidden
+        between = (self.layers - 1) * after
+        masks = between // self.dtype.itemsize / 8 if self.dropout else 0
+        gates = self.layers * self.layer * _WIDE[self.mode]
+        states = self.layers * (self.layer + after) if self.projected != self.hidden else 0
+        return 256 + sum(32 * up(int(part), 32) for part in (gates, between, masks, states))
+
+    def workspace(self) -> int:
+        """Bytes of the workspace: about 17 times those of all states where they stay in registers, else about 8, or 16 of 16
+        bits; and 8 MiB for each layer and direction."""
+        small = self.projected == self.hidden <= _SMALL.get(self.mode, 192) and self.dtype is not torch.bfloat16
+        times = 17 if small and self.dtype is not torch.float64 else 8 if self.dtype.itemsize > 2 else 16
+        return self.layers * (times * self.layer + self.directions * _STREAM)
+
+    def unsure(self, gpu: Gpu) -> int:
+        """By how many bytes the workspace and reserve may differ: recorded was at most 8 times the states, for tiny ones 24.
+
+        1 MiB more, as PyTorch's allocator does not split off what a block has more than that.
+        """
+        streams = self.layers * self.directions - (2 if gpu.capability == (9, 0) else 0)
+        inputs = self.steps * self.batch * self.inputs * self.dtype.itemsize
+        unseen = self.layers * self.directions > 2 or self.projected != self.hidden or self.dtype is torch.float64
+        return 10 * self.layers * self.layer + 2 * inputs + (1 << 20) + max(0, streams) * _STREAM + unseen * self.reserve()
+
+
+def random_states(gpu: Gpu) -> int:
+    """Bytes of the random numbers' states that a process keeps for dropout: 24 for each thread that can run at once."""
+    return gpu.processors * gpu.threads * 24
+
+
+def _cells(call: KernelCall) -> Cells:
+    tensor, batches = call["input"], call["batch_sizes"]
+    steps, batch = (len(batches), batches[0]) if batches else tensor.shape[:2][:: -1 if call["batch_first"] else 1]
+    hidden, dropout = call["hidden_size"], bool(call["dropout"]) and call["train"]
+    return Cells(
+        call["mode"], steps, batch, tensor.shape[-1], hidden, call["proj_size"] or hidden, call["num_layers"],
+        2 if call["bidirectional"] else 1, tensor.dtype, dropout,
+    )  # fmt: skip
+
+
+WHY = "cuDNN alone knows the workspace and reserve of its recurrent layers: a row of the table of kernels says what is counted"
 
 
 @row(
     "_cudnn_rnn",
-    takes="the buffer of weights where they do not lie in one; a workspace and a reserve that cuDNN asks for: not known "
-    "(bounded by what the gradient is made of, twice)",
-    source="aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_rnn; cudnnGetRNNTempSpaceSizes",
+    takes="a copy of an input that is not contiguous; the buffer of weights where they do not lie in one; while training a "
+    "reserve, and always a workspace: both are known to cuDNN alone. The reserve: of each cell of each layer 5 numbers "
+    "(LSTM), 6 (GRU) or 1, the input of each layer but the first, a bit for each number that dropout sees. The workspace: "
+    "8 MiB for each layer and direction, and about 17 times the states (a bound says how much that may be wrong)",
+    source=f"{_SOURCE}, _cudnn_rnn; cudnnGetRNNTempSpaceSizes",
+    seen="h100 (cuDNN 9.19: all reserves of one layer in both directions, or of two in one; all workspaces within the bound)",
 )
 def rnn(call: KernelCall) -> None:
-    weights, given = call["weight"], call["weight_buf"]
+    weights, given, tensor, cells = call["weight"], call["weight_buf"], call["input"], _cells(call)
+    call.contiguous(tensor.transpose(0, 1) if call["batch_first"] else tensor)
+    call.result(0, 1, 2)
     if given is None:
         call.ask(sum(nbytes(weight) for weight in weights), "TEMPORARY")
-    tensor = call["input"]
-    call.contiguous(tensor)
-    steps, batch = (tensor.shape[1], tensor.shape[0]) if call["batch_first"] else tensor.shape[:2]
-    size = kept(
-        call["mode"], call["hidden_size"], call["num_layers"], 2 if call["bidirectional"] else 1, steps, batch,
-        tensor.element_size(), bool(call["train"] and call["dropout"]),
-    )  # fmt: skip
-    gates = _GATES.get(call["mode"], 4) * call["hidden_size"] * steps * batch * tensor.element_size()
-    call.bound(
-        (2 * size if call["train"] else 0) + gates + (16 << 20), "cuDNN alone knows the workspace and reserve of its layers"
-    )
+    call.ask(cells.workspace(), exact=False)
+    call.ask(cells.reserve() if call["train"] else 0, "ACTIVATION", exact=False)
+    call.bound(cells.unsure(call.gpu), WHY)
 
 
 @row(
     "_cudnn_rnn_backward",
-    takes="gradients of all weights in one buffer; a workspace that only cuDNN knows",
-    source="aten/src/ATen/native/cudnn/RNN.cpp, _cudnn_rnn_backward_input, _cudnn_rnn_backward_weight",
+    takes="gradients of all weights in one buffer; twice the workspace of the forward, one after the other",
+    source=f"{_SOURCE}, _cudnn_rnn_backward_input, _cudnn_rnn_backward_weight",
+    seen="h100",
 )
 def rnn_backward(call: KernelCall) -> None:
+    cells = _cells(call)
+    call.once(cells.workspace(), exact=False)
     call.ask(sum(nbytes(weight) for weight in call["weight"]), "TEMPORARY")
-    gates = _GATES.get(call["mode"], 4) * call["hidden_size"] * prod(call["input"].shape[:2])
-    call.bound(2 * gates * call["input"].element_size() + (16 << 20), "cuDNN alone knows the workspace of its layers")
+    call.ask(cells.workspace(), exact=False)
+    call.bound(cells.unsure(call.gpu), WHY)
 
 
 @row(
@@ -64,6 +124,6 @@ def rnn_backward(call: KernelCall) -> None:
 )  # fmt: skip
 def cells(call: KernelCall) -> None:
     for argument in call.func._schema.arguments:
-        value = call[argument.name]
+        value: Any = call[argument.name]
         if isinstance(value, torch.Tensor):
             call.contiguous(value)
