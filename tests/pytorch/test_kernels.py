@@ -399,8 +399,25 @@ def test_ops_on_each_element_that_copy_first() -> None:
     assert asked(beside(A100, aten.where.self, mask, half, empty(4, 10), outs=empty(4, 10))) == [40]
     assert asked(beside(A100, aten.where.self, mask, half, number, outs=empty(4, 10, dtype=torch.float16))) == []
     one = beside(A100, aten.normal.float_Tensor, 0.0, empty(10), outs=empty(10))
-    assert asked(one) == [4, 1]
-    assert [step.kind for step in one.events(1)] == ["ask", "ask", "free", "free", "result"]
+    assert asked(one) == [4, 1, 4, 1]  # the deviations are looked at twice
+    check = ["ask", "ask", "free", "free"]
+    assert [step.kind for step in one.events(1)] == [*check, "result", *check]
+
+
+@pytest.mark.parametrize(("rows", "columns", "staged_bytes"), [(70_000, 64, [294_912, 4]), (100_000, 10, [])])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_layer_norm_of_many_rows_adds_up_parts(rows: int, columns: int, staged_bytes: list[int], dtype: Any) -> None:
+    """Recorded on an H100: 32 rows a part, whose sum is a result of its own, in the place of the first one."""
+    x, number, weight = empty(rows, columns, dtype=dtype), empty(rows, 1), empty(columns, dtype=dtype)
+    outs = [x, weight, weight]
+    gpu, width = Gpu((9, 0), 132, version=(2, 11)), dtype.itemsize
+    args = (x, x, [columns], number, number, weight, weight, [True, True, True])
+    found = beside(gpu, aten.native_layer_norm_backward.default, *args, outs=outs)
+    part = -(-rows // 32) * columns * width
+    assert asked(found) == [columns * width] * 2 + [part] * 2 + staged_bytes * 2
+    assert [step.block for step in found.steps if step.kind == "result"] == [0, 1, 2]
+    few = beside(Gpu((9, 0), 132, version=(2, 7)), aten.native_layer_norm_backward.default, *args, outs=outs)
+    assert asked(few) == []
 
 
 # --- the table itself -----------------------------------------------------------------------------------------------------

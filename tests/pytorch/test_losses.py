@@ -38,8 +38,11 @@ def mark() -> None:
 @pytest.mark.parametrize(
     ("loss", "expected"),
     [
-        (F.mse_loss, "+4 +1024 -1 -0"),  # the number, then the losses of all elements
-        (F.smooth_l1_loss, "+4 +1024 -1 -0"),
+        # the number, in memory that was made for all losses and stays so, then the losses of all elements
+        (F.mse_loss, "+1024 +1024 -1 -0"),
+        (F.smooth_l1_loss, "+1024 +1024 -1 -0"),
+        (F.binary_cross_entropy, "+1024 +4 -1 -0"),
+        (F.soft_margin_loss, "+1024 +4 -1 -0"),
         (F.huber_loss, "+1024 +4 -0 -1"),
         (lambda x, y: F.mse_loss(x, y, reduction="none"), "+1024 -0"),
         # the logarithm of the sigmoid, 1 - target of which the losses are made, the mean
@@ -57,10 +60,14 @@ def test_a_loss_asks_for_the_losses_of_all_elements_too(loss: Callable[..., Any]
     assert events(run) == expected
 
 
-@pytest.mark.parametrize("loss", [F.binary_cross_entropy, F.soft_margin_loss])
-def test_a_loss_that_keeps_what_it_summed_says_so(loss: Callable[..., Any]):
-    found = pytorch.predict(lambda: loss(*(torch.empty(32, 8, device="cuda") for _ in range(2)))).unknown
-    assert list(found.values()) == [1024]
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.binary_cross_entropy])
+def test_a_list_of_losses_holds_the_losses_of_all_elements(loss: Callable[..., Any]):
+    """Detached ones too: they share the memory. Recorded on an H100: 4,000 bytes, not 4, for 1,000 elements."""
+
+    def run() -> list[torch.Tensor]:
+        return [loss(*(torch.empty(1000, device="cuda") for _ in range(2))).detach() for _ in range(10)]
+
+    assert pytorch.predict(run).peak >= 10 * 4096
 
 
 @pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm"), reason="before PyTorch 2.9")
@@ -85,3 +92,50 @@ def test_an_op_of_nobody_known_is_named():
     twice.register_fake(torch.empty_like)
     track = pytorch.predict(lambda: twice(torch.empty(8, device="cuda")))
     assert any("tests.twice.default: an op that PyTorch's tables do not have" in note for note in track.notes)
+
+
+def test_a_gradient_is_copied_for_a_layer_norm_after_its_results_are_asked_for():
+    """As on an H100: the gradient of a sum is one number for all places."""
+
+    def run() -> None:
+        norm = nn.LayerNorm(64, device="cuda")
+        total = norm(torch.empty(32, 64, device="cuda", requires_grad=True)).sum()
+        mark()
+        total.backward()
+
+    assert events(run).startswith("+4 +8192 +256 +256 +8192 -4 ")
+
+
+def test_an_rms_norm_has_gradients_of_gradients():
+    """Its number of each row to the power of three, then products as large as the input: recorded on an H100."""
+
+    def run() -> None:
+        norm, x = nn.RMSNorm(64, device="cuda"), torch.empty(32, 64, device="cuda", requires_grad=True)
+        made = norm(x)
+        mark()
+        (found,) = torch.autograd.grad(made, x, torch.empty_like(made), create_graph=True)
+        found.sum().backward()
+
+    assert events(run).startswith("+8192 +128 +8192 +8192 +128 -3 +8192 +8192 +8192 +8192 +8192 ")
+
+
+def test_dropout_within_a_function_transform_keeps_a_mask_of_booleans():
+    def run() -> None:
+        x = torch.empty(32, 8, device="cuda")
+        mark()
+        torch.func.grad(lambda t: F.dropout(t, 0.5, True).sum())(x)
+
+    assert events(run).startswith("+256 +1024 +4 ")
+
+
+def test_what_an_op_returns_beside_its_result_ends_in_order():
+    """Not the last one first, as Python's tuples do; so the H100 had it."""
+
+    def run() -> None:
+        norm = nn.BatchNorm2d(8, device="cuda")
+        with torch.no_grad():
+            x = torch.empty(4, 8, 5, 5, device="cuda")
+            mark()
+            norm(x)
+
+    assert events(run) == "+3200 +32 +32 -1 -2 -0"

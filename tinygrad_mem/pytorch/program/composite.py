@@ -47,6 +47,14 @@ def _composite(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     return add
 
 
+def first_of(made: Any) -> torch.Tensor:
+    """The first of an op's results: the others end in their order, as in C++, and not the last one first."""
+    first, *others = made
+    del made
+    others.reverse()
+    return first
+
+
 @_composite("dropout")
 def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     """Source: ``aten/src/ATen/native/Dropout.cpp``: one kernel that keeps a mask of booleans."""
@@ -54,7 +62,7 @@ def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
         return input
     if p == 1:
         return input.mul(aten.zeros_like(input))  # as the CPU does
-    return aten.native_dropout(input, p, True)[0]
+    return first_of(aten.native_dropout(input, p, True))
 
 
 def max_pool1d(
@@ -121,37 +129,21 @@ def batch_norm(
     if cudnn:
         layout = torch.channels_last if input.dim() == 4 and input.is_contiguous(memory_format=torch.channels_last) else None
         input = input.contiguous(memory_format=layout or torch.contiguous_format)
-        return aten.cudnn_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
-    return aten.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
+        return first_of(aten.cudnn_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps))
+    return first_of(aten.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps))
 
 
-class _FusedRMSNorm(torch.autograd.Function):
-    """One kernel that saves its input and a number of each row. Source: ``cuda/layer_norm_kernel.cu``,
-    ``_fused_rms_norm_cuda``."""
-
-    @staticmethod
-    def forward(ctx: Any, input: torch.Tensor, weight: torch.Tensor | None, dims: int) -> tuple[torch.Tensor, torch.Tensor]:
-        dense = input.contiguous()
-        made = torch.empty_like(dense)
-        wide = torch.float32 if input.dtype in (torch.float16, torch.bfloat16) else input.dtype
-        scale = input.new_empty(*input.shape[: input.dim() - dims], *[1] * dims, dtype=wide)
-        ctx.save_for_backward(input, weight, scale)
-        ctx.mark_non_differentiable(scale)
-        ctx.set_materialize_grads(False)
-        return made, scale
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
-        input, weight, _scale = ctx.saved_tensors
-        dense = input.contiguous(), grad.contiguous()
-        first = torch.empty_like(dense[0]) if ctx.needs_input_grad[0] else None
-        second = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
-        return first, second, None
-
-
-@_composite(*["_fused_rms_norm"] * hasattr(aten, "_fused_rms_norm"))
 def fused_rms_norm(
     input: torch.Tensor, normalized_shape: list[int], weight: torch.Tensor | None, eps: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Source: ``aten/src/ATen/native/layer_norm.cpp``, ``rms_norm_symint``: since PyTorch 2.9."""
-    return _FusedRMSNorm.apply(input, weight, len(normalized_shape))  # type: ignore[return-value]
+    """One kernel that makes a number of each row beside its result; below autograd. Source: ``cuda/layer_norm_kernel.cu``,
+    ``_fused_rms_norm_cuda``: since PyTorch 2.9."""
+    dense = input.contiguous()  # ends with the op
+    made = torch.empty_like(dense)
+    wide = torch.float32 if input.dtype in (torch.float16, torch.bfloat16) else input.dtype
+    rows = input.shape[: input.dim() - len(normalized_shape)]
+    return made, input.new_empty(*rows, *[1] * len(normalized_shape), dtype=wide)
+
+
+BELOW_AUTOGRAD = {"_fused_rms_norm": fused_rms_norm} if hasattr(aten, "_fused_rms_norm") else {}
+"""Ops that PyTorch makes of others where CUDA has no kernel, as in builds without it. Their gradients are PyTorch's own."""

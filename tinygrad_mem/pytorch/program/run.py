@@ -23,6 +23,7 @@ from . import by_values
 from .around import around
 from .autocast import CudaAutocast
 from .calls import Calls
+from .composite import BELOW_AUTOGRAD, dropout
 from .cuda import Card, gpu, patched
 from .dispatcher import kernels
 from .fake import GpuTensorMode
@@ -84,6 +85,8 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     if watch.device.type == "cuda":
         yield gpu(card, watch.waits)
         yield CudaAutocast(watch.as_role, watch.gpu.version).running()
+        yield kernels("CUDA", BELOW_AUTOGRAD)
+        yield kernels("FuncTorchDynamicLayerFrontMode", {"dropout": dropout})  # torch.func has a kernel of its own
     yield kernels(f"Autograd{watch.device.type.upper()}", watch.kernels)
     yield watch.fake
     yield watch

@@ -313,6 +313,23 @@ def _ctc_loss(
     return log_probs.new_empty(batch), log_probs.new_empty(batch, steps, 2 * targets.shape[1] + 1)
 
 
+def _keeps_all(func: Any) -> Callable[..., torch.Tensor]:
+    """The formula of a loss that PyTorch makes as large as all its elements, and then calls one number: its memory stays so.
+
+    Source: ``aten/src/ATen/native/Loss.cpp``, the meta functions of ``mse_loss`` and ``smooth_l1_loss``, and
+    ``soft_margin_loss_out``; ``cuda/Loss.cu``, ``binary_cross_entropy_out_cuda``.
+    """
+
+    def loss(input: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        made = func(input, target, *args, **kwargs)
+        size = torch.broadcast_shapes(input.shape, target.shape).numel() * made.element_size()
+        if size > made.untyped_storage().nbytes():
+            made.untyped_storage().resize_(size)
+        return made
+
+    return loss
+
+
 def _like_argument(place: int) -> Callable[..., torch.Tensor]:
     """The formula of an op whose result is like one of its arguments, in rows that lie beside each other."""
     return lambda *args, **_: args[place].new_empty(args[place].shape)
@@ -332,6 +349,10 @@ def _uncached(func: Any) -> Callable[..., Any]:
     return call
 
 
+_LARGE_LOSSES = [
+    *[aten.mse_loss.default, aten.smooth_l1_loss.default],
+    *[aten.binary_cross_entropy.default, aten.soft_margin_loss.default],
+]
 SETS = {aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
 _SHAPES: dict[Any, Callable[..., Any]] = {
     aten._grouped_mm.default: _grouped_mm,
@@ -344,4 +365,5 @@ _SHAPES: dict[Any, Callable[..., Any]] = {
     aten.multilabel_margin_loss_backward.default: _like_argument(1),
     aten.fractional_max_pool3d_backward.default: _like_argument(1),
     **{op: _uncached(op) for op in SETS},
+    **{op: _keeps_all(op) for op in _LARGE_LOSSES},
 }

@@ -21,7 +21,7 @@ from ...memory.sizes import bytes_text
 from . import recurrent
 from .alone import Alone, as_made
 from .attention import attention
-from .composite import KERNELS, OF_OTHERS, max_pool1d
+from .composite import BELOW_AUTOGRAD, KERNELS, OF_OTHERS, max_pool1d
 from .cuda import OTHER_STREAM
 from .described import described
 from .dispatcher import Kernel, decomposed, operator, written_in_python
@@ -86,6 +86,8 @@ class Watch(TorchDispatchMode):
         self.wrappers: tuple[type, ...] = ()  # the types of its tensors of which each process holds a part
         self._table = Kernels(gpu)
         self._composites = {operator(name): kernel for name, kernel in self.kernels.items()}
+        if device.type == "cuda":
+            self._composites |= {operator(name): kernel for name, kernel in BELOW_AUTOGRAD.items()}
         self.numbers = KnownNumbers()
         self.alone, self.redrawn = Alone(), Redrawn()
         self._results = Results(fake)

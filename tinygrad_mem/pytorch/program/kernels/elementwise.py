@@ -7,7 +7,7 @@ from math import prod
 import torch
 
 from .call import KernelCall, nbytes, row
-from .reductions import reduce
+from .reductions import reduce_once
 
 
 @row(
@@ -41,17 +41,22 @@ def where(call: KernelCall) -> None:
 
 @row(
     "normal",
-    takes="where the deviations are a tensor: the smallest of them, what finding it stages, and a comparison; they end first",
+    takes="where the deviations are a tensor, before the result and again after it: the smallest of them, what finding it "
+    "stages, and a comparison; they end first",
     source="aten/src/ATen/native/DistributionTemplates.h, CHECK_NORMAL_TENSOR_STD",
+    seen="h100",
 )
 def normal(call: KernelCall) -> None:
     deviations = call.get("std")
     if not isinstance(deviations, torch.Tensor) or not deviations.numel():
         return
-    least = call.ask(deviations.element_size(), "TEMPORARY")
-    before = len(call.steps)
-    reduce(call, deviations, None, deviations.element_size())
-    staged = [step.block for step in call.steps[before:] if step.kind == "ask"]
-    call.free(*reversed(staged))
-    call.free(call.ask(1, "TEMPORARY"), least)
+    _check(call, deviations)
     call.result(0)
+    _check(call, deviations)
+
+
+def _check(call: KernelCall, deviations: torch.Tensor) -> None:
+    """None of the deviations is below 0."""
+    least = call.ask(deviations.element_size(), "TEMPORARY")
+    reduce_once(call, deviations, None, deviations.element_size())
+    call.free(call.ask(1, "TEMPORARY"), least)

@@ -8,7 +8,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from .call import KernelCall, accumulated, nbytes, row, up
-from .reductions import reduce
+from .reductions import loads, reduce, reduce_once
 
 _LAST = (torch.channels_last, torch.channels_last_3d)
 
@@ -36,27 +36,38 @@ def layer_norm(call: KernelCall) -> None:
 
 
 @row(
-    "native_layer_norm_backward",
-    takes="copies of arguments that are not contiguous; since PyTorch 2.8, for more than 65,536 rows of few columns, partial "
-    "gradients of weight and bias: a row of them for each 32 rows",
+    "native_layer_norm_backward", "_fused_rms_norm_backward",
+    takes="copies of arguments that are not contiguous, the gradient's after the results; since PyTorch 2.8, for more than "
+    "65,536 rows of few columns, partial gradients of weight and bias: a row of them for each 32 rows, whose sums replace the "
+    "results",
     source="aten/src/ATen/native/cuda/layer_norm_kernel.cu, LayerNormBackwardKernelImplInternal, "
     "LaunchGammaBetaBackwardCUDAKernel",
-)
+    seen="h100",
+)  # fmt: skip
 def layer_norm_backward(call: KernelCall) -> None:
     tensor, weight = call["input"], call["weight"]
-    for argument in (call["grad_out"], tensor, weight):
+    for argument in (tensor, weight):
         if isinstance(argument, torch.Tensor):
             call.contiguous(argument)
-    call.result(*range(len(call.outs)))
     columns = prod(call["normalized_shape"])
     rows = prod(tensor.shape) // max(columns, 1)
-    if call.gpu.version < (2, 8) or rows <= 64 * 1024 or columns // 32 >= call.gpu.processors // 2:
+    kept = [place for place, wanted in enumerate(call["output_mask"]) if wanted and place]
+    few = call.gpu.version < (2, 8) or rows <= 64 * 1024 or columns // 32 >= call.gpu.processors // 2
+    if few or not kept:
+        call.result(*range(len(call.outs)))
+        call.contiguous(call["grad_out"])
         return
-    across = up(columns, 32)
-    partial = min(32 * 1024 // across, up(rows, 32)) * columns
-    for wanted in call["output_mask"][1:]:
-        if wanted:
-            call.ask(partial * (weight if weight is not None else tensor).element_size(), "TEMPORARY")
+    call.result(0)
+    like = weight if weight is not None else tensor
+    first = [call.ask(columns * like.element_size(), "TEMPORARY") for _ in kept]
+    call.contiguous(call["grad_out"])
+    parts = like.new_empty((min(32 * 1024 // up(columns, 32), up(rows, 32)), columns))
+    for _ in kept:
+        call.ask(nbytes(parts), "TEMPORARY")
+    for place, replaced in zip(kept, first, strict=True):
+        call.result(place)
+        reduce_once(call, parts, 0, accumulated(parts.dtype), loads(call, parts.dtype))
+        call.free(replaced)
 
 
 @row(
@@ -150,8 +161,10 @@ def nll_loss(call: KernelCall) -> None:
 
 @row(
     "mse_loss", "smooth_l1_loss", "huber_loss",
-    takes="with a reduction: the losses of all elements, and what their sum stages",
+    takes="with a reduction: the losses of all elements, and what their sum stages; of mse_loss and smooth_l1_loss the result "
+    "is made as large as all losses, and keeps that memory",
     source="aten/src/ATen/native/Loss.cpp, mse_loss_out, smooth_l1_loss_out, huber_loss",
+    seen="h100",
 )  # fmt: skip
 def losses(call: KernelCall) -> None:
     if call["reduction"] == 0:
@@ -164,17 +177,21 @@ def losses(call: KernelCall) -> None:
     call.ask(nbytes(each), "TEMPORARY")
     if late:
         call.result(0)
-    reduce(call, each, None, accumulated(each.dtype))
+    reduce(call, each, None, accumulated(each.dtype), loads(call, each.dtype))
 
 
 @row(
     "binary_cross_entropy", "soft_margin_loss",
-    takes="with a reduction: the result holds the losses of all elements as long as it lives, and once more a number",
+    takes="with a reduction: a number, and what the sum of the losses stages; the result keeps the losses of all elements",
     source="aten/src/ATen/native/cuda/Loss.cu, binary_cross_entropy_out_cuda; Loss.cpp, soft_margin_loss_out",
+    seen="h100",
 )  # fmt: skip
 def binary_cross_entropy(call: KernelCall) -> None:
+    call.result(0)
     if call["reduction"]:
-        call.bound(nbytes(call["self"]), "a loss keeps the losses of all elements while it lives")
+        losses = call["self"]
+        call.ask(losses.element_size(), "TEMPORARY")
+        reduce(call, losses, None, accumulated(losses.dtype), loads(call, losses.dtype))
 
 
 @row(

@@ -166,6 +166,15 @@ def reduce(call: KernelCall, tensor: torch.Tensor, reduced: Any, element: int, v
             call.free(*reversed(asked))
 
 
+def reduce_once(call: KernelCall, tensor: torch.Tensor, reduced: Any, element: int, vector: int = 4) -> None:
+    """As :func:`reduce`, and what it stages ends."""
+    before = len(call.steps)
+    reduce(call, tensor, reduced, element, vector)
+    steps = call.steps[before:]
+    ended = {step.block for step in steps if step.kind == "free"}
+    call.free(*(step.block for step in reversed(steps) if step.kind == "ask" and step.block not in ended))
+
+
 def _parts(dims: list[Dim], width: int) -> int:
     """Halve axes until places of a part, in bytes, are numbers of 32 bits; return the number of parts.
 
@@ -179,7 +188,7 @@ def _parts(dims: list[Dim], width: int) -> int:
     return parts
 
 
-def _loads(call: KernelCall, dtype: torch.dtype) -> int:
+def loads(call: KernelCall, dtype: torch.dtype) -> int:
     """Values that a sum or a mean loads at once: of 16 bits eight since PyTorch 2.7."""
     return 8 if dtype in _16_BITS and call.gpu.version >= (2, 7) else 4
 
@@ -197,7 +206,7 @@ def sums(call: KernelCall) -> None:
     if dtype != out.dtype and not (dtype in _16_BITS and out.dtype == torch.float32):
         call.ask(prod(tensor.shape) * out.element_size(), "TEMPORARY")
         dtype = out.dtype
-    reduce(call, tensor, call.get("dim"), accumulated(dtype), _loads(call, dtype))
+    reduce(call, tensor, call.get("dim"), accumulated(dtype), loads(call, dtype))
 
 
 @row(
