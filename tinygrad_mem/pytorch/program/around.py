@@ -70,6 +70,7 @@ def around(watch: Watch) -> Iterator[None]:
             (transformer, {"_detect_is_causal_mask": _causal(watch, transformer._detect_is_causal_mask)}),
             (comm, {"scatter": _scattered, **dict.fromkeys(_BETWEEN_GPUS, _several)}),
             (torch.nested, dict.fromkeys(_NESTED, _nested)),
+            (torch.cuda.jiterator._JittedFunction, {"__call__": _jitted}),
             (torch.overrides, {"has_torch_function": _overridden}),
             (nn.Module, {"_apply": _moved(watch, nn.Module._apply)}),
             (threading.Thread, {"start": _started(watch, threading.Thread.start)}),
@@ -136,6 +137,7 @@ _several = refused(
     "and with the share of the batch that one GPU gets"
 )
 _nested = refused("nested tensors: their memory is not predicted. Use padded tensors with a mask")
+_jitted = refused("torch.cuda.jiterator: its kernels are not predicted. Write the function with PyTorch's ops")
 _alone = refused(
     "torch.distributed: say which process is predicted: predict(run, world_size=8, rank=0), or estimate --ranks 8 --rank 0"
 )

@@ -56,14 +56,14 @@ class Calls(TorchFunctionMode):
             kwargs = {**kwargs, "device": _without_memory(self.watch)}
         return kwargs
 
-    def within_backward(self, own: Callable[..., Any]) -> Callable[..., Any]:
-        """A mode is off while it handles a call such as ``backward``: hooks and checkpoints that run there need it on."""
+    def within(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        """A mode is off while it handles a call such as ``backward``: what Python does within such a call needs it on."""
 
-        def engine(*args: Any, **kwargs: Any) -> Any:
+        def inner(*args: Any, **kwargs: Any) -> Any:
             with self:
                 return own(*args, **kwargs)
 
-        return engine
+        return inner
 
 
 def _is_meta_device(device: Any) -> bool:

@@ -13,6 +13,8 @@ import torch
 from torch._meta_registrations import pooling_output_shape
 from torch.autograd import forward_ad
 
+from .fake import on_gpu
+
 aten = torch.ops.aten
 KERNELS: dict[str, Callable[..., Any]] = {}
 _C: Any = torch._C
@@ -110,7 +112,10 @@ def batch_norm(
     eps: float,
     cudnn_enabled: bool,
 ) -> torch.Tensor:
-    """Source: ``aten/src/ATen/native/Normalization.cpp``, ``_select_batch_norm_backend``."""
+    """Source: ``aten/src/ATen/native/Normalization.cpp``, ``batch_norm``, ``_select_batch_norm_backend``."""
+    if not input.numel():
+        scaled = input.clone() if weight is None else input.clone() * weight[0]
+        return scaled if bias is None else scaled + bias[0]
     statistics = (running_mean is None) == (running_var is None) and (running_mean is not None or training)
     rows = input.shape[0] if input.dim() else 0
     cudnn = (
@@ -131,6 +136,14 @@ def batch_norm(
         input = input.contiguous(memory_format=layout or torch.contiguous_format)
         return first_of(aten.cudnn_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps))
     return first_of(aten.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps))
+
+
+def compared(left: Any, right: Any = None) -> None:
+    """The masks of ``equal`` of two tensors of the GPU. Source: ``aten/src/ATen/native/cuda/Equal.cpp``, ``cuda_equal``."""
+    if right is not None and on_gpu(right):
+        mask = aten.eq.Tensor(left, right)
+        every = mask.all()
+        del every
 
 
 def fused_rms_norm(

@@ -17,6 +17,10 @@ FILLS = {  # in place, without memory of their own; fake tensors would decompose
     if overload != "Tensor"
 }
 RESIZES = {aten.resize_.default, aten.resize_as_.default, *SETS}
+WITHOUT_SHAPES = {  # in place: PyTorch has no kernels for fake tensors
+    *[aten._fused_sgd_.default, aten._fused_adagrad_.default],
+    *[op.tensor_lr for op in (aten._fused_sgd_, aten._fused_adagrad_, aten._fused_adam_, aten._fused_adamw_)],
+}
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _OWN_KERNEL = torch._C.DispatchKey.CPU  # where the CPU has one, such as of silu's backward, CUDA has one
 _PYTHON = "torch_nn"  # PyTorch's own ops that are written in Python

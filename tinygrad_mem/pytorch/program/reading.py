@@ -130,6 +130,13 @@ for _function in (torch.nn.functional.gaussian_nll_loss, torch.corrcoef, Tensor.
     HANDLERS[_function] = _without_alarm(_function)
 
 
+@handles(torch.cov, Tensor.cov)
+def _cov(watch: Watch, tensor: Tensor, **options: Any) -> Tensor:
+    """With weights it checks that they are in order, and without it asks only if there are few numbers."""
+    weighted = any(isinstance(value, Tensor) for value in options.values())
+    return torch.cov(tensor, **options) if weighted else _without_alarm(torch.cov)(watch, tensor, **options)
+
+
 def _without_vectors(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that asks PyTorch for singular values alone, and gets the vectors too for tensors of a prediction."""
 

@@ -93,7 +93,10 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     calls = Calls(watch, roles)
     yield calls
     engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
-    yield patched(torch.autograd, {"_engine_run_backward": calls.within_backward(engine)})
+    yield patched(torch.autograd, {"_engine_run_backward": calls.within(engine)})  # for hooks and checkpoints
+    yield patched(
+        torch.functional, {"_unravel_index": calls.within(torch.functional._unravel_index)}
+    )  # makes tensors of numbers
     yield around(watch)
 
 

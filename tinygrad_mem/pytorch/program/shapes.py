@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ...errors import DataDependenceError
@@ -62,8 +63,8 @@ class Results:
     def of(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of a call."""
         ours = _SHAPES.get(func)
-        if ours is not None:
-            return ours(*args, **kwargs)
+        if ours is not None and (made := ours(*args, **kwargs)) is not NotImplemented:
+            return made
         kind, written = _kind(func)
         if not kind or (kind == "view" and (torch.is_inference_mode_enabled() or args[0].is_inference())):
             return func(*args, **kwargs)
@@ -133,6 +134,11 @@ class Results:
         with torch._C._DisableTorchDispatch():
             meta = torch.empty_strided(told.sizes, told.strides, dtype=told.dtype, device="meta")
             return self._like(meta, told.device)
+
+    def made_of_list(self, meta: torch.Tensor, device: torch.device) -> FakeTensor:
+        """A tensor that C++ made of a list of numbers, on ``meta``, where it believes the GPU is."""
+        with torch._C._DisableTorchDispatch():
+            return self._like(meta, device)
 
     def _like(self, meta: torch.Tensor, device: torch.device) -> FakeTensor:
         """A fake tensor. The first on a device is made in PyTorch's way, which takes long, and the others like it."""
@@ -330,6 +336,40 @@ def _keeps_all(func: Any) -> Callable[..., torch.Tensor]:
     return loss
 
 
+def _to_copy(tensor: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Gaps between elements stay in PyTorch's formula for another device, but not in its kernel.
+
+    Source: ``aten/src/ATen/native/TensorConversions.cpp``, ``_to_copy``.
+    """
+    device, dtype = options.get("device"), options.get("dtype") or tensor.dtype
+    if device in (None, tensor.device) or options.get("memory_format") not in (None, torch.preserve_format):
+        return NotImplemented
+    if _needed(Made.of(tensor)) == tensor.numel() * tensor.element_size():
+        return NotImplemented
+    layout = suggest_memory_format(tensor)
+    return torch.empty(tensor.shape, dtype=dtype, device=device, memory_format=layout)
+
+
+def _efficient_backward(
+    grad: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bias: torch.Tensor | None,
+    *_: Any,
+    **__: Any,
+) -> tuple[torch.Tensor | None, ...]:
+    """PyTorch's formula lacks one of the arguments.
+
+    Source: ``aten/src/ATen/native/transformers/cuda/attention_backward.cu``, ``_efficient_attention_backward``.
+    """
+    grads = [each.new_empty(each.shape) for each in (query, key, value)]
+    if bias is None:
+        return *grads, None
+    *outer, last = bias.shape
+    return *grads, bias.new_empty(*outer, -(-last // _LINE) * _LINE)[..., :last]
+
+
 def _like_argument(place: int) -> Callable[..., torch.Tensor]:
     """The formula of an op whose result is like one of its arguments, in rows that lie beside each other."""
     return lambda *args, **_: args[place].new_empty(args[place].shape)
@@ -358,6 +398,8 @@ _SHAPES: dict[Any, Callable[..., Any]] = {
     aten._grouped_mm.default: _grouped_mm,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     aten._native_multi_head_attention.default: _attention_layer,
+    aten._to_copy.default: _to_copy,
+    aten._efficient_attention_backward.default: _efficient_backward,
     aten._ctc_loss.Tensor: _ctc_loss,
     aten._ctc_loss_backward.Tensor: _like_argument(1),
     aten._sample_dirichlet.default: _like_argument(0),

@@ -21,7 +21,7 @@ from ...memory.sizes import bytes_text
 from . import recurrent
 from .alone import Alone, as_made
 from .attention import attention
-from .composite import BELOW_AUTOGRAD, KERNELS, OF_OTHERS, max_pool1d
+from .composite import BELOW_AUTOGRAD, KERNELS, OF_OTHERS, compared, max_pool1d
 from .cuda import OTHER_STREAM
 from .described import described
 from .dispatcher import Kernel, decomposed, operator, written_in_python
@@ -30,7 +30,7 @@ from .in_place import AutogradWrites, kept_number, node
 from .kernels import NOTHING, Gpu, Kernels
 from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
-from .op_facts import FACTS, FILLS, RESIZES, facts_of, op_name
+from .op_facts import FACTS, FILLS, RESIZES, WITHOUT_SHAPES, facts_of, op_name
 from .places import OURS, TORCH, Places, release
 from .redrawn import Redrawn
 from .shapes import Results
@@ -41,10 +41,6 @@ _ForceKeys: Any = torch._C._ForceDispatchKeyGuard
 _functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
 _NUMBER, _RESIZE = aten._local_scalar_dense.default, aten.resize_.default
 _CHECKS = {_NUMBER, aten.equal.default}
-_WITHOUT_SHAPES = {  # in place: PyTorch has no kernels for fake tensors
-    *[aten._fused_sgd_.default, aten._fused_adagrad_.default],
-    *[op.tensor_lr for op in (aten._fused_sgd_, aten._fused_adagrad_, aten._fused_adam_, aten._fused_adamw_)],
-}
 _LIFT = aten.lift_fresh.default  # ``torch.tensor`` made a real one, unseen
 _ZERO = aten._efficientzerotensor.default  # has no memory
 _DENSE = "whose memory is not predicted. Use dense tensors, such as Embedding(sparse=False)"
@@ -117,6 +113,8 @@ class Watch(TorchDispatchMode):
 
     def _run(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         if not self.alarms and func in _CHECKS and args[0].dtype is torch.bool:
+            with self:
+                compared(*args)
             return False
         if func is _NUMBER:
             in_backward = torch._C._current_graph_task_id() != -1
@@ -132,7 +130,7 @@ class Watch(TorchDispatchMode):
                 return func(*args, **kwargs)
         if self.processes is not None and (made := self.processes.op(func, args, kwargs)) is not NotImplemented:
             return made
-        if func in _WITHOUT_SHAPES:
+        if func in WITHOUT_SHAPES:
             return self.numbers.after(func, args, kwargs, None, None)
         if func is _LIFT and not isinstance(args[0], FakeTensor):
             fake = self.adopt(args[0])
@@ -378,8 +376,16 @@ class Watch(TorchDispatchMode):
         if isinstance(value, torch.Tensor):
             return value if isinstance(value, FakeTensor) else self.adopt(value)
         if isinstance(value, (list, tuple)) and value and isinstance(value[0], (torch.Tensor, list, tuple, type(None))):
-            return type(value)(map(self._fake, value))
+            return type(value)(map(self._index if self.device.type == "cuda" else self._fake, value))
         return value
+
+    def _index(self, value: Any) -> Any:
+        """One of several arguments: an index such as ``x[[1, 2]]``, a list of numbers, is one that C++ has made."""
+        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor) or value.device.type != "meta":
+            return self._fake(value)
+        made = self._results.made_of_list(value, self.device)
+        self._see(_LIFT, (), made)
+        return made
 
     def adopt(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor that was made before the prediction, as one of it: its memory is counted as older."""

@@ -1,0 +1,85 @@
+"""Small programs of one op, beside what PyTorch 2.11 asked for when it ran them on an H100 (``h100``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional as F  # noqa: E402
+
+from tinygrad_mem.errors import DataDependenceError, NotOfferedError  # noqa: E402
+from tinygrad_mem.memory.log import Kind  # noqa: E402
+from tinygrad_mem.pytorch import predict  # noqa: E402
+
+
+def requests(program: Callable[[], Any]) -> list[int]:
+    """Bytes of each request of a program on an H100, in order."""
+    return [event.requested for event in predict(program, gpu="H100", version="2.11").log if event.kind is Kind.MALLOC]
+
+
+def trained(*shape: int) -> Any:
+    return torch.zeros(shape, device="cuda", requires_grad=True)
+
+
+def index_by_a_list() -> Any:
+    """C++ makes the index, and autograd keeps it."""
+    x = trained(5, 5, 5)
+    y = x[[1, 2]]
+    y.backward(torch.ones_like(y))
+    return x, y
+
+
+def numbers_within_a_function() -> Any:
+    return torch.unravel_index(torch.zeros(2, 3, dtype=torch.int16, device="cuda"), (4, 5))
+
+
+def gaps_on_the_way_to_the_gpu() -> Any:
+    x = torch.zeros(5, 5, 10)[:, :, ::2].to("cuda")
+    return x, x.ravel()
+
+
+def batch_norm_of_nothing() -> Any:
+    x = trained(0)
+    y = F.batch_norm(x, torch.zeros(0, device="cuda"), torch.ones(0, device="cuda"), training=True)
+    y.backward(torch.ones_like(y))
+    return x, y
+
+
+def covariance() -> Any:
+    x = trained(2)
+    return x, torch.cov(x)
+
+
+@pytest.mark.parametrize(
+    ("program", "sizes"),
+    [
+        (index_by_a_list, [500, 16, 200, 200, 500, 16, 16, 16, 16, 16, 1]),
+        (numbers_within_a_function, [12, 16, 96, 16, 96]),
+        (gaps_on_the_way_to_the_gpu, [500]),
+        (batch_norm_of_nothing, []),
+        (covariance, [8, 8, 4, 4, 8, 1, 1, 1, 1, 8, 4, 32 << 20, 4]),
+    ],
+)
+def test_requests_are_those_of_a_real_gpu(program: Callable[[], Any], sizes: list[int]) -> None:
+    assert requests(program) == sizes
+
+
+def jitted() -> Any:
+    double = torch.cuda.jiterator._create_jit_fn("template <typename T> T twice(T x) { return 2 * x; }")
+    return double(torch.zeros(3, device="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "words"),
+    [
+        (jitted, NotOfferedError, "jiterator: its kernels are not predicted"),
+        (lambda: torch.cov(torch.zeros(2, 3), aweights=torch.ones(3)), DataDependenceError, "depends on values"),
+    ],
+)
+def test_programs_are_refused_in_words(program: Callable[[], Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        requests(program)
