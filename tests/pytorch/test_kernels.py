@@ -399,9 +399,9 @@ def test_ops_on_each_element_that_copy_first() -> None:
     assert asked(beside(A100, aten.where.self, mask, half, empty(4, 10), outs=empty(4, 10))) == [40]
     assert asked(beside(A100, aten.where.self, mask, half, number, outs=empty(4, 10, dtype=torch.float16))) == []
     one = beside(A100, aten.normal.float_Tensor, 0.0, empty(10), outs=empty(10))
-    assert asked(one) == [4, 1, 4, 1]  # the deviations are looked at twice
+    assert asked(one) == [4, 1, 4, 1, 4]
     check = ["ask", "ask", "free", "free"]
-    assert [step.kind for step in one.events(1)] == [*check, "result", *check]
+    assert [step.kind for step in one.events(1)] == [*check, "result", *check, "ask", "free"]
 
 
 @pytest.mark.parametrize(("rows", "columns", "staged_bytes"), [(70_000, 64, [294_912, 4]), (100_000, 10, [])])
@@ -558,3 +558,99 @@ def test_what_reads_between_pixels_takes_any_strides():
         found = beside(H100, op, *args, outs=x)
         assert (asked(found), found.bounds) == ([], ()), op
     assert asked(beside(H100, aten.upsample_nearest2d.default, x, [16, 16], outs=x)) == [2 * 3 * 8 * 8 * 4]
+
+
+# --- recordings of an H100 with PyTorch 2.11 ------------------------------------------------------------------------------
+
+LATE, LONG, BOOL = Gpu((9, 0), 132, version=(2, 11)), torch.int64, torch.bool
+
+
+def written(gpu: Gpu, func: Any, *args: Any, outs: Any) -> str:
+    """The events of a call: ``+8`` a request, ``=`` a result, ``-0`` the end of the first request."""
+    outs = outs if isinstance(outs, list) else [outs]
+    found, names = [], {}
+    for step in beside(gpu, func, *args, outs=outs).events(len(outs)):
+        if step.kind == "result":
+            found.append("=")
+        elif step.kind == "free":
+            found.append(f"-{names[step.block]}")
+        else:
+            names[step.block] = len(names)
+            found.append(f"+{step.size}")
+    return " ".join(found)
+
+
+@pytest.mark.parametrize(
+    ("call", "outs", "events"),
+    [
+        ((aten.topk.default, empty(20_000), 50), [empty(50), empty(50, dtype=LONG)],
+         "= = +4 +8 +8 +10240 +1024 +80 +80 +1279 -7 +1279 -8 -6 -5 -4 -3 -2 -1 -0"),
+        ((aten.topk.default, empty(3, 3_000_000), 3), [empty(3, 3), empty(3, 3, dtype=LONG)],
+         "= = +12 +24 +24 +400896 +3072 +3132 +3132 +1279 -7 +1279 -8 -6 -5 -4 -3 -2 -1 -0"),
+        ((aten.topk.default, empty(20_000), 10_000), [empty(10_000), empty(10_000, dtype=LONG)],
+         "= = +4 +8 +8 +10240 +1024 +80 +80 +1279 -7 +1279 -8 -6 -5 -4 -3 -2 -1 -0 +80000 +40000 +80000 +131071 -12 -11 +80000 "
+         "-13 -10 -9"),
+        ((aten.sort.default, empty(10, 100_000)), [empty(10, 100_000), empty(10, 100_000, dtype=LONG)],
+         "= = +8000000 +8000000 +4000000 +12200191 -3 -2 +180735 -4 -1 -0"),
+        ((aten.sort.default, empty(70_000, 64), 0), [empty(70_000, 64), empty(70_000, 64, dtype=LONG)],
+         "= = +17920000 +17920000 +35840000 +35840000 +35840000 +17920000 +54622719 -6 -5 +799231 -7 -4 -3 -2 -1 -0"),
+        ((aten.randperm.default, 1_000_000), empty(1_000_000, dtype=LONG),
+         "= +8 -0 +8000000 +8000000 +8000000 +16236031 -4 -3 -2 -1"),
+        ((aten.nanmedian.default, empty(5000)), empty(),
+         "+20000 +40000 +40000 +70143 -3 -2 -1 +5000 +8 +40000 -6 +8 +4 +8 -8 -7 -5 -4 = -9 -0"),
+        ((aten.multinomial.default, empty(5000), 5), empty(5, dtype=LONG),
+         "= +4 +1 +4 +1 +1 -3 -2 -1 -0 +4 +1 -5 +1 -7 +20000 +20 -9 -8 -6 -4"),
+        ((aten.multinomial.default, empty(5, 6), 9), empty(5, 9, dtype=LONG),
+         "= +4 +1 +4 +1 +1 -3 -2 -1 -0 +20 +5 +1 -6 -5 +1 -8 +120 +180 -10 -9 -7 -4"),
+        ((aten.multinomial.default, empty(10_000_000), 5, True), empty(5, dtype=LONG),
+         "= +40000000 +40000000 +40000000 +42495 -3 -2 -1 -0"),
+        ((aten.logsumexp.default, empty(1_000_000), [0]), empty(),
+         "+4 +492 +4 -2 -1 +4 +1 -4 -3 +4000000 = +492 +4 -7 -6 -5 -0"),
+        ((aten.cumsum.default, empty(100_000), 0), empty(100_000), "= +1279 -0"),
+        ((aten.cumsum.default, empty(10_000_000), 0), empty(10_000_000), "= +42495 -0"),
+        ((aten.masked_scatter.default, empty(1_000_000), empty(1_000_000, dtype=BOOL), empty(9)), empty(1_000_000),
+         "= +8000000 +18943 -1 -0"),
+        ((aten.masked_scatter.default, empty(5, 5), empty(5, dtype=BOOL), empty(9)), empty(5, 5), "= +200 +25 +1279 -2 -1 -0"),
+        ((aten.count_nonzero.dim_IntList, empty(5, 3), [0]), empty(3, dtype=LONG), "+15 = +120 -1 -0"),
+        ((aten.histc.default, empty(5000), 50), empty(50), "= +4 -0 +4 -1"),
+        ((aten.all.default, empty()), empty(dtype=BOOL), "= +1 -0"),
+        ((aten.normal.Tensor_Tensor, empty(4, 6), empty(4, 6)), empty(4, 6), "+4 +1 -1 -0 = +4 +1 -3 -2"),
+        ((aten.normal.Tensor_float, empty(12), 2.0), empty(12), "= +48 -0"),
+        ((aten.index_reduce.default, empty(5, 5), 0, empty(10, dtype=LONG), empty(10, 5), "mean"), empty(5, 5),
+         "= +100 +200 -1 +25 -2 -0"),
+        ((aten.embedding_dense_backward.default, empty(60_000, 64), empty(60_000, dtype=LONG), 1000, -1, True), empty(1000, 64),
+         "+480000 +480000 +480000 +991231 -3 -2 +480000 +1535 -5 +1535 -6 = +480000 +8 +480000 +1279 -10 -9 +8000 +8000 +1279 "
+         "-13 +8 +56000 +1792000 -16 -15 -14 -12 -11 -8 -7 -4 -1 -0"),
+    ],
+)  # fmt: skip
+def test_every_event_of_an_op_as_recorded(call: tuple, outs: Any, events: str) -> None:
+    assert written(LATE, *call, outs=outs) == events
+
+
+def test_the_gradient_of_bags_as_recorded() -> None:
+    ids = empty(500, dtype=LONG)
+    args = (empty(500, 8), ids, ids, ids, ids, empty(0, dtype=LONG), 1000, False)
+    found = written(LATE, aten._embedding_bag_backward.default, *args, 1, False, None, outs=empty(1000, 8))
+    assert found == (
+        "+4000 +4000 +4000 +1 -3 -2 = +4000 +8 +4000 +1279 -7 -6 +4000 +4000 +1279 -10 +8 +4400 +17600 "
+        "-13 -12 -11 -9 -8 -5 -4 -1 -0"
+    )
+    assert written(LATE, aten._embedding_bag_backward.default, *args, 2, False, None, outs=empty(1000, 8)) == "="
+
+
+@pytest.mark.parametrize(("version", "kept"), [((2, 6), "+4 +4 +4 +4"), ((2, 8), "+4 +4 +8 +8"), ((2, 11), "+4 +8 +8")])
+def test_topk_keeps_other_arrays_in_other_versions(version: tuple[int, int], kept: str) -> None:
+    """By hand from ``mbtopk::launch`` of each."""
+    outs = [empty(50), empty(50, dtype=LONG)]
+    found = written(Gpu((9, 0), 132, version=version), aten.topk.default, empty(100_000), 50, outs=outs)
+    assert found.startswith(f"= = {kept} +50176")
+    assert found.count("+1279") == 2
+
+
+def test_tiles_of_a_selection_by_generation() -> None:
+    """Each tile has a state of 16 bytes; 32 more, a request within a request, and 255 to align."""
+    cards = [Gpu(capability=each) for each in ((7, 5), (8, 0), (8, 6), (9, 0), (10, 0))]
+    tiles = [320, 1792, 320, 4480, 3840]
+    for gpu, tile in zip(cards, tiles, strict=True):
+        states = math.ceil((math.ceil(1_000_000 / tile) + 32) * 16 / 256) * 256
+        assert cub.unique_by_key(gpu, 1_000_000, 8) == states + 256 + 255

@@ -66,6 +66,12 @@ def _of_self(times: int) -> Callable[[Any], int]:
     return lambda node: times * _bytes(node._saved_self)
 
 
+def _of_zeros(node: Any) -> int:
+    """Copies of the input, and the places of the elements that masks choose: 8 bytes for each axis."""
+    tensor = node._saved_self
+    return 8 * _bytes(tensor) + (8 * tensor.dim() + 8) * tensor.numel() + (1 << 16)
+
+
 def _bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
@@ -85,7 +91,7 @@ def _second_needed(node: Any) -> bool:
 _ZEROS = "was counted as for numbers with zeros among them. Without one it needs less"
 _PLAIN = "goes another way for tensors of a prediction than for others"
 NODES: dict[str, tuple[Callable[[Any], int], str]] = {
-    **dict.fromkeys(("ProdBackward0", "ProdBackward1", "CumprodBackward0"), (_of_self(8), _ZEROS)),
+    **dict.fromkeys(("ProdBackward0", "ProdBackward1", "CumprodBackward0"), (_of_zeros, _ZEROS)),
     "MaskedFillBackward1": (_of_mask, "finds the places of the mask, whose number is a value"),
     "BinaryCrossEntropyWithLogitsBackward0": (_of_targets, _PLAIN),
     **dict.fromkeys(("LinalgHouseholderProductBackward0", "OrmqrBackward0"), (lambda node: 4 * _largest(node), _PLAIN)),

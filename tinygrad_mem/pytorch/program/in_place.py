@@ -38,6 +38,10 @@ _LOGITS = {aten.sub.Tensor: aten.sub_.Tensor, aten.mul.Tensor: aten.mul_.Tensor}
 _OF_NODE = {
     "BinaryCrossEntropyWithLogitsBackward0": _LOGITS,
     "BinaryCrossEntropyBackward0": {aten.mul.Tensor: aten.mul_.Tensor},
+    **dict.fromkeys(
+        ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"),
+        {aten.logical_and.default: aten.logical_and_.default},
+    ),
     "ClampBackward0": {aten.logical_and.default: aten.logical_and_.default, aten.logical_or.default: aten.logical_or_.default},
 }
 """Ops that only the formulas of these nodes run in place."""

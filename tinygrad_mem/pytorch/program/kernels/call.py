@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
@@ -205,6 +206,15 @@ class KernelCall:
     def once(self, size: int, role: str = "WORKSPACE", exact: bool = True) -> None:
         """A block that ends before the next request."""
         self.free(self.ask(size, role, exact))
+
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """An op that this one calls: what it has asked for ends with it, the newest first."""
+        before = len(self.steps)
+        yield
+        steps = self.steps[before:]
+        ended = {step.block for step in steps if step.kind == "free"}
+        self.free(*[step.block for step in reversed(steps) if step.kind == "ask" and step.block not in ended])
 
     def result(self, *indices: int) -> None:
         """Now the op asks for these results."""

@@ -66,15 +66,52 @@ def _onesweep(gpu: Gpu, key: int, value: int, offset: int) -> tuple[int, int]:
     return 256, 46 if key == value == 4 else 23
 
 
-def scan(count: int, width: int) -> int:
-    """Bytes of a scan of ``count`` elements that accumulates in ``width`` bytes: one state for each tile, and 32 more.
+def _states(tiles: int, word: int, value: int = 0) -> int:
+    """Bytes of the states of tiles, and of 32 before them; ``value``: what each tile found lies in two arrays of its own.
 
-    The tile is that of untuned GPUs; others take larger tiles, and so fewer bytes.
+    They are one request within another, and so take 256 bytes more than their own.
 
-    Source: ``dispatch_scan.cuh``, ``single_pass_scan_operators.cuh``, ``ScanTileState``.
+    Source: ``single_pass_scan_operators.cuh``, ``tile_state_allocation_size``.
     """
-    items = max(1, min(15 * 4 // width, 15 * 2))
-    return aliased((up(count, 128 * items) + 32) * max(8, 2 * width))
+    return aliased((tiles + 32) * word, *[(tiles + 32) * value] * (2 if value else 0))
+
+
+def scan(count: int, width: int, tile: int = 0, plain: bool = True) -> int:
+    """Bytes of a scan of ``count`` elements that accumulates in ``width`` bytes: a state for each tile.
+
+    Args:
+        tile: elements of one; ``0``: as for operators that CUB does not know, such as ``std::plus``.
+        plain: C++ has the type; else it is a class, such as those of complex numbers and of 16 bits.
+
+    Source: ``dispatch_scan.cuh``, ``Invoke``; ``tuning_scan.cuh``, ``DefaultPolicy``.
+    """
+    tiles = up(count, tile or 128 * max(1, min(15 * 4 // width, 15 * 2)))
+    return aliased(_states(tiles, 2 * width) if plain else _states(tiles, 4, width))
+
+
+def scan_by_key(gpu: Gpu, count: int, width: int) -> int:
+    """Bytes of a scan of integers of 4 or 8 bytes for each of the keys, which are as wide: states, and a key for each tile.
+
+    Source: ``dispatch_scan_by_key.cuh``, ``Invoke``; ``tuning_scan_by_key.cuh``.
+    """
+    tiles = up(count, _tile(gpu, width, {10: (224 * 20, 256 * 23), 9: (288 * 14, 224 * 11), 8: (256 * 15, 224 * 10)}, 256 * 9))
+    return aliased((tiles + 32) * 16, (tiles + 1) * width)
+
+
+def unique_by_key(gpu: Gpu, count: int, width: int) -> int:
+    """Bytes of a selection of the first of each of equal keys of 4 or 8 bytes, with its place as an ``int``.
+
+    Source: ``dispatch_unique_by_key.cuh``, ``Invoke``; ``tuning_unique_by_key.cuh``.
+    """
+    measured = {10: (512 * 14, 384 * 10), 9: (512 * 14, 640 * 7), 8: (256 * 11, 256 * 7)}
+    return aliased(_states(up(count, _tile(gpu, width, measured, 64 * max(1, 11 * 4 // width))), 16))
+
+
+def _tile(gpu: Gpu, width: int, measured: dict[int, tuple[int, int]], other: int) -> int:
+    """Elements of a tile for keys of 4 or of 8 bytes, by generation of GPUs. CUB has measured none after the A100 and before
+    Hopper."""
+    generation = 0 if (8, 0) < gpu.capability < (9, 0) else min(gpu.capability[0], 10)
+    return measured[generation][width == 8] if generation in measured else other
 
 
 def reduce(gpu: Gpu, count: int, width: int) -> int:
@@ -89,5 +126,5 @@ def reduce(gpu: Gpu, count: int, width: int) -> int:
 
 
 def select(count: int) -> int:
-    """Bytes of a selection of elements: one state for each tile, and 32 more. Source: ``dispatch_select_if.cuh``."""
-    return aliased((up(count, 128 * 10) + 32) * 8)
+    """Bytes of a selection of elements: one state for each tile. Source: ``dispatch_select_if.cuh``, ``DefaultPolicy``."""
+    return aliased(_states(up(count, 128 * 10), 8))

@@ -7,7 +7,7 @@ from math import prod
 import torch
 
 from .call import KernelCall, nbytes, row
-from .reductions import reduce_once
+from .reductions import number
 
 
 @row(
@@ -41,22 +41,37 @@ def where(call: KernelCall) -> None:
 
 @row(
     "normal",
-    takes="where the deviations are a tensor, before the result and again after it: the smallest of them, what finding it "
-    "stages, and a comparison; they end first",
-    source="aten/src/ATen/native/DistributionTemplates.h, CHECK_NORMAL_TENSOR_STD",
-    seen="h100",
+    takes="where the deviations are a tensor: twice the smallest of them, what finding it stages, and a comparison, which end: "
+    "before the result, and after it; where they are a number: a tensor as large as the result; a mean that is a number",
+    source="aten/src/ATen/native/DistributionTemplates.h, normal_impl, normal_out_impl, CHECK_NORMAL_TENSOR_STD",
+    seen="h100 (8 sizes)",
 )
 def normal(call: KernelCall) -> None:
     deviations = call.get("std")
-    if not isinstance(deviations, torch.Tensor) or not deviations.numel():
+    if not isinstance(deviations, torch.Tensor):
+        call.result(0)
+        if isinstance(call.get("mean"), torch.Tensor):
+            call.once(nbytes(call.outs[0]), "TEMPORARY")
         return
-    _check(call, deviations)
+    for after in (False, True):
+        if after:
+            call.result(0)
+        if deviations.numel():
+            least = number(call, deviations, "min")
+            call.free(call.ask(1, "TEMPORARY"), least)
+    if not isinstance(call.get("mean"), torch.Tensor):
+        call.ask(call.outs[0].element_size(), "TEMPORARY")
+
+
+@row(
+    "histc",
+    takes="where no range is given: the smallest number and the largest one, with what finding them stages; each ends",
+    source="aten/src/ATen/native/cuda/SummaryOps.cu, _histc_cuda_template",
+    seen="h100 (8 sizes)",
+)
+def histc(call: KernelCall) -> None:
+    tensor = call["self"]
     call.result(0)
-    _check(call, deviations)
-
-
-def _check(call: KernelCall, deviations: torch.Tensor) -> None:
-    """None of the deviations is below 0."""
-    least = call.ask(deviations.element_size(), "TEMPORARY")
-    reduce_once(call, deviations, None, deviations.element_size())
-    call.free(call.ask(1, "TEMPORARY"), least)
+    if call["min"] == call["max"] and tensor.numel():
+        for name in ("min", "max"):
+            call.free(number(call, tensor, name))

@@ -8,11 +8,14 @@ from math import prod
 import torch
 
 from .call import KernelCall, accumulated, nbytes, row
-from .cub import radix_sort, scan, select
+from .cub import radix_sort, scan, scan_by_key, select, unique_by_key
+from .cub import reduce as reduced
+from .reductions import number
 
 _LONG = 8  # bytes of an index
 _ROWS = 10  # of a partial sum: NROWS_PER_THREAD
 _FEW = 3072  # indices that are not sorted
+_MAX = 2  # the mode of a bag
 
 
 @row(
@@ -97,15 +100,15 @@ def unfold_backward(call: KernelCall) -> None:
 
 def _linear(call: KernelCall, size: int, indices: int) -> None:
     """The place of each index in the flattened tensor, once it is checked. Source: ``Indexing.cu``, ``wrapIndexOnce``."""
-    for number in range(indices):
+    for place in range(indices):
         if not call.get("unsafe", False) or "impl" not in call.func._schema.name:
             for _ in range(2):  # the largest and the smallest index, each compared with a number
-                found = call.ask(_LONG, "TEMPORARY")
+                found = number(call, call["self"].new_empty(size // _LONG, dtype=torch.int64), "max")
                 call.free(call.ask(1, "TEMPORARY"), found)
         wrapped = call.ask(size, "TEMPORARY")
         placed = call.ask(size, "TEMPORARY")
         call.free(wrapped)
-        if number:
+        if place:
             call.free(placed)
 
 
@@ -141,20 +144,26 @@ def sort_pairs(call: KernelCall, size: int, count: int, width: int, bits: int) -
     takes="above 3,072 indices or with scale_grad_by_freq: sorted and original indices, 0...n-1 and CUB's sort before the "
     "result; then offsets of segments and of parts, and a row of float32 for each 10 indices and each segment",
     source="aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda; EmbeddingBackwardKernel.cu",
+    seen="h100 (28 sizes)",
 )
 def embedding_backward(call: KernelCall) -> None:
     grad, indices, weights = call["grad_output"], call["indices"], call["num_weights"]
     call.contiguous(indices)
     call.contiguous(grad)
-    count, width = prod(indices.shape), indices.element_size()
-    if count <= _FEW and not call["scale_grad_by_freq"]:
+    if prod(indices.shape) <= _FEW and not call["scale_grad_by_freq"]:
         call.result(0)
         return
+    _sorted_sums(call, grad, indices, weights)
+
+
+def _sorted_sums(call: KernelCall, grad: torch.Tensor, indices: torch.Tensor, weights: int) -> None:
+    """The indices are sorted before the result is asked for; then rows of one index are summed."""
+    count, width = prod(indices.shape), indices.element_size()
     sort_pairs(call, count * width, count, width, 8 * width)
     if call["scale_grad_by_freq"]:
         call.ask(count * width, "TEMPORARY")
         for _ in range(2):
-            call.once(scan(count, width), exact=False)
+            call.once(scan_by_key(call.gpu, count, width))
     call.result(0)
     segments(call, count, width, weights, grad)
 
@@ -166,14 +175,69 @@ def segments(call: KernelCall, count: int, width: int, weights: int, grad: torch
     call.ask(count * width, "TEMPORARY")
     call.ask(_LONG, "TEMPORARY")
     keys = call.ask(count * width)
-    chosen = call.ask(select(count), exact=False)
+    chosen = call.ask(unique_by_key(call.gpu, count, width))
     call.free(chosen, keys)
     call.ask(most * width, "TEMPORARY")
     call.ask(most * width, "TEMPORARY")
-    call.once(scan(most, width), exact=False)
+    call.once(scan(most, width))
     call.ask(_LONG, "TEMPORARY")
     call.ask(parts * width, "TEMPORARY")
     call.ask(parts * grad.shape[-1] * accumulated(grad.dtype), "TEMPORARY")
+
+
+@row(
+    "_embedding_bag",
+    takes="nothing: its results in the order of sizes of bags, bags of indices, sums, places of the largest",
+    source="aten/src/ATen/native/cuda/EmbeddingBag.cu, _embedding_bag_cuda",
+    seen="h100 (18 sizes)",
+)
+def embedding_bag(call: KernelCall) -> None:
+    call.contiguous(call["indices"])
+    call.contiguous(call["offsets"])
+    call.contiguous(call["weight"])
+    call.result(2, 1, 0, 3)
+
+
+@row(
+    "_embedding_bag_backward", "_embedding_bag_dense_backward",
+    takes="of the largest: nothing; else as the gradient of a long embedding",
+    source="aten/src/ATen/native/cuda/EmbeddingBag.cu, embedding_bag_backward_cuda_sum_avg",
+    seen="h100 (18 sizes)",
+)  # fmt: skip
+def embedding_bag_backward(call: KernelCall) -> None:
+    grad, indices = call["grad"], call["indices"]
+    call.contiguous(indices)
+    call.contiguous(grad)
+    if call["mode"] == _MAX or not prod(indices.shape):
+        return call.result(0)
+    _sorted_sums(call, grad, indices, call["num_weights"])
+
+
+@row(
+    "index_reduce", "index_reduce_",
+    takes="of means: how many each is of, as large as the result; ones for the source and a mask of the result, which end",
+    source="aten/src/ATen/native/cuda/Indexing.cu, index_reduce_func_cuda",
+    seen="h100 (4 sizes)",
+)  # fmt: skip
+def index_reduce(call: KernelCall) -> None:
+    target = call["self"]
+    call.result(0)
+    if call["reduce"] == "mean":
+        call.ask(nbytes(target), "TEMPORARY")
+        call.once(nbytes(call["source"]), "TEMPORARY")
+        call.once(prod(target.shape), "TEMPORARY")
+
+
+@row(
+    "masked_scatter_backward",
+    takes="what the mask selects, whose number is a value, zeros for the rest, and both joined (a bound)",
+    source="aten/src/ATen/native/TensorAdvancedIndexing.cpp, masked_scatter_backward_symint; cuda/Nonzero.cu",
+)
+def masked_scatter_backward(call: KernelCall) -> None:
+    grad = call["grad_output"]
+    count = prod(grad.shape)
+    temporary = reduced(call.gpu, count, 4) + select(count) + 8 * 512
+    call.bound(count * (1 + _LONG * grad.dim()) + 2 * nbytes(grad) + temporary, "a mask selects a number that is a value")
 
 
 @row(
@@ -182,13 +246,11 @@ def segments(call: KernelCall, count: int, width: int, weights: int, grad: torch
     source="aten/src/ATen/native/cuda/Nonzero.cu, nonzero_cuda_out_impl",
 )
 def nonzero(call: KernelCall) -> None:
-    from .cub import reduce
-
     tensor = call["self"]
     count = prod(tensor.shape)
     call.contiguous(tensor)
     call.ask(4)
-    call.once(reduce(call.gpu, count, 4), exact=False)
+    call.once(reduced(call.gpu, count, 4), exact=False)
     call.result(0)
     if tensor.dim():
         call.once(select(count), exact=False)
@@ -196,15 +258,19 @@ def nonzero(call: KernelCall) -> None:
 
 @row(
     "masked_select", "masked_scatter", "masked_scatter_",
-    takes="the places of the mask: 8 bytes an element of it, and CUB's scan (an estimate)",
-    source="aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda; Indexing.cu",
+    takes="the places of the mask: 8 bytes an element of it, a mask that is expanded, and CUB's scan",
+    source="aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda; IndexKernel.cu, launch_masked_scatter_kernel",
+    seen="h100 (10 sizes)",
 )  # fmt: skip
 def masked(call: KernelCall) -> None:
     mask = call["mask"]
     count = prod(torch.broadcast_shapes(mask.shape, call["self"].shape))
     if "scatter" in call.func._schema.name:
+        call.result(0)
         call.ask(count * _LONG)
-        call.once(scan(count, _LONG), exact=False)
+        mask = call["mask"].expand(torch.broadcast_shapes(mask.shape, call["self"].shape))
+        call.contiguous(mask)
+        call.once(scan(count, _LONG))
     else:
         call.bound(
             count * _LONG * call["self"].dim(), "a mask selects by the places that nonzero finds: their number is a value"

@@ -8,7 +8,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from .call import KernelCall, accumulated, nbytes, row, up
-from .reductions import loads, reduce, reduce_once
+from .reductions import loads, reduce
 
 _LAST = (torch.channels_last, torch.channels_last_3d)
 
@@ -66,7 +66,8 @@ def layer_norm_backward(call: KernelCall) -> None:
         call.ask(nbytes(parts), "TEMPORARY")
     for place, replaced in zip(kept, first, strict=True):
         call.result(place)
-        reduce_once(call, parts, 0, accumulated(parts.dtype), loads(call, parts.dtype))
+        with call.within():
+            reduce(call, parts, 0, accumulated(parts.dtype), loads(call, parts.dtype))
         call.free(replaced)
 
 

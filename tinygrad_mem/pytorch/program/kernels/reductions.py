@@ -166,15 +166,6 @@ def reduce(call: KernelCall, tensor: torch.Tensor, reduced: Any, element: int, v
             call.free(*reversed(asked))
 
 
-def reduce_once(call: KernelCall, tensor: torch.Tensor, reduced: Any, element: int, vector: int = 4) -> None:
-    """As :func:`reduce`, and what it stages ends."""
-    before = len(call.steps)
-    reduce(call, tensor, reduced, element, vector)
-    steps = call.steps[before:]
-    ended = {step.block for step in steps if step.kind == "free"}
-    call.free(*(step.block for step in reversed(steps) if step.kind == "ask" and step.block not in ended))
-
-
 def _parts(dims: list[Dim], width: int) -> int:
     """Halve axes until places of a part, in bytes, are numbers of 32 bits; return the number of parts.
 
@@ -201,22 +192,55 @@ def loads(call: KernelCall, dtype: torch.dtype) -> int:
     seen="cnn-small (576 and 4 bytes)",
 )  # fmt: skip
 def sums(call: KernelCall) -> None:
-    tensor, out = call["self"], call.outs[0]
+    summed(call, call["self"], call.get("dim"), call.outs[0].dtype)
+
+
+def summed(call: KernelCall, tensor: torch.Tensor, dim: Any, into: torch.dtype) -> None:
+    """Ask for what a sum into the dtype ``into`` takes."""
     dtype = tensor.dtype
-    if dtype != out.dtype and not (dtype in _16_BITS and out.dtype == torch.float32):
-        call.ask(prod(tensor.shape) * out.element_size(), "TEMPORARY")
-        dtype = out.dtype
-    reduce(call, tensor, call.get("dim"), accumulated(dtype), loads(call, dtype))
+    if dtype != into and not (dtype in _16_BITS and into == torch.float32):
+        call.ask(prod(tensor.shape) * into.itemsize, "TEMPORARY")
+        dtype = into
+    reduce(call, tensor, dim, accumulated(dtype), loads(call, dtype))
+
+
+@row(
+    "count_nonzero",
+    takes="a mask of one byte an element before the result, and what its sum takes",
+    source="aten/src/ATen/native/TensorAdvancedIndexing.cpp, count_nonzero_cuda",
+    seen="h100 (4 sizes)",
+)
+def count_nonzero(call: KernelCall) -> None:
+    tensor, dims = call["self"], call["dim"]
+    call.ask(prod(tensor.shape) if tensor.dtype != torch.bool else 0, "TEMPORARY")
+    call.result(0)
+    summed(call, tensor.new_empty(tensor.shape, dtype=torch.bool), [dims] if isinstance(dims, int) else dims, torch.int64)
+
+
+def number(call: KernelCall, tensor: torch.Tensor, name: str) -> int:
+    """A number that an op asks of all elements, with what finding it stages, which ends at once: ``"sum"`` or an extreme."""
+    width = tensor.element_size()
+    found = call.ask(width, "TEMPORARY")
+    with call.within():
+        if name == "sum":
+            summed(call, tensor, None, tensor.dtype)
+        else:
+            reduce(call, tensor, None, width)
+    return found
 
 
 @row(
     "any", "all",
-    takes="where blocks share a result: one byte for each block and a semaphore for each group of results",
-    source="aten/src/ATen/native/cuda/ReduceLogicKernel.cu",
-    seen="cnn-small (16, 32, 64, 128 and 144 bytes, and 4)",
+    takes="where blocks share a result: one byte for each block and a semaphore for each group of results; of one number: "
+    "another of one byte",
+    source="aten/src/ATen/native/cuda/ReduceLogicKernel.cu; ReduceOps.cpp, allany_impl",
+    seen="cnn-small (16, 32, 64, 128 and 144 bytes, and 4), h100",
 )  # fmt: skip
 def logic(call: KernelCall) -> None:
-    reduce(call, call["self"], call.get("dim"), 1)
+    tensor = call["self"]
+    if prod(tensor.shape) == 1:
+        return call.once(1 if tensor.dtype != torch.bool else 0, "TEMPORARY")
+    reduce(call, tensor, call.get("dim"), 1)
 
 
 @row(
@@ -262,17 +286,22 @@ def moments(call: KernelCall) -> None:
 
 @row(
     "logsumexp",
-    takes="the largest values, their size and a mask of them; the difference to them, as large as the input, before the result",
+    takes="the largest values, their size and a mask of them; the difference to them, as large as the input, before the "
+    "result; what finding the largest and summing stage",
     source="aten/src/ATen/native/ReduceOps.cpp, logsumexp_out_impl",
+    seen="h100 (18 sizes)",
 )
 def log_sum_exp(call: KernelCall) -> None:
     tensor, out = call["self"], call.outs[0]
     call.ask(nbytes(out), "TEMPORARY")
+    with call.within():
+        reduce(call, tensor, call["dim"], out.element_size())
     size, mask = call.ask(nbytes(out), "TEMPORARY"), call.ask(prod(out.shape), "TEMPORARY")
     call.free(mask, size)
     difference = call.ask(prod(tensor.shape) * out.element_size(), "TEMPORARY")
     call.result(0)
-    reduce(call, tensor, call["dim"], accumulated(out.dtype))
+    with call.within():
+        reduce(call, tensor, call["dim"], accumulated(out.dtype))
     call.free(difference)
 
 

@@ -7,7 +7,8 @@ from math import ceil, log, log2, prod
 import torch
 
 from .call import Gpu, KernelCall, nbytes, row, up
-from .cub import aliased, radix_sort, scan
+from .cub import aliased, radix_sort, scan, scan_by_key
+from .reductions import number, reduce, summed
 
 _LONG, _PAIR = 8, 8
 _SMALL = 4096  # elements of an axis that are sorted in place
@@ -28,9 +29,10 @@ def stable_sort(call: KernelCall, tensor: torch.Tensor, dim: int) -> None:
     elif batches < 128:
         call.ask(count * _PAIR)
         call.ask(count * _PAIR)
+        sorted_keys = call.ask(count * width)
         call.once(radix_sort(call.gpu, count, width, _PAIR, bits))
-        segment = max(1, (batches - 1).bit_length())
-        call.once(radix_sort(call.gpu, count, 4, _PAIR, segment), exact=False)
+        call.free(sorted_keys)
+        call.once(radix_sort(call.gpu, count, _LONG, 0, max(1, (batches - 1).bit_length())))  # by row
     else:
         call.ask(count * _LONG)
         call.once(aliased(count * width, count * _LONG))
@@ -75,53 +77,60 @@ def _items(gpu: Gpu, slices: int, length: int) -> int:
 
 @row(
     "topk",
-    takes="where blocks share a slice: five arrays of 4 bytes a slice and 516 bytes a block; a result of more than "
-    "4,096 is sorted",
-    source="aten/src/ATen/native/cuda/TensorTopK.cu, mbtopk::launch; TensorTopK.cpp, topk_out_cuda",
+    takes="where blocks share a slice: for each slice a value, two counts and two patterns of bits (one of each before PyTorch "
+    "2.7) and 256 sums of 4 bytes (one before 2.10); for each block 520 bytes; two scans by CUB; a result of more than 4,096 is sorted",
+    source="aten/src/ATen/native/cuda/TensorTopK.cu, mbtopk::launch; TensorTopK.cpp, topk_out_cuda; CUB dispatch_scan_by_key.cuh",
+    seen="h100 (24 sizes)",
 )
 def topk(call: KernelCall) -> None:
-    tensor, dim, k = call["self"], call["dim"], call["k"]
+    largest(call, call["self"], call["dim"], call["k"], call["sorted"])
+
+
+def largest(call: KernelCall, tensor: torch.Tensor, dim: int, k: int, ordered: bool = True) -> None:
+    """Ask for what finding the ``k`` largest, or smallest, numbers along an axis takes."""
     if tensor.dim() == 0 or prod(tensor.shape) == 0 or k == 0:
         return
     length = tensor.shape[dim]
     slices = prod(tensor.shape) // length
-    if slices <= 10 and length >= 100_000:
-        call.ask(nbytes(tensor), "TEMPORARY")
-        call.ask(prod(tensor.shape) * _LONG, "TEMPORARY")
-        sorted_along(call, tensor, dim)
-        return
     if _several_blocks(slices, length):
         _many_blocks(call, tensor, slices, length)
-    values = call.outs[0]
-    if call["sorted"] and k > _SMALL:
+    if ordered and k > _SMALL:
+        values = tensor.new_empty([k if axis == dim % tensor.dim() else size for axis, size in enumerate(tensor.shape)])
         call.ask(prod(values.shape) * _LONG, "TEMPORARY")
         call.ask(nbytes(values), "TEMPORARY")
-        sorted_along(call, values, dim)
+        with call.within():
+            sorted_along(call, values, dim)
         call.once(prod(values.shape) * _LONG, "TEMPORARY")
 
 
 def _many_blocks(call: KernelCall, tensor: torch.Tensor, slices: int, length: int) -> None:
     width = tensor.element_size()
     blocks = slices * up(length, _items(call.gpu, slices, length) * 256)
-    radix = max(4, width)
-    sizes = (slices * width, slices * 4, slices * 4, slices * radix, blocks * 256 * 2, blocks * 4, blocks * 4)
+    late = call.gpu.version >= (2, 10)
+    twice = 2 if call.gpu.version >= (2, 7) else 1
+    once = 0 if late else slices * 4
+    sums = slices * 256 * 4 if late else 0
+    found = (twice * slices * 4, twice * slices * max(4, width))
+    sizes = (slices * width, once, *found, blocks * 256 * 2, sums, blocks * 4, blocks * 4)
     asked = [call.ask(size) for size in sizes]
-    for _ in range(width):
-        call.once(scan(blocks, 4), exact=False)
+    for _ in range(2):  # where each block's values begin: those that are large enough, and those that are equal
+        call.once(scan_by_key(call.gpu, blocks, 4))
     call.free(*reversed(asked))
 
 
 @row(
     "randperm",
-    takes="0...n-1; keys of 4 bytes (8 from about 40,000 on: the chance of two equal keys stays under a tenth) twice; "
-    "CUB's sort",
-    source="aten/src/ATen/native/cuda/Randperm.cu, randperm_out_cuda",
+    takes="n as a number; 0...n-1; keys of 4 bytes (8 from about 40,000 on: the chance of two equal keys stays under a tenth) "
+    "twice; CUB's sort",
+    source="aten/src/ATen/native/cuda/Randperm.cu, randperm_out_cuda; TensorFactories.h, check_supported_max_int_with_precision",
+    seen="h100 (6 sizes)",
 )
 def randperm(call: KernelCall) -> None:
     n, out = call["n"], call.outs[0]
     if n == 0:
         return
     call.result(0)
+    call.once(out.element_size(), "TEMPORARY")
     call.ask(nbytes(out), "TEMPORARY")
     bits = min(64, ceil(log2(n - (6 * n * n + 1) / (log(0.9) * 12))))
     key = 4 if bits <= 32 else 8
@@ -132,17 +141,48 @@ def randperm(call: KernelCall) -> None:
 
 @row(
     "multinomial",
-    takes="without replacement, or for one sample: exponential numbers as large as the probabilities; else sums along them",
+    takes="without replacement, or for one sample: checks of the probabilities (their extremes and sums, and masks), exponential "
+    "numbers as large as them, of which the largest are taken; else three copies of them, and a scan of one row",
     source="aten/src/ATen/native/Distributions.cpp, multinomial_out; cuda/MultinomialKernel.cu",
+    seen="h100 (16 sizes)",
 )
 def multinomial(call: KernelCall) -> None:
-    tensor = call["self"]
-    if not call["replacement"] or call["num_samples"] == 1:
-        call.ask(nbytes(tensor), "TEMPORARY")
-        call.bound(nbytes(tensor) // 4 + 4096, "checks of the probabilities make masks of one byte an element")
-    else:
-        for _ in range(2):
+    tensor, samples = call["self"], call["num_samples"]
+    rows = prod(tensor.shape[:-1])
+    call.result(0)
+    if call["replacement"] and samples > 1:
+        for _ in range(3):
             call.ask(nbytes(tensor), "TEMPORARY")
+        if rows == 1:
+            call.once(scan(prod(tensor.shape), tensor.element_size(), plain=tensor.element_size() > 2))
+        return
+    _checks(call, tensor, rows)
+    call.ask(nbytes(tensor), "TEMPORARY")
+    if samples == 1:
+        reduce(call, tensor, -1, 16)
+    else:
+        call.ask(rows * samples * tensor.element_size(), "TEMPORARY")
+        largest(call, tensor, -1, samples)
+
+
+def _checks(call: KernelCall, tensor: torch.Tensor, rows: int) -> None:
+    """No probability is negative or infinite, and none of the sums is zero; two masks of one byte stay."""
+    checked = []
+    for name in ("max", "min"):
+        checked += [number(call, tensor, name), call.ask(1, "TEMPORARY")]
+    call.ask(1, "TEMPORARY")
+    call.free(*reversed(checked))
+    if tensor.dim() == 1:
+        sums, empty = number(call, tensor, "sum"), call.ask(1, "TEMPORARY")
+        call.free(sums)
+    else:
+        sums = call.ask(rows * tensor.element_size(), "TEMPORARY")
+        with call.within():
+            summed(call, tensor, 1, tensor.dtype)
+        empty = call.ask(rows, "TEMPORARY")
+        call.ask(1, "TEMPORARY")
+        call.free(empty, sums)
+    call.once(1, "TEMPORARY")
 
 
 @row(
@@ -158,8 +198,9 @@ def unique(call: KernelCall) -> None:
 @row(
     "median.default", "nanmedian.default",
     takes="of all elements: they are sorted, with their places (8 bytes each), and read by a few numbers; nanmedian also makes "
-    "a mask of one byte an element",
+    "a mask of one byte an element, and sums it",
     source="aten/src/ATen/native/cuda/Sorting.cpp, median_impl",
+    seen="h100 (12 sizes)",
 )  # fmt: skip
 def median_of_all(call: KernelCall) -> None:
     tensor = call["self"]
@@ -169,16 +210,19 @@ def median_of_all(call: KernelCall) -> None:
     call.contiguous(tensor)
     call.ask(nbytes(tensor), "TEMPORARY")
     places = call.ask(count * _LONG, "TEMPORARY")
-    inside = len(call.steps)
-    sorted_along(call, tensor.new_empty(count), 0)
-    steps = call.steps[inside:]
-    ended = {step.block for step in steps if step.kind == "free"}
-    call.free(*[step.block for step in reversed(steps) if step.kind == "ask" and step.block not in ended], places)
+    with call.within():
+        sorted_along(call, tensor.new_empty(count), 0)
+    call.free(places)
     if "nan" not in call.func._schema.name:
         call.ask(1, "TEMPORARY")  # whether the last one is a number
     else:
-        call.ask(count, "TEMPORARY")
-        call.bound(4096 + count // 8, "nanmedian counts numbers that are none: what the sum stages was not read")
+        mask = call.ask(count, "TEMPORARY")
+        sum = call.ask(_LONG, "TEMPORARY")
+        with call.within():
+            summed(call, tensor.new_empty(count, dtype=torch.bool), None, torch.int64)
+        rest, half = call.ask(_LONG, "TEMPORARY"), call.ask(4, "TEMPORARY")
+        call.ask(_LONG, "TEMPORARY")  # the place
+        call.free(half, rest, sum, mask)
     call.result(0)
 
 
