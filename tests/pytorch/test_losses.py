@@ -139,3 +139,15 @@ def test_what_an_op_returns_beside_its_result_ends_in_order():
             norm(x)
 
     assert events(run) == "+3200 +32 +32 -1 -2 -0"
+
+
+@pytest.mark.parametrize("largest", [torch.max, torch.min])
+def test_the_gradient_of_the_largest_of_all_elements_joins_masks_in_place(largest: Callable[..., Any]):
+    """As recorded on an H100: which are NaN, if the result is, which are equal; then how many, as int64, and the quotient."""
+
+    def run() -> None:
+        found = largest(torch.empty(5000, device="cuda", requires_grad=True))
+        mark()
+        found.backward(torch.empty((), device="cuda"))
+
+    assert events(run) == "+4 +5000 +1 +5000 +8 +40000 -5 +4 +20000 -6 -4 -3 -2 -1 -0 -7"

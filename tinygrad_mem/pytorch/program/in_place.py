@@ -35,14 +35,11 @@ _BY_NUMBERS, _NUMBERS_BYTES = {aten.mul.Tensor, aten.div.Tensor}, 8
 _OUT_OF_PLACE = ("XlogyBackward", "SpecialXlog1PyBackward", "ScatterReduceBackward", "IndexReduceBackward")
 """Nodes whose formulas write to tensors of their own out of place. Source: ``derivatives.yaml``; ``FunctionsManual.cpp``."""
 _LOGITS = {aten.sub.Tensor: aten.sub_.Tensor, aten.mul.Tensor: aten.mul_.Tensor}
+_MASKS = {aten.logical_and.default: aten.logical_and_.default, aten.logical_or.default: aten.logical_or_.default}
 _OF_NODE = {
     "BinaryCrossEntropyWithLogitsBackward0": _LOGITS,
     "BinaryCrossEntropyBackward0": {aten.mul.Tensor: aten.mul_.Tensor},
-    **dict.fromkeys(
-        ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"),
-        {aten.logical_and.default: aten.logical_and_.default},
-    ),
-    "ClampBackward0": {aten.logical_and.default: aten.logical_and_.default, aten.logical_or.default: aten.logical_or_.default},
+    **dict.fromkeys(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0", "ClampBackward0"), _MASKS),
 }
 """Ops that only the formulas of these nodes run in place."""
 _SOME = frozenset(op for table in _OF_NODE.values() for op in table)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
 import torch
 
+from ....interrupts import context
 from ...cards import GraphicsCard
 
 Rule = Callable[["KernelCall"], None]
@@ -207,7 +207,7 @@ class KernelCall:
         """A block that ends before the next request."""
         self.free(self.ask(size, role, exact))
 
-    @contextmanager
+    @context
     def within(self) -> Iterator[None]:
         """An op that this one calls: what it has asked for ends with it, the newest first."""
         before = len(self.steps)

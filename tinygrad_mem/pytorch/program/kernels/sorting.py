@@ -78,8 +78,8 @@ def _items(gpu: Gpu, slices: int, length: int) -> int:
 @row(
     "topk",
     takes="where blocks share a slice: for each slice a value, two counts and two patterns of bits (one of each before PyTorch "
-    "2.7) and 256 sums of 4 bytes (one before 2.10); for each block 520 bytes; two scans by CUB; a result of more than 4,096 is sorted",
-    source="aten/src/ATen/native/cuda/TensorTopK.cu, mbtopk::launch; TensorTopK.cpp, topk_out_cuda; CUB dispatch_scan_by_key.cuh",
+    "2.7) and 256 sums of 4 bytes (one before 2.10); for each block 520 bytes; two of CUB's scans; more than 4,096 are sorted",
+    source="aten/src/ATen/native/cuda/TensorTopK.cu, mbtopk::launch; TensorTopK.cpp, topk_out_cuda; CUB scan_by_key",
     seen="h100 (24 sizes)",
 )
 def topk(call: KernelCall) -> None:
@@ -122,7 +122,7 @@ def _many_blocks(call: KernelCall, tensor: torch.Tensor, slices: int, length: in
     "randperm",
     takes="n as a number; 0...n-1; keys of 4 bytes (8 from about 40,000 on: the chance of two equal keys stays under a tenth) "
     "twice; CUB's sort",
-    source="aten/src/ATen/native/cuda/Randperm.cu, randperm_out_cuda; TensorFactories.h, check_supported_max_int_with_precision",
+    source="aten/src/ATen/native/cuda/Randperm.cu; TensorFactories.h, check_supported_max_int_with_precision",
     seen="h100 (6 sizes)",
 )
 def randperm(call: KernelCall) -> None:
@@ -141,7 +141,7 @@ def randperm(call: KernelCall) -> None:
 
 @row(
     "multinomial",
-    takes="without replacement, or for one sample: checks of the probabilities (their extremes and sums, and masks), exponential "
+    takes="without replacement, or for one sample: checks of the probabilities (extremes, sums and masks), exponential "
     "numbers as large as them, of which the largest are taken; else three copies of them, and a scan of one row",
     source="aten/src/ATen/native/Distributions.cpp, multinomial_out; cuda/MultinomialKernel.cu",
     seen="h100 (16 sizes)",
@@ -263,5 +263,5 @@ def searchsorted(call: KernelCall) -> None:
         count, dtype = 1, torch.float64 if isinstance(values, float) else torch.int64
         call.ask(dtype.itemsize, "TEMPORARY")
     both = torch.result_type(bounds, values)
-    for number, kind in ((count, dtype), (prod(bounds.shape), bounds.dtype)):
-        call.ask(number * both.itemsize if kind != both and dtype != bounds.dtype else 0, "TEMPORARY")
+    for many, kind in ((count, dtype), (prod(bounds.shape), bounds.dtype)):
+        call.ask(many * both.itemsize if kind != both and dtype != bounds.dtype else 0, "TEMPORARY")
