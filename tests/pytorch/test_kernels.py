@@ -313,17 +313,65 @@ BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float6
         (Gpu((9, 0), version=(2, 13)), BF16, 64, {}, "cudnn"),
         (Gpu((9, 0), version=(2, 13), cudnn=91002), BF16, 64, {}, "flash"),
         (Gpu((9, 0), version=(2, 13), settings={"TORCH_CUDNN_SDPA_DEPRIORITIZED": "1"}), BF16, 64, {}, "flash"),
+        (Gpu((9, 0), version=(2, 10)), BF16, 64, {}, "flash"),  # the wheel's cuDNN is 9.10
+        (Gpu((9, 0), version=(2, 11)), BF16, 64, {}, "cudnn"),
+        (Gpu((9, 0), version=(2, 11)), BF16, 256, {}, "cudnn"),
+        (Gpu((10, 0), version=(2, 11)), BF16, 256, {}, "flash"),
+        (Gpu((9, 0), version=(2, 11)), BF16, 64, {"keys": 1}, "flash"),
+        (Gpu((9, 0), version=(2, 11)), BF16, 64, {"queries": 1}, "cudnn"),
+        (Gpu((9, 0), version=(2, 11)), BF16, 64, {"queries": 1, "dropout": 0.1}, "flash"),
         (A100, BF16, 64, {"heads": 2, "gqa": True}, "flash"),
         (A100, F32, 64, {"heads": 2, "gqa": True}, "math"),
         (A100, BF16, 64, {"keys": 32, "causal": True}, "efficient"),
     ],
 )
 def test_which_attention_runs(gpu: Gpu, dtype: Any, size: int, options: dict[str, Any], expected: str) -> None:
-    q = empty(2, 8, 16, size, dtype=dtype)
+    q = empty(2, 8, options.get("queries", 16), size, dtype=dtype)
     k = empty(2, options.get("heads", 8), options.get("keys", 16), size, dtype=dtype)
     mask = empty(16, 16, dtype=torch.bool) if options.get("mask") else None
-    causal, gqa = options.get("causal", False), options.get("gqa", False)
-    assert attention.backend(q, k, k, mask, causal=causal, gqa=gqa, gpu=gpu) == expected
+    asks = {name: options[name] for name in ("causal", "gqa", "dropout") if name in options}
+    assert attention.backend(q, k, k, mask, gpu=gpu, **asks) == expected
+
+
+def test_the_sums_of_efficient_attentions_backward() -> None:
+    """As an H100 asked: tiles of 64 queries up to 64 numbers, of 128 beyond; 16 bytes before each. In 16 bits, from the source:
+    also keys and values where 128 numbers are too many for registers, for each part of the keys."""
+
+    def size(gpu: Gpu, width: int, dtype: Any, heads: int = 16, queries: int = 512, keys: int = 512) -> list[int]:
+        q, k = empty(1, heads, queries, width, dtype=dtype), empty(1, heads, keys, width, dtype=dtype)
+        return [attention._sums(gpu, tile, q, k, k) for tile in attention._tiles(gpu, dtype is not F32, width, False)]
+
+    hopper = Gpu((9, 0), 132, version=(2, 11))
+    assert size(hopper, 64, F32) == [2_099_200]
+    assert size(hopper, 40, F32, queries=500, keys=500) == [2_099_200]
+    assert size(hopper, 64, F32, heads=2, queries=100, keys=4096) == [65_600]
+    assert size(hopper, 256, F32, heads=8)[0] == 4_196_352
+    assert size(hopper, 128, BF16)[0] == 16 * 4 * (128 * 128 * 4 + 16)
+    assert size(hopper, 256, BF16, heads=50)[0] == 50 * (4 * 512 * 2 * 256 * 4 + 4 * 4 * (128 * 64 * 4 + 16))
+    assert size(SMALL, 256, F32, heads=8) == [8 * 8 * 4 * (64 * 64 * 4 + 16)]
+
+
+def test_attention_by_cudnn_with_one_query_is_bounded() -> None:
+    """A cache of 1,000 and 4,096 keys: an H100 took 8,576 and 67,712 bytes, and none for 512."""
+    for keys, took in ((512, 0), (1000, 8_576), (4096, 67_712)):
+        one, cache = empty(1, 8, 1, 64, dtype=BF16), empty(1, 8, keys, 64, dtype=BF16)
+        args = (one, cache, cache, None, False)
+        found = beside(H100, aten._scaled_dot_product_cudnn_attention.default, *args, outs=[one, *[None] * 8])
+        assert asked(found) == [] and took < found.bounds[0].size < 1 << 21
+
+
+def test_a_product_of_nothing_makes_no_handle() -> None:
+    assert asked(beside(H100, aten.mm.default, empty(5, 0), empty(0, 4), outs=empty(5, 4))) == []
+    assert asked(beside(H100, aten.addmm.default, empty(4), empty(5, 0), empty(0, 4), outs=empty(5, 4))) == []
+
+
+def test_products_of_groups_and_of_scaled_numbers_as_an_h100_asked() -> None:
+    hopper, rows, weight = Gpu((9, 0), 132, version=(2, 11)), empty(256, 64, dtype=BF16), empty(4, 64, 32, dtype=BF16)
+    ends, out = empty(4, dtype=torch.int32), empty(256, 32, dtype=BF16)
+    assert asked(beside(hopper, aten._grouped_mm.default, rows, weight, ends, outs=out)) == [240, 67_584]
+    left, right, one = empty(16, 32, dtype=torch.float8_e4m3fn), empty(32, 16, dtype=torch.float8_e4m3fn), empty()
+    found = beside(hopper, aten._scaled_mm.default, left, right, one, one, outs=empty(16, 16))
+    assert asked(found) == [32 << 20, 1 << 20]
 
 
 def cells(mode: int, steps: int, batch: int, inputs: int, hidden: int, layers: int = 1, **options: Any) -> recurrent.Cells:

@@ -173,9 +173,10 @@ def test_memory_of_the_cpu_is_not_the_gpus():
     assert track.peak == 512
 
 
-def made(run: Callable[[], object]) -> list[tuple[str, int]]:
-    """The requests of ``run`` beyond its first mark: ops and bytes."""
-    events = [event for event in pytorch.predict(run).log if event.kind is Kind.MALLOC and event.role != "WORKSPACE"]
+def made(run: Callable[[], object], work: bool = False, **options: Any) -> list[tuple[str, int]]:
+    """The requests of ``run`` beyond its first mark: ops and bytes; ``work``: also of workspaces."""
+    log = pytorch.predict(run, **options).log
+    events = [event for event in log if event.kind is Kind.MALLOC and (work or event.role != "WORKSPACE")]
     start = next(number for number, event in enumerate(events) if event.requested == START)
     return [(event.op, event.requested) for event in events[start + 1 :]]
 
@@ -189,7 +190,7 @@ START = 12_345
         (torch.bfloat16, 64, False, [("_scaled_dot_product_flash_attention", 2 * 4 * 16 * 64 * 2)]),
         (torch.bfloat16, 60, False, [("constant_pad_nd", 2 * 4 * 16 * 64 * 2)] * 3),
         (torch.float32, 64, False, [("_scaled_dot_product_efficient_attention", 2 * 4 * 16 * 64 * 4)]),
-        (torch.bfloat16, 64, True, [("zeros_like", 16 * 16 * 2), ("logical_not", 16 * 16)]),
+        (torch.bfloat16, 64, True, [("scalar_tensor", 2), ("scalar_tensor", 2), ("where_self", 16 * 16 * 2)]),
         (torch.float32, 62, False, [("mul_Scalar", 2 * 4 * 16 * 62 * 4)] * 2),
         (torch.float64, 64, False, [("mul_Scalar", 2 * 4 * 16 * 64 * 8)] * 2),
     ],
@@ -202,6 +203,49 @@ def test_attention_runs_the_kernel_that_cuda_takes(dtype: torch.dtype, width: in
         F.scaled_dot_product_attention(q, k, v, mask)
 
     assert made(run)[: len(first)] == first
+
+
+@pytest.mark.parametrize(
+    ("version", "first"),
+    [
+        ("2.5", [("zeros_like", 512), ("logical_not", 256)]),
+        ("2.6", [("scalar_tensor", 2), ("logical_not", 256), ("scalar_tensor", 2), ("where_self", 512)]),
+        ("2.11", [("scalar_tensor", 2), ("scalar_tensor", 2), ("where_self", 512)]),
+    ],
+)
+def test_a_mask_of_booleans_becomes_numbers_by_the_version(version: str, first: list):
+    def run() -> None:
+        q, mask = torch.randn(2, 4, 16, 64, device=GPU, dtype=torch.bfloat16), torch.ones(16, 16, device=GPU, dtype=torch.bool)
+        torch.empty(START, device=GPU, dtype=torch.uint8)
+        F.scaled_dot_product_attention(q, q, q, mask)
+
+    assert made(run, version=version)[: len(first)] == first
+
+
+def test_attention_asks_as_an_h100_did():
+    """The bytes that were recorded: cuDNN's in 16 bits, with heads that are shared; efficient attention in float32;
+    PyTorch's formula, which adds its mask in place."""
+
+    def run(dtype: torch.dtype, keys: int, math: bool = False) -> None:
+        q, k, v = (torch.randn(2, n, 512, 64, device=GPU, dtype=dtype, requires_grad=not math) for n in (8, keys, keys))
+        torch.empty(START, device=GPU, dtype=torch.uint8)
+        if math:
+            with nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
+                F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            made = F.scaled_dot_product_attention(q, k, v, enable_gqa=keys != 8)
+            made.backward(torch.ones_like(made))
+
+    def asked(*args: Any) -> list[int]:
+        return [size for _, size in made(lambda: run(*args), gpu="H100", version="2.11", work=True)]
+
+    mib, sums = 1 << 20, 4 * 2 * 8 * 512
+    assert asked(torch.bfloat16, 8) == [8, 8, mib, sums, 256, mib, mib, mib, mib, 2 * mib + sums + 256]
+    assert asked(torch.bfloat16, 2) == [8, 8, mib, sums, 256, mib, mib, mib // 4, mib // 4, 4 * mib + sums + 256]
+    tiles = 2 * 8 * 8 * (64 * 64 * 4 + 16)
+    assert asked(torch.float32, 8) == [2 * mib, sums, *[2 * mib] * 5, sums, sums, tiles, *[2 * mib] * 3]
+    scores = 2 * 8 * 512 * 512 * 4
+    assert asked(torch.bfloat16, 8, True).count(scores) == 2  # of the product and of softmax
 
 
 def test_attention_obeys_the_switches():

@@ -6,6 +6,7 @@ Source: PyTorch, ``aten/src/ATen/native/transformers/attention.cpp``.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,24 +33,31 @@ def attention(
     """``aten::scaled_dot_product_attention`` of tensors on ``gpu``."""
     kernel = backend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, gpu)
     if kernel == "flash":
-        scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+        size = query.shape[-1]
+        scale = 1 / math.sqrt(size) if scale is None else scale
         padded = [_pad(tensor, 8) for tensor in (query, key, value)]
-        made = aten._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=scale)[0]
-        return made[..., : query.shape[-1]] if made.shape[-1] != query.shape[-1] else made
-    mask = _float_mask(attn_mask, query.dtype)
+        made, *rest = aten._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=scale)
+        return _alone(made[..., :size] if made.shape[-1] != size else made, rest)
+    mask = _float_mask(attn_mask, query.dtype, gpu)
     keeps = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
+    options = keeps, dropout_p, is_causal
     if kernel == "cudnn":
-        return aten._scaled_dot_product_cudnn_attention(
-            query, key, value, mask, keeps, dropout_p, is_causal, False, scale=scale
-        )[0]
-    if kernel == "efficient":
+        made, *rest = aten._scaled_dot_product_cudnn_attention(query, key, value, mask, *options, False, scale=scale)
+    elif kernel == "efficient":
         mask = None if mask is None else _aligned(mask, query, key)
-        return aten._scaled_dot_product_efficient_attention(query, key, value, mask, keeps, dropout_p, is_causal, scale=scale)[
-            0
-        ]
-    return aten._scaled_dot_product_attention_math(
-        query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    )[0]
+        made, *rest = aten._scaled_dot_product_efficient_attention(query, key, value, mask, *options, scale=scale)
+    else:
+        made, *rest = aten._scaled_dot_product_attention_math(
+            query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    return _alone(made, rest)
+
+
+def _alone(made: torch.Tensor, rest: list[Any]) -> torch.Tensor:
+    """The first result; the others end from the first on, as a tuple of C++ ends."""
+    while rest:
+        del rest[0]
+    return made
 
 
 def _pad(tensor: torch.Tensor, multiple: int) -> torch.Tensor:
@@ -58,10 +66,15 @@ def _pad(tensor: torch.Tensor, multiple: int) -> torch.Tensor:
     return F.pad(tensor, (0, missing)) if missing else tensor
 
 
-def _float_mask(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """A mask of booleans as numbers that are added to the scores."""
+def _float_mask(mask: torch.Tensor | None, dtype: torch.dtype, gpu: Gpu) -> torch.Tensor | None:
+    """A mask of booleans as numbers that are added to the scores. Source: ``convert_boolean_attn_mask``."""
     if mask is None or mask.dtype is not torch.bool:
         return mask
+    if gpu.version >= (2, 11):
+        return torch.where(mask, 0.0, aten.scalar_tensor(-math.inf, dtype=dtype, device=mask.device))
+    if gpu.version >= (2, 6):
+        zero = aten.scalar_tensor(0.0, dtype=dtype, device=mask.device)
+        return torch.where(mask.logical_not(), -math.inf, zero)
     made = torch.zeros_like(mask, dtype=dtype)
     made.masked_fill_(mask.logical_not(), -math.inf)
     return made

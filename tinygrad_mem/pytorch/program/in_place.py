@@ -4,6 +4,8 @@
 - Some formulas write into zeros that they have just made. Source: ``torch/csrc/autograd/FunctionsManual.cpp``, wherever it asks
   ``areAnyTensorSubclassLike``.
 - A linear layer whose input has gaps adds its bias to its product. Source: ``aten/src/ATen/native/Linear.cpp``, ``linear``.
+- Attention by PyTorch's formula adds its mask to the scores. Source: ``transformers/attention.cpp``,
+  ``_scaled_dot_product_attention_math``.
 
 And the numbers that forward keeps as tensors.
 """
@@ -52,20 +54,27 @@ class AutogradWrites:
         born: the node of the graph in which a tensor's storage was made; ``None`` outside of backward.
 
     Attributes:
-        linear: True within a linear layer whose bias is a plain tensor.
+        adds: True within an op that adds to its own product, of plain tensors.
     """
 
     def __init__(self, born: Callable[[torch.Tensor], Any]) -> None:
-        self._born, self.linear = born, False
+        self._born, self.adds = born, False
         self._alone = 0, 0  # references to a gradient that nobody else has, and to its storage
 
     def linear_layer(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """``aten::linear``, which adds its bias in place; see :meth:`op`."""
-        before, self.linear = self.linear, isinstance(bias, FakeTensor) and forward_ad._current_level < 0
+        return self._adding(bias is not None and bias.dim() == 1 and bias, aten.linear.default, input, weight, bias)
+
+    def attention_by_formula(self, query: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """``aten::_scaled_dot_product_attention_math``, which adds its mask in place."""
+        return self._adding(query, aten._scaled_dot_product_attention_math.default, query, *args, **kwargs)
+
+    def _adding(self, to: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+        before, self.adds = self.adds, isinstance(to, FakeTensor) and forward_ad._current_level < 0
         try:
-            return decomposed(aten.linear.default, (input, weight, bias), {})
+            return decomposed(op, args, kwargs)
         finally:
-            self.linear = before
+            self.adds = before
 
     def calibrate(self) -> None:
         """Count the references of a gradient that nobody else has, which differ between versions of PyTorch."""
@@ -76,7 +85,7 @@ class AutogradWrites:
 
     def op(self, func: Any, args: tuple) -> tuple[Any, tuple]:
         """The op, and its arguments, that runs in place of ``func``."""
-        if self.linear and func is aten.add.Tensor and args[1].dim() == 1:
+        if self.adds and func is aten.add.Tensor:
             return aten.add_.Tensor, args
         if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled():
             return func, args

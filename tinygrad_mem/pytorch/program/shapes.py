@@ -23,6 +23,7 @@ _make, _set_throw = torch.Tensor._make_subclass, _C._set_throw_on_mutable_data_p
 _MOST = 1 << 16  # calls
 _known: dict[tuple, Any] = {}
 _CPU = torch.device("cpu")
+_SUMS = 32  # efficient attention's sums of a head are a multiple of it
 _LINE = 16  # bytes: rows of a grouped product begin at multiples of it on CUDA
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _OWN_WAY = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view}
@@ -289,6 +290,30 @@ def _grouped_mm(
     return a.new_empty_strided([*groups, rows, columns], strides, dtype=dtype)
 
 
+def _efficient_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: torch.Tensor | None,
+    compute_log_sumexp: bool,
+    *_: Any,
+    **__: Any,
+) -> tuple[torch.Tensor, ...]:
+    """Random numbers' seed and offset are on the CPU. Source: ``transformers/cuda/attention.cu``."""
+    batch, heads, queries, _size = query.shape
+    sums = -(-queries // _SUMS) * _SUMS if compute_log_sumexp else 0
+    made = query.new_empty(batch, queries, heads, value.shape[-1]).transpose(1, 2)
+    random = [query.new_empty((), dtype=torch.int64, device="cpu") for _ in range(2)]
+    return made, query.new_empty(batch, heads, sums, dtype=torch.float32), *random
+
+
+def _cudnn_attention(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    """No sums where no gradient is wanted. Source: ``transformers/cuda/attention.cu``; ``cudnn/MHA.cpp``."""
+    made = aten._scaled_dot_product_cudnn_attention.default(*args, **kwargs)
+    wanted = args[4] if len(args) > 4 else kwargs["compute_log_sumexp"]
+    return made if wanted else (made[0], None, *made[2:])
+
+
 def _encoder_layer(source: torch.Tensor, *_: Any) -> torch.Tensor:
     return source.new_empty(source.shape)
 
@@ -396,6 +421,8 @@ _LARGE_LOSSES = [
 SETS = {aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
 _SHAPES: dict[Any, Callable[..., Any]] = {
     aten._grouped_mm.default: _grouped_mm,
+    aten._scaled_dot_product_efficient_attention.default: _efficient_attention,
+    aten._scaled_dot_product_cudnn_attention.default: _cudnn_attention,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     aten._native_multi_head_attention.default: _attention_layer,
     aten._to_copy.default: _to_copy,

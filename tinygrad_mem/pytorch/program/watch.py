@@ -76,6 +76,7 @@ class Watch(TorchDispatchMode):
                 **recurrent.layers(gpu, self.bound),
                 **whole_layers(gpu, self.bound),
                 "scaled_dot_product_attention": partial(attention, gpu),
+                "_scaled_dot_product_attention_math": self.in_place.attention_by_formula,
                 "linear": self.in_place.linear_layer,
             }
         self.processes: Any = None  # of a program that is one of several

@@ -56,7 +56,9 @@ def _attention(
     found = aten.scaled_dot_product_attention(q, k, v, None if mask is None else _spread(mask, heads))
     joined = found.transpose(1, 2).reshape(batch, -1, width)
     shape = (batch, tokens, tokens) if average else (batch, heads, tokens, tokens)
-    return F.linear(joined, out_weight, out_bias), query.new_empty(shape) if need_weights else None
+    made = F.linear(joined, out_weight, out_bias)
+    del found, joined  # before the projections
+    return made, query.new_empty(shape) if need_weights else None
 
 
 def _spread(mask: torch.Tensor, heads: int) -> torch.Tensor:

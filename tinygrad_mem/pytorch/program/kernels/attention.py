@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from math import ceil, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from .call import Gpu, KernelCall, accumulated, nbytes, row, up
+from .call import Gpu, KernelCall, nbytes, row, up
 
 _HALF = (torch.float16, torch.bfloat16)
 _SHORT = {"efficient": "mem_efficient"}  # in the names of PyTorch's switches
@@ -117,9 +117,17 @@ def _cudnn(
     if not _shapes(q, k, v, gqa) or not _dense(mask, q, k, v, single=True) or gpu.deterministic:
         return False
     sizes = q.shape[-1], v.shape[-1]
-    if max(sizes) > 128 or any(size % 8 for size in sizes) or min(q.shape[2], k.shape[2]) == 1:
+    wide = gpu.capability[0] == 10 and gpu.cudnn >= 91100 and sizes == (192, 128)
+    if (max(sizes) > _widest(gpu) and not wide) or any(size % 8 for size in sizes):
+        return False
+    if k.shape[2] == 1 or (dropout and (q.shape[2] == 1 or 91100 < gpu.cudnn < 91400)):
         return False
     return q.dtype in _HALF and gpu.capability >= (8, 0) and not (mask is not None and mask.requires_grad)
+
+
+def _widest(gpu: Gpu) -> int:
+    """The most numbers in a head that cuDNN's attention takes. Source: ``sdp_utils.cpp``, ``check_cudnn_tensor_shapes``."""
+    return 256 if gpu.capability == (9, 0) and gpu.cudnn >= 91000 else 128
 
 
 # --- what they take -------------------------------------------------------------------------------------------------------
@@ -195,30 +203,124 @@ def efficient(call: KernelCall) -> None:
         call.ask(prod(q.shape[:3]) * v.shape[-1] * 4)
 
 
+class _Tile(NamedTuple):
+    """The kernel of efficient attention's backward: rows of queries and of keys that a block takes at once.
+
+    ``registers``: it sums the gradients of its keys and values in registers.
+    """
+
+    queries: int
+    keys: int
+    registers: bool
+
+
+def _tiles(gpu: Gpu, half: bool, size: int, dropout: bool) -> list[_Tile]:
+    """The kernels that may run, the first that fits into a multiprocessor's shared memory; ``size``: the widest head.
+
+    Source: ``mem_eff_attention/kernels/generate_kernels.py``, ``BwdKernel.get_all``.
+    """
+    if size <= 64 or (gpu.capability < (8, 0) and not half):
+        return [_Tile(64, 64, half and size <= 64)]
+    small = _Tile(64, 64, False)
+    if size > 128 or not half:
+        return [_Tile(128, 64, False), small]
+    if gpu.capability in ((8, 6), (8, 9)) and size <= 96 and not dropout:
+        return [_Tile(128, 64, True)]
+    return [_Tile(128, 128 if gpu.capability >= (8, 0) else 64, True), small]
+
+
+def _sums(gpu: Gpu, tile: _Tile, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> int:
+    """Bytes of a kernel's sums. Source: ``mem_eff_attention/kernel_backward.h``, ``Params::workspace_size``;
+    ``attention_backward.cu``, the number of parts of the keys."""
+    heads, (keys, size), values = prod(q.shape[:2]), k.shape[2:], v.shape[3]
+    wide = 0
+    if q.dtype in _HALF and not tile.registers:
+        parts = 1 if gpu.deterministic else max(1, min(up(keys, tile.keys), 200 // heads))
+        parts = 1 if heads >= 256 and keys <= 2 * tile.keys else parts
+        columns = (up(size, tile.queries) + up(values, tile.queries)) * tile.queries
+        wide = parts * up(keys, tile.keys) * tile.keys * columns * 4
+    blocks = up(q.shape[2], tile.queries) * up(size, tile.keys)
+    return heads * (wide + blocks * (tile.queries * tile.keys * 4 + _LOCKS))
+
+
+_LOCKS = 16  # bytes before each block of a gradient of queries
+_LARGE = ((8, 0), (9, 0), (10, 0), (10, 3))  # cards with at least 164 KiB of shared memory in a multiprocessor
+
+
 @row(
     "_scaled_dot_product_efficient_attention_backward",
-    takes="a copy of a gradient that is not contiguous; after the results a number of float32 for each query; a workspace for "
-    "sums that do not fit into registers, of which the kernel that cutlass chooses knows the size",
+    takes="a copy of a gradient that is not contiguous; after the results a number of float32 for each query, in float32 by way "
+    "of the products of gradient and output; sums of the gradient of q in tiles of 64 or 128 queries, and in 16 bits, where they "
+    "do not fit into registers, of those of k and v for each part of the keys",
     source="aten/src/ATen/native/transformers/cuda/attention_backward.cu, _efficient_attention_backward; mem_eff_attention/"
     "kernel_backward.h, workspace_size",
+    seen="h100 (float32)",
 )
 def efficient_backward(call: KernelCall) -> None:
     q, k, v, grad = call["query"], call["key"], call["value"], call["grad_out_"]
+    half = q.dtype in _HALF
     call.contiguous(grad.transpose(1, 2))
     call.result(*range(len(call.outs)))
-    call.ask(prod(call["logsumexp"].shape) * accumulated(torch.float32))
-    block, heads = 128, prod(q.shape[:2])
-    query = up(q.shape[2], 64) * up(q.shape[3], 64) * (64 * 64 * 4 + 16)
-    values = 2 * block * (up(q.shape[3], 64) + up(v.shape[3], 64)) * 64 * 4
-    parts = up(k.shape[2], block)
-    call.bound(heads * (query + min(parts, max(1, 200 // heads)) * values), "sums of efficient attention's backward")
+    queries = prod(q.shape[:3]) * 4
+    tiles = _tiles(call.gpu, half, max(q.shape[3], v.shape[3]), call["dropout_p"] > 0)
+    if half and (call.gpu.capability != (7, 0) or tiles[0].registers):
+        delta = call.ask(queries)  # the kernel computes it
+    else:
+        wide = [call.ask(prod(grad.shape) * 4, "TEMPORARY") for _ in range(2 * half)]
+        product = call.ask(prod(grad.shape) * 4, "TEMPORARY")
+        call.free(*wide)
+        delta = call.ask(queries)
+        if min(q.shape[1:3]) > 1:
+            found, delta = delta, call.ask(queries)  # turned, as the kernel reads it
+            call.free(found)
+        call.free(product)
+    first = call.gpu.capability in _LARGE
+    sizes = [_sums(call.gpu, tile, q, k, v) for tile in tiles]
+    call.ask(sizes[0 if first else -1])
+    call.free(delta)
+    if half or not first:
+        call.bound(
+            max(sizes), "sums of efficient attention's backward, of which the kernel that cutlass chooses knows the size"
+        )
 
 
 @row(
-    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
-    takes="a workspace that only cuDNN knows",
-    source="aten/src/ATen/native/cudnn/MHA.cpp, run_cudnn_SDP_fprop, run_cudnn_SDP_bprop",
-)  # fmt: skip
+    "_scaled_dot_product_cudnn_attention",
+    takes="two numbers of 64 bits come first, for random ones; then the output, and a float32 for each query only where a gradient "
+    "is wanted; a workspace that only cuDNN knows, found to be 256 bytes where there is more than one query",
+    source="aten/src/ATen/native/cudnn/MHA.cpp, run_cudnn_SDP_fprop",
+    seen="h100",
+)
 def by_cudnn(call: KernelCall) -> None:
-    q = call["query"]
-    call.bound(4 * prod(q.shape) + nbytes(q) + (1 << 20), "cuDNN alone knows the workspace of its attention")
+    q, k, v = call["query"], call["key"], call["value"]
+    call.result(6, 7, 0, 1)
+    if q.shape[2] > 1:
+        call.ask(_OF_CUDNN, exact=False)
+    parts = (
+        0 if q.shape[2] > 1 else prod(q.shape[:2]) * up(k.shape[2], 128) * (v.shape[3] + 2) * 4
+    )  # of the keys, each a result
+    call.bound(_MORE + parts, "cuDNN alone knows the workspace of its attention")
+
+
+@row(
+    "_scaled_dot_product_cudnn_attention_backward",
+    takes="after the results, a copy of a gradient whose last axis is not dense; a workspace that only cuDNN knows, found to be "
+    "256 bytes, the gradient of q in float32, a float32 for each query, and, where heads are shared, gradients of k and v of "
+    "each head",
+    source="aten/src/ATen/native/cudnn/MHA.cpp, run_cudnn_SDP_bprop; cudnn_frontend, node/scaled_dot_product_flash_attention.h",
+    seen="h100",
+)
+def by_cudnn_backward(call: KernelCall) -> None:
+    q, k, v, grad = call["query"], call["key"], call["value"], call["grad_out"]
+    call.result(0, 1, 2)
+    if grad.stride(-1) != 1:
+        call.ask(nbytes(grad), "TEMPORARY")
+    sums = prod(q.shape[:3]) * (q.shape[3] + 1) * 4
+    if k.shape[1] != q.shape[1]:
+        sums += prod(q.shape[:2]) * k.shape[2] * (k.shape[3] + v.shape[3]) * q.element_size()
+    call.ask(_OF_CUDNN + sums, exact=False)
+    known = call.gpu.capability == (9, 0) and call.get("attn_bias") is None
+    call.bound(_MORE + (0 if known else sums), "cuDNN alone knows the workspace of its attention")
+
+
+_OF_CUDNN, _MORE = 256, 1 << 20

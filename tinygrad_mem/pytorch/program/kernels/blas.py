@@ -7,7 +7,7 @@ from math import prod
 
 import torch
 
-from .call import Gpu, KernelCall, nbytes, row
+from .call import Gpu, KernelCall, nbytes, row, up
 
 KIB = 1024
 _POOL = "aten/src/ATen/cuda/CublasHandlePool.cpp"
@@ -59,6 +59,12 @@ def _matrix(call: KernelCall, matrix: torch.Tensor) -> None:
         call.ask(nbytes(matrix), "TEMPORARY")
 
 
+def _nothing(call: KernelCall) -> bool:
+    """True if the result is empty, or a sum of no products, which is filled with zeros."""
+    left = next((call[name] for name in ("mat1", "batch1", "self") if isinstance(call.get(name), torch.Tensor)), None)
+    return prod(call.outs[0].shape) == 0 or (left is not None and left.dim() > 1 and left.shape[-1] == 0)
+
+
 @row(
     "mm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addbmm",
     takes="cuBLAS's workspace at a thread's first product; a copy of a matrix whose strides cuBLAS does not take",
@@ -66,7 +72,7 @@ def _matrix(call: KernelCall, matrix: torch.Tensor) -> None:
     seen="cnn-small (after the result, in backward's thread)",
 )  # fmt: skip
 def products(call: KernelCall) -> None:
-    if prod(call.outs[0].shape) == 0:
+    if _nothing(call):
         return
     for name in ("self", "mat1", "mat2", "batch1", "batch2"):
         matrix = call.get(name)
@@ -77,16 +83,23 @@ def products(call: KernelCall) -> None:
 
 @row(
     "_grouped_mm",
-    takes="before Hopper, or in other dtypes than bfloat16: cuBLAS's workspace, at a thread's first product; else a bound",
-    source="aten/src/ATen/native/cuda/GroupedBlas.cpp, _grouped_mm_cuda, _grouped_mm_fallback",
+    takes="before Hopper, or in other dtypes than bfloat16: cuBLAS's workspace, at a thread's first product; else a table of each "
+    "group's addresses, sizes and strides, and CUTLASS's workspace, found to be 512 bytes for each multiprocessor",
+    source="aten/src/ATen/native/cuda/GroupedBlas.cpp, _grouped_mm_cuda, _grouped_mm_fallback; GroupMM.cu, "
+    "bf16bf16_grouped_gemm_impl_sm90_sm100",
+    seen="h100",
 )  # fmt: skip
 def grouped_products(call: KernelCall) -> None:
-    if call.gpu.capability[0] in (9, 10) and call["self"].dtype is torch.bfloat16:
-        return call.bound(
-            1 << 20, "CUTLASS's grouped product takes tables of its groups, and says only when it runs how large they are"
-        )
-    if prod(call.outs[0].shape):
-        handle(call)
+    left, right, ends = call["self"], call["mat2"], call.get("offs")
+    if call.gpu.capability[0] not in (9, 10) or left.dtype is not torch.bfloat16:
+        return handle(call) if prod(call.outs[0].shape) else None
+    groups = ends.shape[0] if ends is not None else left.shape[0]
+    call.ask(up(groups, 2) * 2 * 3 * 8 + groups * 3 * 4 + groups * 3 * 8)
+    call.ask(call.gpu.processors * _DESCRIPTORS, exact=False)
+    return call.bound(1 << 20, "CUTLASS's grouped product says only when it runs how large its workspace is")
+
+
+_DESCRIPTORS = 4 * 128  # bytes of a multiprocessor's descriptions of four tensors
 
 
 def by_cublaslt(call: KernelCall) -> bool:
@@ -112,12 +125,17 @@ def by_cublaslt(call: KernelCall) -> bool:
     seen="cnn-small",
 )  # fmt: skip
 def addmm(call: KernelCall) -> None:
-    if prod(call.outs[0].shape) == 0:
+    if _nothing(call):
         return
     for name in ("mat1", "mat2"):
         _matrix(call, call[name])
-    if not by_cublaslt(call):
-        return handle(call)
+    if by_cublaslt(call):
+        _cublaslt(call)
+    else:
+        handle(call)
+
+
+def _cublaslt(call: KernelCall) -> None:
     if call.gpu.version < (2, 9) and not _shared(call.gpu):
         call.ask(cublaslt_workspace(call.gpu))
         handle(call)
@@ -125,4 +143,14 @@ def addmm(call: KernelCall) -> None:
         handle(call)
         if not _shared(call.gpu):
             call.keep("cublaslt", cublaslt_workspace(call.gpu))
-    return None
+
+
+@row(
+    "_scaled_mm", "_scaled_mm_v2",
+    takes="cuBLAS's workspace and cuBLASLt's, as for a bias above",
+    source="aten/src/ATen/native/cuda/ScaledBlas.cpp; aten/src/ATen/cuda/CUDABlas.cpp, scaled_gemm",
+    seen="h100 (one scale, and one for each row)",
+)  # fmt: skip
+def scaled_products(call: KernelCall) -> None:
+    if not _nothing(call):
+        _cublaslt(call)

@@ -14,6 +14,8 @@ from ....interrupts import context
 from ...cards import GraphicsCard
 
 Rule = Callable[["KernelCall"], None]
+_CUDNN = {(2, 5): 90100, (2, 7): 90501, (2, 8): 91002, (2, 11): 91900, (2, 12): 92000}
+"""The cuDNN that the wheel on PyPI requires, from a version of PyTorch on. Source: the wheels' ``Requires-Dist``."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Gpu:
         processors: how many multiprocessors it has.
         threads: how many threads run at once on each of them.
         version: of PyTorch, ``(2, 13)``: what libraries take has changed between versions.
-        cudnn: version of cuDNN, as ``torch.backends.cudnn.version()``; the default is that of wheels for CUDA 13.
+        cudnn: version of cuDNN, as ``torch.backends.cudnn.version()``; by default that of the wheel on PyPI.
         settings: environment variables, such as ``{"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}``; by default this process's.
     """
 
@@ -35,8 +37,13 @@ class Gpu:
     processors: int = 108
     threads: int = 2048
     version: tuple[int, int] = (int(torch.__version__.split(".")[0]), int(torch.__version__.split(".")[1]))
-    cudnn: int = 91501
+    cudnn: int = 0
     settings: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    def __post_init__(self) -> None:
+        if not self.cudnn:
+            wheel = max((first for first in _CUDNN if first <= self.version), default=min(_CUDNN))
+            object.__setattr__(self, "cudnn", _CUDNN[wheel])
 
     @classmethod
     def of(cls, card: GraphicsCard, version: str = "") -> Gpu:
