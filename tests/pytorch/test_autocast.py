@@ -243,6 +243,19 @@ def test_the_casts_of_a_training_step(dtype: torch.dtype) -> None:
     assert casts(dtype, False) == {"forward": 2 * forward + 3 + 1, "backward": 2 * (forward + 8 + 2) + 3 + 1}
 
 
+def test_casts_that_end_in_an_unknown_order_are_bounded() -> None:
+    """Three casts, two of them above 1 MiB: a request that takes one's block may keep 1 MiB more than it asked for."""
+
+    def run() -> None:
+        weights = [torch.randn(width, width, device="cuda", requires_grad=True) for width in (1024, 1024, 512)]
+        with torch.autocast("cuda", torch.bfloat16):
+            for weight in weights:
+                weight @ weight
+
+    unknown = pytorch.predict(run).unknown
+    assert [size for why, size in unknown.items() if "order of a table of addresses" in why] == [2 << 20]
+
+
 def test_a_backward_in_autocast_sums_in_float32() -> None:
     """The sums of the gradients of both maxima are then cast: 3 more copies."""
     assert casts(torch.bfloat16, True)["backward"] == casts(torch.bfloat16, False)["backward"] + 3

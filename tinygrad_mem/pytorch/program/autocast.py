@@ -20,6 +20,11 @@ from .dispatcher import kernels, operator
 
 _LIST = re.compile(r"#define AT_FORALL_(\w+)\(_\)((?:.*\\\n)*.*)")
 _OP = re.compile(r"_\((\w+)(?:,\s*(\w+))?\)")
+_SMALL = 1 << 20  # bytes of the largest small request of PyTorch's allocator, and of the most that it does not split
+_ORDER = (
+    "autocast ends its casts of weights in the order of a table of addresses, which differs from run to run: which of their "
+    "blocks are used again, and what is left of each and counts with it, is not known"
+)
 _NORM = re.compile(r'_\(ADD_NS\((\w+)\),\s*\\\n\s*"([\w.]+)"')
 
 
@@ -46,12 +51,13 @@ class CudaAutocast:
 
     Args:
         role: a context manager that says what the next blocks are for.
+        bound: hears how much more, or less, may be in use, and why.
         version: of PyTorch. Since 2.11 no cast is kept that is made in inference mode, and those that are kept have a graph
             even if they are made under ``no_grad``.
     """
 
-    def __init__(self, role: Callable[[str], Any], version: tuple[int, int]) -> None:
-        self._role, self._newer = role, version >= (2, 11)
+    def __init__(self, role: Callable[[str], Any], bound: Callable[[int, str], None], version: tuple[int, int]) -> None:
+        self._role, self._bound, self._newer = role, bound, version >= (2, 11)
         self._cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     @context
@@ -83,6 +89,9 @@ class CudaAutocast:
 
     def _clear(self, clear: Callable[[], None]) -> Callable[[], None]:
         def both() -> None:
+            large = sum(cast.nbytes > _SMALL for _, cast in self._cache.values())
+            if large > 1:  # a later request keeps what is left of a block of one of them, up to so much
+                self._bound(large * _SMALL, _ORDER)
             self._cache.clear()
             clear()
 

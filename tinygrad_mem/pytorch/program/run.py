@@ -84,7 +84,7 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     yield roles.places.listening(roles)
     if watch.device.type == "cuda":
         yield gpu(card, watch.waits)
-        yield CudaAutocast(watch.as_role, watch.gpu.version).running()
+        yield CudaAutocast(watch.as_role, watch.bound, watch.gpu.version).running()
         yield kernels("CUDA", BELOW_AUTOGRAD)
         yield kernels("FuncTorchDynamicLayerFrontMode", {"dropout": dropout})  # torch.func has a kernel of its own
     yield kernels(f"Autograd{watch.device.type.upper()}", watch.kernels)

@@ -23,7 +23,7 @@ _make, _set_throw = torch.Tensor._make_subclass, _C._set_throw_on_mutable_data_p
 _MOST = 1 << 16  # calls
 _known: dict[tuple, Any] = {}
 _CPU = torch.device("cpu")
-_SUMS = 32  # efficient attention's sums of a head are a multiple of it
+_BIAS_TRAINED = 15  # place of an argument of efficient attention's backward
 _LINE = 16  # bytes: rows of a grouped product begin at multiples of it on CUDA
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _OWN_WAY = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view}
@@ -290,21 +290,20 @@ def _grouped_mm(
     return a.new_empty_strided([*groups, rows, columns], strides, dtype=dtype)
 
 
-def _efficient_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_bias: torch.Tensor | None,
-    compute_log_sumexp: bool,
-    *_: Any,
-    **__: Any,
-) -> tuple[torch.Tensor, ...]:
-    """Random numbers' seed and offset are on the CPU. Source: ``transformers/cuda/attention.cu``."""
-    batch, heads, queries, _size = query.shape
-    sums = -(-queries // _SUMS) * _SUMS if compute_log_sumexp else 0
-    made = query.new_empty(batch, queries, heads, value.shape[-1]).transpose(1, 2)
-    random = [query.new_empty((), dtype=torch.int64, device="cpu") for _ in range(2)]
-    return made, query.new_empty(batch, heads, sums, dtype=torch.float32), *random
+def _random_on_cpu(func: Any) -> Callable[..., tuple[Any, ...]]:
+    """Efficient attention's seed and offset of random numbers are there. Source: ``transformers/cuda/attention.cu``."""
+
+    def call(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        made, sums, _seed, _offset, *rest = func(*args, **kwargs)
+        return made, sums, *(made.new_empty((), dtype=torch.int64, device="cpu") for _ in range(2)), *rest
+
+    return call
+
+
+def _efficient_attention_backward(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    """No gradient of a bias that wants none. Source: ``transformers/cuda/attention_backward.cu``."""
+    made = aten._efficient_attention_backward.default(*args, **kwargs)
+    return made if args[_BIAS_TRAINED] else (*made[:3], None)
 
 
 def _cudnn_attention(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -421,7 +420,11 @@ _LARGE_LOSSES = [
 SETS = {aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
 _SHAPES: dict[Any, Callable[..., Any]] = {
     aten._grouped_mm.default: _grouped_mm,
-    aten._scaled_dot_product_efficient_attention.default: _efficient_attention,
+    **{
+        op.default: _random_on_cpu(op.default)
+        for op in (aten._scaled_dot_product_efficient_attention, aten._efficient_attention_forward)
+    },
+    aten._efficient_attention_backward.default: _efficient_attention_backward,
     aten._scaled_dot_product_cudnn_attention.default: _cudnn_attention,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     aten._native_multi_head_attention.default: _attention_layer,

@@ -192,11 +192,12 @@ def flash_backward(call: KernelCall) -> None:
 
 
 @row(
-    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_efficient_attention", "_efficient_attention_forward",
     takes="for values of more than 128 numbers of 16 bits: the result in float32; the sums are a result, a multiple of 32 for "
     "each head",
     source="aten/src/ATen/native/transformers/cuda/attention.cu, _efficient_attention_forward",
-)
+    seen="h100",
+)  # fmt: skip
 def efficient(call: KernelCall) -> None:
     q, v = call["query"], call["value"]
     if q.dtype in _HALF and v.shape[-1] > 128:
@@ -248,16 +249,18 @@ _LARGE = ((8, 0), (9, 0), (10, 0), (10, 3))  # cards with at least 164 KiB of sh
 
 
 @row(
-    "_scaled_dot_product_efficient_attention_backward",
-    takes="a copy of a gradient that is not contiguous; after the results a number of float32 for each query, in float32 by way "
-    "of the products of gradient and output; sums of the gradient of q in tiles of 64 or 128 queries, and in 16 bits, where they "
-    "do not fit into registers, of those of k and v for each part of the keys",
+    "_scaled_dot_product_efficient_attention_backward", "_efficient_attention_backward",
+    takes="a copy of a gradient that is not contiguous; after the results a number of float32 for each query, in float32 by "
+    "way of the products of gradient and output; sums of the gradient of q in tiles of 64 or 128 queries, and in 16 bits, "
+    "where they do not fit into registers, of those of k and v for each part of the keys",
     source="aten/src/ATen/native/transformers/cuda/attention_backward.cu, _efficient_attention_backward; mem_eff_attention/"
     "kernel_backward.h, workspace_size",
     seen="h100 (float32)",
-)
+)  # fmt: skip
 def efficient_backward(call: KernelCall) -> None:
     q, k, v, grad = call["query"], call["key"], call["value"], call["grad_out_"]
+    if call.get("grad_input_mask") is None:  # the op whose tokens come before its heads
+        q, k, v, grad = (tensor.transpose(1, 2) for tensor in (q, k, v, grad))
     half = q.dtype in _HALF
     call.contiguous(grad.transpose(1, 2))
     call.result(*range(len(call.outs)))
@@ -278,6 +281,8 @@ def efficient_backward(call: KernelCall) -> None:
     sizes = [_sums(call.gpu, tile, q, k, v) for tile in tiles]
     call.ask(sizes[0 if first else -1])
     call.free(delta)
+    if call.get("cu_seqlens_q") is not None:
+        call.bound(max(sizes) * call.get("cu_seqlens_q").shape[0], "sums of efficient attention's backward of each sequence")
     if half or not first:
         call.bound(
             max(sizes), "sums of efficient attention's backward, of which the kernel that cutlass chooses knows the size"
@@ -286,27 +291,27 @@ def efficient_backward(call: KernelCall) -> None:
 
 @row(
     "_scaled_dot_product_cudnn_attention",
-    takes="two numbers of 64 bits come first, for random ones; then the output, and a float32 for each query only where a gradient "
-    "is wanted; a workspace that only cuDNN knows, found to be 256 bytes where there is more than one query",
+    takes="two numbers of 64 bits come first, for random ones; then the output, and a float32 for each query only where a "
+    "gradient is wanted; a workspace that only cuDNN knows, found to be 256 bytes where there is more than one query",
     source="aten/src/ATen/native/cudnn/MHA.cpp, run_cudnn_SDP_fprop",
     seen="h100",
 )
 def by_cudnn(call: KernelCall) -> None:
     q, k, v = call["query"], call["key"], call["value"]
     call.result(6, 7, 0, 1)
+    parts = 0
     if q.shape[2] > 1:
         call.ask(_OF_CUDNN, exact=False)
-    parts = (
-        0 if q.shape[2] > 1 else prod(q.shape[:2]) * up(k.shape[2], 128) * (v.shape[3] + 2) * 4
-    )  # of the keys, each a result
+    else:  # of the keys, each with a result
+        parts = prod(q.shape[:2]) * up(k.shape[2], 128) * (v.shape[3] + 2) * 4
     call.bound(_MORE + parts, "cuDNN alone knows the workspace of its attention")
 
 
 @row(
     "_scaled_dot_product_cudnn_attention_backward",
-    takes="after the results, a copy of a gradient whose last axis is not dense; a workspace that only cuDNN knows, found to be "
-    "256 bytes, the gradient of q in float32, a float32 for each query, and, where heads are shared, gradients of k and v of "
-    "each head",
+    takes="after the results, a copy of a gradient whose last axis is not dense; a workspace that only cuDNN knows, found to "
+    "be 256 bytes, the gradient of q in float32, a float32 for each query, and, where heads are shared, gradients of k and v "
+    "of each head",
     source="aten/src/ATen/native/cudnn/MHA.cpp, run_cudnn_SDP_bprop; cudnn_frontend, node/scaled_dot_product_flash_attention.h",
     seen="h100",
 )

@@ -83,14 +83,14 @@ def products(call: KernelCall) -> None:
 
 @row(
     "_grouped_mm",
-    takes="before Hopper, or in other dtypes than bfloat16: cuBLAS's workspace, at a thread's first product; else a table of each "
-    "group's addresses, sizes and strides, and CUTLASS's workspace, found to be 512 bytes for each multiprocessor",
+    takes="before Hopper, or in other dtypes than bfloat16: cuBLAS's workspace, at a thread's first product; else a table of "
+    "each group's addresses, sizes and strides, and CUTLASS's workspace, found to be 512 bytes for each multiprocessor",
     source="aten/src/ATen/native/cuda/GroupedBlas.cpp, _grouped_mm_cuda, _grouped_mm_fallback; GroupMM.cu, "
     "bf16bf16_grouped_gemm_impl_sm90_sm100",
     seen="h100",
 )  # fmt: skip
 def grouped_products(call: KernelCall) -> None:
-    left, right, ends = call["self"], call["mat2"], call.get("offs")
+    left, ends = call["self"], call.get("offs")
     if call.gpu.capability[0] not in (9, 10) or left.dtype is not torch.bfloat16:
         return handle(call) if prod(call.outs[0].shape) else None
     groups = ends.shape[0] if ends is not None else left.shape[0]
