@@ -469,6 +469,38 @@ def test_a_layer_norm_of_many_rows_adds_up_parts(rows: int, columns: int, staged
     assert asked(few) == []
 
 
+@pytest.mark.parametrize(
+    ("shape", "forward", "backward"),
+    [
+        ((8, 64, 32, 32), [32_768, 8], [16_384, 8]),
+        ((2, 128, 28, 56), [26_624, 16], [13_312, 16]),
+        ((2, 30, 7, 9), [], []),
+        ((3, 5), [], []),
+    ],
+)
+def test_a_batch_norm_of_channels_beside_each_other_stages_its_sums(
+    shape: tuple[int, ...], forward: list[int], backward: list[int]
+) -> None:
+    """Recorded on an H100 for bfloat16 in channels_last; the sums of 3 rows of 5 fit one block."""
+    with FakeTensorMode():
+        x = torch.empty(shape, dtype=torch.bfloat16)
+        x = x.contiguous(memory_format=torch.channels_last) if len(shape) == 4 else x
+    each, none = empty(shape[1]), empty(0)
+    made = beside(H100, aten.native_batch_norm.default, x, each, each, each, each, True, 0.1, 1e-5, outs=[x, each, each])
+    assert asked(made) == forward
+    evaluated = beside(H100, aten.native_batch_norm.default, x, each, each, each, each, False, 0.1, 1e-5, outs=[x, each, each])
+    assert asked(evaluated) == []
+    sums = [4 * shape[1]] * 2
+    func, mask = aten.native_batch_norm_backward.default, [True, True, True]
+    trained = beside(H100, func, x, x, each, each, each, each, each, True, 1e-5, mask, outs=[x, each, each])
+    assert asked(trained) == sums + backward
+    assert [step.block for step in trained.steps if step.kind == "result"] == [1, 2, 0]
+    given = beside(H100, func, x, x, each, each, each, none, none, False, 1e-5, mask, outs=[x, each, each])
+    assert asked(given) == [4 * shape[1], *sums, *backward]  # the inverse deviations first
+    frozen = beside(H100, func, x, x, each, each, each, none, none, False, 1e-5, [True, False, False], outs=[x, None, None])
+    assert asked(frozen) == [4 * shape[1]]
+
+
 # --- the table itself -----------------------------------------------------------------------------------------------------
 
 

@@ -8,9 +8,10 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from .call import KernelCall, accumulated, nbytes, row, up
-from .reductions import loads, reduce
+from .reductions import loads, power, reduce
 
 _LAST = (torch.channels_last, torch.channels_last_3d)
+_THREADS = 512  # of a block of batch norm
 
 
 @row(
@@ -139,14 +140,64 @@ def batch_norm_backward(call: KernelCall) -> None:
 
 
 @row(
-    "native_batch_norm", "native_batch_norm_backward", "batch_norm_elemt", "batch_norm_stats",
-    takes="channels last: staging of partial sums, four numbers for each channel and block; else nothing",
-    source="aten/src/ATen/native/cuda/Normalization.cuh, batch_norm_stats_channels_last_cuda_template",
+    "native_batch_norm", "batch_norm_stats",
+    takes="while training, where the channels of a place lie beside each other (channels last, or no places): four numbers for "
+    "each channel and block, and a semaphore for each group of channels; else nothing",
+    source="aten/src/ATen/native/cuda/Normalization.cuh, batch_norm_stats_channels_last_cuda_template, flexible_launch_configs",
+    seen="h100",
 )  # fmt: skip
 def native_batch_norm(call: KernelCall) -> None:
     tensor = call["input"]
-    if persistent(call, tensor):
-        call.bound(4 * 4 * tensor.shape[1] * 128 + 512, "how many blocks share a channel depends on the GPU")
+    if call.get("training", True) and _beside(tensor):
+        call.result(*range(len(call.outs)))
+        _partial_statistics(call, tensor, 4)
+
+
+@row(
+    "native_batch_norm_backward",
+    takes="nothing, where channels do not lie beside each other and the input has a gradient; else two sums for each channel "
+    "(without saved statistics their inverse deviation first), and what they stage, before the input's gradient",
+    source="aten/src/ATen/native/cuda/Normalization.cu, batch_norm_backward_cuda; Normalization.cuh, "
+    "batch_norm_backward_reduce_cuda_channels_last_template",
+    seen="h100",
+)
+def native_batch_norm_backward(call: KernelCall) -> None:
+    tensor, mask, saved = call["input"], call["output_mask"], call["save_invstd"]
+    reduces = call["train"] or mask[1] or mask[2]
+    if reduces and mask[0] and not _beside(tensor):
+        return
+    size = tensor.shape[1] * accumulated(tensor.dtype)
+    if saved is None or not saved.numel():
+        call.ask(size, "TEMPORARY")
+    if reduces:
+        for _ in range(2 * bool(mask[0])):
+            call.ask(size, "TEMPORARY")
+        call.result(1, 2)
+        if _beside(tensor):
+            with call.within():
+                _partial_statistics(call, tensor, 2)
+    call.result(0)
+
+
+def _beside(tensor: torch.Tensor) -> bool:
+    """True if a kernel of threads beside each other for channels runs: ``batch_norm_use_channels_last_kernels``."""
+    dims = tensor.dim()
+    last = dims in (4, 5) and tensor.is_contiguous(memory_format=_LAST[dims - 4])
+    return last or (tensor.is_contiguous() and tensor.stride(1) == 1)
+
+
+def _partial_statistics(call: KernelCall, tensor: torch.Tensor, numbers: int) -> None:
+    """Ask for ``numbers`` of each channel and block of threads, and for semaphores, where blocks share channels."""
+    channels = tensor.shape[1]
+    rows = prod(tensor.shape) // max(channels, 1)
+    wide = min(power(channels, _THREADS), 32)
+    high = min(power(up(rows, 16), _THREADS), _THREADS // wide)
+    if wide * high != _THREADS:
+        wide = min(power(channels, _THREADS), _THREADS // high)
+    blocks = min(up(rows, high * 16), 128)
+    if blocks >= 8:
+        call.ask(numbers * channels * blocks * accumulated(tensor.dtype))
+        call.ask(up(channels, wide) * 4)
 
 
 @row(

@@ -86,7 +86,7 @@ def _joined(dims: list[Dim]) -> list[Dim]:
     return joined
 
 
-def _power(size: int, most: int) -> int:
+def power(size: int, most: int) -> int:
     """The largest power of two that is not above ``size``; at most ``most``."""
     return most if size >= most else 1 << (max(size, 1).bit_length() - 1)
 
@@ -143,7 +143,7 @@ def staged(dims: list[Dim], gpu: Gpu, element: int, vector: int = 4, offset: int
 
 def _block(across: int, down: int, most: int) -> tuple[int, int]:
     """Width and height of a block of threads. Source: ``Reduce.cuh``, ``set_block_dimension``."""
-    across, down = _power(across, most), _power(down, most)
+    across, down = power(across, most), power(down, most)
     width = min(across, _WARP)
     height = min(down, most // width)
     return min(across, most // height), height

@@ -11,10 +11,10 @@ import torch
 from .call import NOTHING, Bound, Requests, nbytes
 
 _ELEMENTWISE = """
-    binary_cross_entropy_backward complex copysign elu_backward eq floor_divide gcd ge gelu gelu_backward glu glu_backward gt
-    hardsigmoid_backward hardswish hardswish_backward hardtanh_backward heaviside huber_loss_backward lcm le leaky_relu_backward
-    log_sigmoid_backward log_sigmoid_forward lt masked_fill mish mse_loss_backward ne polar rsub smooth_l1_loss_backward
-    softplus_backward threshold threshold_backward xlogy _prelu_kernel _prelu_kernel_backward
+    batch_norm_elemt binary_cross_entropy_backward complex copysign elu_backward eq floor_divide gcd ge gelu gelu_backward
+    glu glu_backward gt hardsigmoid_backward hardswish hardswish_backward hardtanh_backward heaviside huber_loss_backward
+    lcm le leaky_relu_backward log_sigmoid_backward log_sigmoid_forward lt masked_fill mish mse_loss_backward ne polar rsub
+    smooth_l1_loss_backward softplus_backward threshold threshold_backward xlogy _prelu_kernel _prelu_kernel_backward
 """
 _FILLING = """
     bernoulli cauchy empty_like exponential fill full_like geometric linspace log_normal logspace new_empty new_empty_strided
