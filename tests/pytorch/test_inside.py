@@ -99,6 +99,7 @@ def test_attention_that_is_not_fused_has_a_bound():
     assert why.startswith("what nn.MultiheadAttention takes in evaluation where no fused attention runs")
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 12), reason="PyTorch 2.11 draws them once, between the bounds")
 def test_it_is_said_when_numbers_are_drawn_again():
     drawn = lambda std: predict(lambda: nn.init.trunc_normal_(torch.empty(N), std=std), device="cpu").notes  # noqa: E731
     assert drawn(0.02) == []
@@ -111,7 +112,7 @@ def gpu(*shape: int, **options: Any) -> torch.Tensor:
 
 def test_ops_that_are_made_of_others_have_their_temporaries():
     """``ldexp`` makes 2 ** exponent first, ``isinf`` the absolute values: 4 bytes an element."""
-    x, exponent = partial(gpu, N), partial(gpu, N, dtype=torch.int32)
+    x, exponent = partial(gpu, N), partial(gpu, N)
     assert predict(lambda: torch.ldexp(x(), exponent())).peak == 4 * 4 * N
     assert predict(lambda: x().ldexp_(exponent())).peak == 3 * 4 * N
     assert predict(lambda: torch.isinf(x())).peak == (4 + 4 + 1) * N

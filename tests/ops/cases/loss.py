@@ -71,6 +71,11 @@ def _probabilities(reduction, smoothing):
     )
 
 
+def _linear_then_cross(x, weight, target, linear_bias=None, **options):
+    """What PyTorch before 2.13 has in place of ``linear_cross_entropy``."""
+    return T.cross_entropy(T.linear(x, weight, linear_bias), target, **options)
+
+
 def _linear_cross(reduction, smoothing, bias=False, weighted=False):
     """9 lines and 6 classes in tiles of 4 by 4, so that each has a rest."""
 
@@ -98,7 +103,7 @@ def _linear_cross(reduction, smoothing, bias=False, weighted=False):
         f"linear_cross_entropy {reduction} {smoothing}{' bias' if bias else ''}{' weight' if weighted else ''}",
         "LinearCrossEntropy",
         run(tm.nn.functional.linear_cross_entropy, "tm", options=tile),
-        run(T.linear_cross_entropy, "torch"),
+        run(getattr(T, "linear_cross_entropy", _linear_then_cross), "torch"),
         make,
         saved,
     )

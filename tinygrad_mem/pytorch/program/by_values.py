@@ -89,9 +89,11 @@ def _second_needed(node: Any) -> bool:
 
 
 _ZEROS = "was counted as for numbers with zeros among them. Without one it needs less"
+_NO_ZEROS = "was counted as for numbers without zeros. With one it needs more"
 _PLAIN = "goes another way for tensors of a prediction than for others"
 NODES: dict[str, tuple[Callable[[Any], int], str]] = {
-    **dict.fromkeys(("ProdBackward0", "ProdBackward1", "CumprodBackward0"), (_of_zeros, _ZEROS)),
+    **dict.fromkeys(("ProdBackward0", "ProdBackward1"), (_of_zeros, _ZEROS)),
+    "CumprodBackward0": (_of_zeros, _NO_ZEROS),
     "MaskedFillBackward1": (_of_mask, "finds the places of the mask, whose number is a value"),
     "BinaryCrossEntropyWithLogitsBackward0": (_of_targets, _PLAIN),
     **dict.fromkeys(("LinalgHouseholderProductBackward0", "OrmqrBackward0"), (lambda node: 4 * _largest(node), _PLAIN)),
@@ -99,6 +101,7 @@ NODES: dict[str, tuple[Callable[[Any], int], str]] = {
 """Name of a node -> the bytes that its backward may take more, or less, and why. Source: ``FunctionsManual.cpp``."""
 ON_THE_CPU = {
     **NODES,
+    "CumprodBackward0": (_of_zeros, _ZEROS),
     **dict.fromkeys(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"), (_of_self(1), _PLAIN)),
 }
 

@@ -23,7 +23,6 @@ OF_OTHERS = {
     **dict.fromkeys(
         [
             aten.binary_cross_entropy_with_logits.default,
-            aten.addr.default,
             aten._euclidean_dist.default,
             aten._safe_softmax.default,
             aten.dist.default,
@@ -38,6 +37,7 @@ OF_OTHERS = {
     aten._trilinear.default: _MAKES_VIEWS,
 }
 """Ops that PyTorch's C++ makes of others, with temporaries: by the key of that kernel. They have no other on a GPU."""
+_LDEXP = {aten.ldexp.Tensor: aten.mul.Tensor, aten.ldexp_.default: aten.mul_.Tensor, aten.ldexp.out: aten.mul.out}
 _MOST_ROWS_TRAINING, _MOST_ROWS = 880_801, 65_535  # of a batch that cuDNN's batch norm takes
 
 
@@ -65,6 +65,16 @@ def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     if p == 1:
         return input.mul(aten.zeros_like(input))  # as the CPU does
     return first_of(aten.native_dropout(input, p, True))
+
+
+def made_of_others(op: Any, version: tuple[int, int], *args: Any, **kwargs: Any) -> Any:
+    """The result of an op of :data:`OF_OTHERS`; ``NotImplemented``: a kernel of its own makes it.
+
+    Source: ``aten/src/ATen/native/BinaryOps.cpp``, ``ldexp``: one kernel for whole exponents, known of PyTorch 2.11.
+    """
+    if op in _LDEXP and args[0].is_floating_point() and not args[1].is_floating_point():
+        return NotImplemented if version >= (2, 11) else _LDEXP[op](args[0], torch.pow(2.0, args[1]), **kwargs)
+    return op._op_dk(OF_OTHERS[op], *args, **kwargs)
 
 
 def max_pool1d(
@@ -146,6 +156,24 @@ def compared(left: Any, right: Any = None) -> None:
         del every
 
 
+@_composite("cumprod_backward")
+def cumprod_backward(grad: torch.Tensor, input: torch.Tensor, dim: int, output: torch.Tensor) -> torch.Tensor:
+    """The way of numbers without zeros; see :data:`.by_values.NODES`. PyTorch's own code takes another one for tensors of a
+    prediction. Source: ``aten/src/ATen/native/ReduceOps.cpp``."""
+    if input.numel() <= 1 or input.shape[dim] == 1:
+        return grad
+    weighted = output.conj() * grad
+    zeros = input == 0
+    zeros.any()
+    turned = weighted.flip(dim)
+    sums = turned.cumsum(dim)
+    back = sums.flip(dim)
+    del sums, turned  # C++ ends the temporaries of an expression after it, the last one first
+    made = back / input.conj()
+    del back, zeros, weighted
+    return made
+
+
 def fused_rms_norm(
     input: torch.Tensor, normalized_shape: list[int], weight: torch.Tensor | None, eps: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -158,5 +186,12 @@ def fused_rms_norm(
     return made, input.new_empty(*rows, *[1] * len(normalized_shape), dtype=wide)
 
 
-BELOW_AUTOGRAD = {"_fused_rms_norm": fused_rms_norm} if hasattr(aten, "_fused_rms_norm") else {}
+def activation_backward(grad: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
+    """One kernel that makes its result alone. Source: ``aten/src/ATen/native/Activation.cpp``."""
+    return torch.empty_like(input)
+
+
+BELOW_AUTOGRAD: dict[str, Callable[..., Any]] = dict.fromkeys(("silu_backward", "mish_backward"), activation_backward)
+if hasattr(aten, "_fused_rms_norm"):
+    BELOW_AUTOGRAD["_fused_rms_norm"] = fused_rms_norm
 """Ops that PyTorch makes of others where CUDA has no kernel, as in builds without it. Their gradients are PyTorch's own."""

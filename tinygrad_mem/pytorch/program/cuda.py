@@ -26,13 +26,20 @@ OTHER_STREAM = (
     "which blocks another stream keeps from being used again: a request there may need a segment of its own, and a block with "
     "record_stream waits for that stream (more bytes reserved, not allocated)"
 )
+_LEAVE_OUT = "Leave it out of what is predicted"
 _OF_ACCELERATORS = (
     "memory_stats", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
     "reset_peak_memory_stats", "empty_cache",
 )  # fmt: skip
 _WITHOUT_EFFECT = (
     "init", "_lazy_init", "synchronize", "set_device", "manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state",
-    "set_rng_state_all", "ipc_collect", "reset_accumulated_memory_stats", "set_per_process_memory_fraction",
+    "set_rng_state_all", "ipc_collect", "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "check_error",
+    "set_sync_debug_mode", "reset_accumulated_host_memory_stats", "reset_peak_host_memory_stats",
+)  # fmt: skip
+_NO_LOAD = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate", "get_sync_debug_mode")
+_OF_A_REAL_GPU = (
+    "MemPool", "use_mem_pool", "graph_pool_handle", "caching_allocator_alloc", "caching_allocator_delete",
+    "caching_allocator_enable", "change_current_allocator", "current_blas_handle", "memory_stats_as_nested_dict",
 )  # fmt: skip
 
 
@@ -99,6 +106,15 @@ class Card:
             "stream": _within,
             "StreamContext": _within,
             "device": _Device,
+            "device_of": _Device,
+            "can_device_access_peer": lambda device, peer: False,
+            "cudart": _Stream,  # an object whose functions do nothing
+            "device_memory_used": lambda device=None: stats("reserved_bytes.all.current"),
+            "get_per_process_memory_fraction": lambda device=None: 1.0,
+            "host_memory_stats": dict,
+            "list_gpu_processes": lambda device=None: "",
+            **dict.fromkeys(_NO_LOAD, lambda device=None: 0),
+            **{name: refused(f"torch.cuda.{name}: only a real GPU has it. {_LEAVE_OUT}") for name in _OF_A_REAL_GPU},
             "set_stream": self._set,
             **dict.fromkeys(_WITHOUT_EFFECT, _nothing),
         }
@@ -249,7 +265,9 @@ def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
         "is_available": answers["is_available"],
         "device_count": answers["device_count"],
         "current_accelerator": lambda check_available=False: torch.device("cuda"),
-        "current_device_index": answers["current_device"],
+        **dict.fromkeys(("current_device_index", "current_device_idx"), answers["current_device"]),
+        **dict.fromkeys(("set_device_index", "set_device_idx"), _nothing),
+        "get_memory_info": answers["mem_get_info"],
         "current_stream": lambda device=None: _Stream(),
         "set_stream": answers["set_stream"],
         "device_index": lambda device: contextlib.nullcontext(),
@@ -261,6 +279,8 @@ def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
         patched(torch.cuda, answers),
         patched(fake_tensor, {"init_gpu_context": _nothing}),  # before PyTorch 2.13 it would make a tensor on a real GPU
         patched(torch.cuda.memory, {**answers, **without}),
+        patched(torch.cuda.random, answers),
+        patched(torch.cuda.profiler, {"check_error": _nothing, "cudart": _Stream}),
         patched(torch.accelerator, accelerator),
         patched(torch.cuda.nvtx, dict.fromkeys(("range_push", "range_pop", "mark"), _nothing)),
         patched(torch, {"Generator": lambda device="cpu": _OWN_GENERATOR("cpu"), "Stream": card.stream, "Event": _Event}),

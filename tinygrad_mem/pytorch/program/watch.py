@@ -21,7 +21,7 @@ from ...memory.sizes import bytes_text
 from . import recurrent
 from .alone import Alone, as_made
 from .attention import attention
-from .composite import BELOW_AUTOGRAD, KERNELS, OF_OTHERS, compared, max_pool1d
+from .composite import BELOW_AUTOGRAD, KERNELS, compared, made_of_others, max_pool1d
 from .cuda import OTHER_STREAM
 from .described import described
 from .dispatcher import Kernel, decomposed, operator, written_in_python
@@ -82,9 +82,8 @@ class Watch(TorchDispatchMode):
         self.processes: Any = None  # of a program that is one of several
         self.wrappers: tuple[type, ...] = ()  # the types of its tensors of which each process holds a part
         self._table = Kernels(gpu)
-        self._composites = {operator(name): kernel for name, kernel in self.kernels.items()}
-        if device.type == "cuda":
-            self._composites |= {operator(name): kernel for name, kernel in BELOW_AUTOGRAD.items()}
+        below = BELOW_AUTOGRAD if device.type == "cuda" else {}
+        self._composites = {operator(name): kernel for name, kernel in (self.kernels | below).items()}
         self.numbers = KnownNumbers()
         self.alone, self.redrawn = Alone(), Redrawn()
         self._results = Results(fake)
@@ -139,21 +138,20 @@ class Watch(TorchDispatchMode):
             args = (fake,)
         args = tuple([each if type(each) is FakeTensor else self._fake(each) for each in args])
         kwargs = {key: self._fake(value) for key, value in kwargs.items()} if kwargs else kwargs
+        made: Any = NotImplemented
         if facts.composite:  # whole only in inference mode
-            made = self._made_of_others(func, args, kwargs)
-            if made is not NotImplemented:
-                return made
-        if facts.python:
+            made = self._composite(func, args, kwargs)
+        elif facts.python or (facts.of_others and self.device.type == "cuda" and on_gpu(args[0])):
+            run = written_in_python(func) if facts.python else partial(made_of_others, func, self.gpu.version)
             with self:
-                return written_in_python(func)(*args, **kwargs)
-        if facts.of_others and self.device.type == "cuda" and on_gpu(args[0]):
-            with self:
-                return func._op_dk(OF_OTHERS[func], *args, **kwargs)
+                made = run(*args, **kwargs)
+        if made is not NotImplemented:
+            return made
         if facts.foreign and any(map(on_gpu, flat(args))):
             self.note(f"{func}: an op that PyTorch's tables do not have. What it takes beside its results is not counted")
         func, args = self.in_place.op(func, args)
         number = self.numbers.before(func, args, kwargs)
-        made: Any = self._alone(func, args, kwargs) if self.device.type == "cpu" else self._results.of(func, args, kwargs)
+        made = self._alone(func, args, kwargs) if self.device.type == "cpu" else self._results.of(func, args, kwargs)
         if func is _LOG_SIGMOID and on_gpu(args[0]):
             made = made[0], made[0].new_empty(0)  # only the CPU's kernel has a buffer
         if facts.resizes:
@@ -164,7 +162,7 @@ class Watch(TorchDispatchMode):
         self.numbers.after(func, args, kwargs, made, number)
         return made
 
-    def _made_of_others(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _composite(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of an op that PyTorch makes of other ops; ``NotImplemented``: it does not."""
         here = on_gpu(args[0] if args else None) is (self.device.type == "cuda")
         ours = self._composites.get(func) if here else None

@@ -11,10 +11,11 @@ import torch
 from .call import NOTHING, Bound, Requests, nbytes
 
 _ELEMENTWISE = """
-    batch_norm_elemt binary_cross_entropy_backward complex copysign elu_backward eq floor_divide gcd ge gelu gelu_backward
-    glu glu_backward gt hardsigmoid_backward hardswish hardswish_backward hardtanh_backward heaviside huber_loss_backward
-    lcm le leaky_relu_backward log_sigmoid_backward log_sigmoid_forward lt masked_fill mish mse_loss_backward ne polar rsub
-    smooth_l1_loss_backward softplus_backward threshold threshold_backward xlogy _prelu_kernel _prelu_kernel_backward
+    _conj_physical _prelu_kernel _prelu_kernel_backward addr batch_norm_elemt binary_cross_entropy_backward celu complex
+    copysign elu elu_backward eq floor_divide gcd ge gelu gelu_backward glu glu_backward gt hardsigmoid hardsigmoid_backward
+    hardswish hardswish_backward hardtanh hardtanh_backward heaviside huber_loss_backward lcm le leaky_relu leaky_relu_backward
+    log_sigmoid_backward log_sigmoid_forward lt masked_fill mish mish_backward mse_loss_backward ne polar rsub selu
+    smooth_l1_loss_backward softplus_backward threshold threshold_backward xlogy
 """
 _FILLING = """
     bernoulli cauchy empty_like exponential fill full_like geometric linspace log_normal logspace new_empty new_empty_strided
@@ -30,10 +31,10 @@ RESULTS_ONLY = frozenset(f"{_ELEMENTWISE} {_FILLING} {_MOVING} {_BETWEEN_PIXELS}
 """Ops whose kernels write into their results, and ask for nothing: one of PyTorch's iterators, a fill, or copies into a view.
 
 Source, below ``aten/src/ATen/native``: for the first group ``TensorIterator.cpp``, ``Activation.cpp``, ``BinaryOps.cpp``,
-``Loss.cpp``, ``cuda/Loss.cu``; for the second ``TensorFactories.cpp``, ``Fill.cpp``, ``Distributions.cpp``; for the third
-``TensorShape.cpp``, ``cuda/Shape.cu`` (cat's addresses travel with the launch), ``PadNd.cpp``, ``TriangularOps.cpp``,
-``TensorTransformations.cpp``, ``TensorAdvancedIndexing.cpp``; for the last ``cuda/GridSampler.cpp``,
-``cuda/UpSampleBicubic2d.cu``, which read tensors of any strides."""
+``Loss.cpp``, ``cuda/Loss.cu``, ``LinearAlgebra.cpp``; for the second ``TensorFactories.cpp``, ``Fill.cpp``,
+``Distributions.cpp``; for the third ``TensorShape.cpp``, ``cuda/Shape.cu`` (cat's addresses travel with the launch),
+``PadNd.cpp``, ``TriangularOps.cpp``, ``TensorTransformations.cpp``, ``TensorAdvancedIndexing.cpp``; for the last
+``cuda/GridSampler.cpp``, ``cuda/UpSampleBicubic2d.cu``, which read tensors of any strides."""
 
 
 def unread(func: Any, args: tuple, kwargs: Mapping[str, Any], outputs: list[Any]) -> Requests:
