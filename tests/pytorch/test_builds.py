@@ -10,17 +10,16 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._subclasses import fake_tensor
+from torch.utils.checkpoint import checkpoint
 
-torch = pytest.importorskip("torch")
-import torch.nn.functional as F  # noqa: E402
-from torch import nn  # noqa: E402
-from torch._subclasses import fake_tensor  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-from tinygrad_mem import pytorch  # noqa: E402
-from tinygrad_mem.errors import NotOfferedError  # noqa: E402
-from tinygrad_mem.memory import Kind  # noqa: E402
-from tinygrad_mem.pytorch.program.composite import BELOW_AUTOGRAD, OF_OTHERS  # noqa: E402
+from tinygrad_mem import pytorch
+from tinygrad_mem.errors import NotOfferedError
+from tinygrad_mem.memory import Kind
+from tinygrad_mem.pytorch.program.composite import BELOW_AUTOGRAD, OF_OTHERS
 
 COMPOSITE, CPU, CUDA = "CompositeImplicitAutograd", "CPU", "CUDA"
 GPU = "cuda"
