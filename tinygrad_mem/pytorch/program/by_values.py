@@ -73,7 +73,7 @@ def _of_zeros(node: Any) -> int:
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return -(-tensor.numel() * tensor.element_size() // 512) * 512  # of a block
 
 
 def _of_mask(node: Any) -> int:

@@ -35,6 +35,7 @@ OF_OTHERS = {
         _WITHOUT_GRAD,
     ),
     aten._trilinear.default: _MAKES_VIEWS,
+    aten.linalg_pinv.atol_rtol_tensor: _MAKES_VIEWS,
 }
 """Ops that PyTorch's C++ makes of others, with temporaries: by the key of that kernel. They have no other on a GPU."""
 _LDEXP = {aten.ldexp.Tensor: aten.mul.Tensor, aten.ldexp_.default: aten.mul_.Tensor, aten.ldexp.out: aten.mul.out}

@@ -6,7 +6,22 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from . import attention, blas, convolution, copies, elementwise, indexing, norms, packing, recurrent, reductions, sorting
+from . import (
+    attention,
+    blas,
+    convolution,
+    copies,
+    decompositions,
+    elementwise,
+    fourier,
+    indexing,
+    linalg,
+    norms,
+    packing,
+    recurrent,
+    reductions,
+    sorting,
+)
 from .call import NOTHING, ROWS, Bound, Gpu, KernelCall, KernelRow, Request, Requests
 from .unread import unread
 
@@ -24,8 +39,11 @@ __all__ = [
     "blas",
     "convolution",
     "copies",
+    "decompositions",
     "elementwise",
+    "fourier",
     "indexing",
+    "linalg",
     "norms",
     "packing",
     "recurrent",

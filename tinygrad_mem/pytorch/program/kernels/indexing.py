@@ -89,13 +89,19 @@ def _one_axis(tensor: torch.Tensor) -> bool:
 
 @row(
     "unfold_backward",
-    takes="0...n-1 for the axes that are unfolded: at most 8 bytes for each place of both (a bound)",
+    takes="where windows overlap: after the result 0...n-1, 8 bytes for each place of the axis; else at most that (a bound)",
     source="aten/src/ATen/native/UnfoldBackward.h",
+    seen="h100",
 )
 def unfold_backward(call: KernelCall) -> None:
     grad, axis = call["grad_in"], call["dim"]
+    call.result(0)
+    if not call.outs[0].dim():
+        return None
+    if call["step"] < call["size"]:
+        return call.once(call.outs[0].shape[axis] * _LONG, "TEMPORARY")
     places = call.outs[0].shape[axis] + grad.shape[axis] + grad.shape[-1]
-    call.bound(places * _LONG, "the gradient of unfold counts the places of its axes")
+    return call.bound(places * _LONG, "the gradient of unfold counts the places of its axes")
 
 
 def _linear(call: KernelCall, size: int, indices: int) -> None:

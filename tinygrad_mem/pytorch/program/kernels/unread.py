@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .call import NOTHING, Bound, Requests, nbytes
+from .call import NOTHING, Bound, Requests, nbytes, up
 
 _ELEMENTWISE = """
     _conj_physical _prelu_kernel _prelu_kernel_backward addr batch_norm_elemt binary_cross_entropy_backward celu complex
@@ -43,7 +43,7 @@ def unread(func: Any, args: tuple, kwargs: Mapping[str, Any], outputs: list[Any]
         return NOTHING
     given = [*args, *kwargs.values(), *outputs]
     tensors = [each for value in given for each in (value if isinstance(value, (list, tuple)) else [value])]
-    size = sum(nbytes(each) for each in tensors if isinstance(each, torch.Tensor))
+    size = sum(512 * up(nbytes(each), 512) for each in tensors if isinstance(each, torch.Tensor))  # as blocks
     name = func._schema.name.removeprefix("aten::")
     why = f"{name} is not in the table of kernels: taken as a copy of each argument and of each result"
     return Requests(bounds=(Bound(size, why),)) if size else NOTHING
