@@ -15,7 +15,7 @@ _SYMMETRIC, _JACOBI, _INDEFINITE = 278_168, 3_968, 98_432  # syevd, gesvdj, sytr
 
 
 def _check(call: KernelCall, matrix: torch.Tensor) -> None:
-    """Whether a number that says of errors is not zero: ``any`` of one without axes takes a number more."""
+    """Ask whether there is an error, as ``any`` does: without axes it takes a byte more."""
     asked = [call.ask(1, "TEMPORARY") for _ in range(1 if matrix.dim() > 2 else 2)]
     call.free(*reversed(asked))
 

@@ -18,7 +18,7 @@ NUMBER, INDEX = 4, 8  # bytes of a library's integer, and of PyTorch's, or of an
 
 
 def batch_of(tensor: torch.Tensor) -> int:
-    """How many matrices a tensor has."""
+    """The number of matrices of a tensor."""
     return prod(tensor.shape[:-2])
 
 
