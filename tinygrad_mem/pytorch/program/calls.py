@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
@@ -119,7 +120,7 @@ def _to(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     elif device is not None and device.type == "cuda" and device.index is None:
         device = torch.device("cuda", watch.device.index or 0)
     same = (device is None or device == watch.local(tensor).device) and (dtype is None or dtype == tensor.dtype)
-    if same and not copy and (layout is None or layout is torch.preserve_format or tensor.is_contiguous(memory_format=layout)):
+    if same and not copy and layout in (None, torch.preserve_format, suggest_memory_format(tensor)):
         return tensor
     options = {"dtype": dtype, "device": device, "non_blocking": wait, "memory_format": layout}
     return torch.ops.aten._to_copy.default(tensor, **options)

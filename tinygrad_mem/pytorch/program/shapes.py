@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from ...errors import DataDependenceError
 from .alone import NO_LARGER
 from .described import Made
+from .layouts import IN_LAYOUT
 
 aten = torch.ops.aten
 _C: Any = torch._C
@@ -83,7 +84,7 @@ class Results:
         before = getattr(target, "shape", None)
         made = self._view(func, args, kwargs) if kind == "view" else NotImplemented
         if made is NotImplemented:
-            made = func(*args, **kwargs)
+            made = IN_LAYOUT.get(func, func)(*args, **kwargs)
         told = _told(kind, target if kind == "written" else args, made)
         if told is not None and (kind != "written" or before == getattr(target, "shape", None)):  # else resized
             _known[key] = told, func  # which is kept, so that its id stays its own
@@ -412,18 +413,6 @@ def _uncached(func: Any) -> Callable[..., Any]:
     return call
 
 
-def _batch_norm_backward(grad: torch.Tensor, input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """On CUDA the input's gradient lies in rows where statistics are given, as an H100 recorded for an input in channels_last.
-
-    Source: ``aten/src/ATen/native/cuda/Normalization.cu``, ``batch_norm_elementwise_backward_eval``.
-    """
-    made = aten.native_batch_norm_backward.default(grad, input, *args, **kwargs)
-    given = isinstance(input, FakeTensor) and input.fake_device.type == "cuda" and not args[5]
-    if made[0] is None or not given or made[0].is_contiguous():
-        return made
-    return made[0].new_empty(made[0].shape), *made[1:]
-
-
 _LARGE_LOSSES = ("mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss")
 SETS = {aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
 _SHAPES: dict[Any, Callable[..., Any]] = {
@@ -440,7 +429,6 @@ _SHAPES: dict[Any, Callable[..., Any]] = {
     aten._efficient_attention_backward.default: _efficient_backward,
     aten._ctc_loss.Tensor: _ctc_loss,
     aten._ctc_loss_backward.Tensor: _like_argument(1),
-    aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten._sample_dirichlet.default: _like_argument(0),
     aten.multi_margin_loss_backward.default: _like_argument(1),
     aten.multilabel_margin_loss_backward.default: _like_argument(1),

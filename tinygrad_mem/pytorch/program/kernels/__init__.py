@@ -8,6 +8,7 @@ from typing import Any
 
 from . import (
     attention,
+    batch_norm,
     blas,
     convolution,
     copies,
@@ -36,6 +37,7 @@ __all__ = [
     "Request",
     "Requests",
     "attention",
+    "batch_norm",
     "blas",
     "convolution",
     "copies",

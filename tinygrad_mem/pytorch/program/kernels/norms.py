@@ -8,10 +8,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from .call import KernelCall, accumulated, nbytes, row, up
-from .reductions import loads, power, reduce
-
-_LAST = (torch.channels_last, torch.channels_last_3d)
-_THREADS = 512  # of a block of batch norm
+from .reductions import loads, reduce
 
 
 @row(
@@ -101,105 +98,6 @@ def group_norm_backward(call: KernelCall) -> None:
     call.free(*reversed(groups), scale)
 
 
-def persistent(call: KernelCall, tensor: torch.Tensor) -> bool:
-    """True if cuDNN keeps a batch for backward: channels last, while training. Source: ``cudnn/BatchNorm.cpp``."""
-    training = call.get("training", call.get("train", True))
-    dense = any(
-        tensor.dim() == dims and tensor.is_contiguous(memory_format=kind) for dims, kind in zip((4, 5), _LAST, strict=True)
-    )
-    return bool(training) and dense and not tensor.is_contiguous()
-
-
-@row(
-    "cudnn_batch_norm", "_batch_norm_impl_index", "miopen_batch_norm",
-    takes="nothing where channels are the second axis; channels last: cuDNN's workspace and what it keeps, which only "
-    "cuDNN knows",
-    source="aten/src/ATen/native/cudnn/BatchNorm.cpp, cudnn_batch_norm; "
-    "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize",
-    seen="cnn-small (nothing: channels are the second axis)",
-)  # fmt: skip
-def batch_norm(call: KernelCall) -> None:
-    tensor = call["input"]
-    if persistent(call, tensor):
-        call.bound(
-            up(nbytes(tensor), 32 * tensor.element_size()) + (1 << 20), "cuDNN's persistent batch norm keeps a bit a value"
-        )
-
-
-@row(
-    "cudnn_batch_norm_backward",
-    takes="as forward",
-    source="aten/src/ATen/native/cudnn/BatchNorm.cpp, cudnn_batch_norm_backward",
-    seen="cnn-small (nothing)",
-)
-def batch_norm_backward(call: KernelCall) -> None:
-    call.contiguous(call["grad_output"])
-    tensor = call["input"]
-    if persistent(call, tensor):
-        call.bound(1 << 20, "the workspace of cuDNN's persistent batch norm is not known")
-
-
-@row(
-    "native_batch_norm", "batch_norm_stats",
-    takes="while training, where the channels of a place lie beside each other (channels last, or no places): four numbers for "
-    "each channel and block, and a semaphore for each group of channels; else nothing",
-    source="aten/src/ATen/native/cuda/Normalization.cuh, batch_norm_stats_channels_last_cuda_template, flexible_launch_configs",
-    seen="h100",
-)  # fmt: skip
-def native_batch_norm(call: KernelCall) -> None:
-    tensor = call["input"]
-    if call.get("training", True) and _beside(tensor):
-        call.result(*range(len(call.outs)))
-        _partial_statistics(call, tensor, 4)
-
-
-@row(
-    "native_batch_norm_backward",
-    takes="nothing, where channels do not lie beside each other and the input has a gradient; else two sums for each channel "
-    "(without saved statistics their inverse deviation first), and what they stage, before the input's gradient",
-    source="aten/src/ATen/native/cuda/Normalization.cu, batch_norm_backward_cuda; Normalization.cuh, "
-    "batch_norm_backward_reduce_cuda_channels_last_template",
-    seen="h100",
-)
-def native_batch_norm_backward(call: KernelCall) -> None:
-    tensor, mask, saved = call["input"], call["output_mask"], call["save_invstd"]
-    reduces = call["train"] or mask[1] or mask[2]
-    if reduces and mask[0] and not _beside(tensor):
-        return
-    size = tensor.shape[1] * accumulated(tensor.dtype)
-    if saved is None or not saved.numel():
-        call.ask(size, "TEMPORARY")
-    if reduces:
-        for _ in range(2 * bool(mask[0])):
-            call.ask(size, "TEMPORARY")
-        call.result(1, 2)
-        if _beside(tensor):
-            with call.within():
-                _partial_statistics(call, tensor, 2)
-    call.result(0)
-
-
-def _beside(tensor: torch.Tensor) -> bool:
-    """True if a kernel of threads beside each other for channels runs: ``batch_norm_use_channels_last_kernels``."""
-    dims = tensor.dim()
-    last = dims in (4, 5) and tensor.is_contiguous(memory_format=_LAST[dims - 4])
-    return last or (tensor.is_contiguous() and tensor.stride(1) == 1)
-
-
-def _partial_statistics(call: KernelCall, tensor: torch.Tensor, numbers: int) -> None:
-    """Ask for ``numbers`` of each channel and block of threads, and for semaphores, where blocks share channels."""
-    channels = tensor.shape[1]
-    rows = prod(tensor.shape) // max(channels, 1)
-    wide = min(power(channels, _THREADS), 32)
-    high = min(power(up(rows, 16), _THREADS), _THREADS // wide)
-    if wide * high != _THREADS:
-        wide = min(power(channels, _THREADS), _THREADS // high)
-    blocks = min(up(rows, high * 16), 128)
-    if blocks >= 8:
-        call.ask(numbers * channels * blocks * accumulated(tensor.dtype))
-        call.ask(up(channels, wide) * 4)
-
-
 @row(
     "nll_loss_forward", "nll_loss2d_forward", "nll_loss_backward", "nll_loss2d_backward",
     takes="copies of arguments that are not contiguous",
@@ -270,6 +168,30 @@ def pools_backward(call: KernelCall) -> None:
     order = suggest_memory_format(call["self"])
     _in_order(call, call["self"], order)
     _in_order(call, call["grad_output"], order)
+
+
+@row(
+    "adaptive_max_pool2d",
+    takes="in channels_last both results again and the input, in rows; else a copy of an input that is not contiguous",
+    source="aten/src/ATen/native/cuda/AdaptiveMaxPooling2d.cu, adaptive_max_pool2d_out_cuda",
+    seen="h100",
+)
+def adaptive_max_pool(call: KernelCall) -> None:
+    call.result(0, 1)
+    for tensor in (*call.outs, call["self"]):
+        call.contiguous(tensor)
+
+
+@row(
+    "adaptive_max_pool2d_backward",
+    takes="copies of gradient and places, and the result again, where they are not contiguous",
+    source="aten/src/ATen/native/cuda/AdaptiveMaxPooling2d.cu, adaptive_max_pool2d_backward_out_cuda",
+    seen="h100",
+)
+def adaptive_max_pool_backward(call: KernelCall) -> None:
+    call.result(0)
+    for tensor in (call["grad_output"], call["indices"], *call.outs):
+        call.contiguous(tensor)
 
 
 @row(

@@ -1,0 +1,158 @@
+"""Batch norm: partial sums of PyTorch's kernels in channels last, and the workspace of cuDNN's."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+
+from .call import KernelCall, accumulated, row, up
+from .convolution import Image
+from .reductions import power, reduce
+
+_WIDTH, _THREADS = 32, 512  # of a block
+_PIXELS, _BLOCKS = 16, 128  # that a thread adds up, and blocks at most that share a channel
+_FEW = 8  # blocks: with fewer one block takes all pixels of its channels
+_GROUP = 64  # channels of a block of cuDNN's
+_FORWARD, _BACKWARD = 64, 96  # pixels of it
+_CUDNN = "the workspace of cuDNN's batch norm in channels last is known of float32 with channels that are multiples of 4"
+
+
+def layout(tensor: torch.Tensor) -> str:
+    """``"rows"``, ``"last"`` for channels last, or ``"other"``.
+
+    Source: ``aten/src/ATen/native/cuda/Normalization.cu``, ``batch_norm_choose_impl``.
+    """
+    image = Image(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
+    if prod(image.shape) >= 1 << 31:
+        return "other"
+    if image.dense(False):
+        return "last" if image.strides[1] == 1 else "rows"
+    return "last" if tensor.dim() == 4 and image.dense(True) else "other"
+
+
+def _last(tensor: torch.Tensor) -> bool:
+    """Source: ``cuda/Normalization.cuh``, ``batch_norm_use_channels_last_kernels``."""
+    image = Image(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
+    return (tensor.dim() > 3 and image.dense(True)) or (image.dense(False) and image.strides[1] == 1)
+
+
+def blocks(pixels: int, channels: int) -> tuple[int, int]:
+    """Blocks across the channels, and blocks that share one. Source: ``Normalization.cuh``, ``flexible_launch_configs``."""
+    width = min(power(channels, _THREADS), _WIDTH)
+    height = min(power(up(pixels, _PIXELS), _THREADS), _THREADS // width)
+    if width * height != _THREADS:
+        width = min(power(channels, _THREADS), _THREADS // height)
+    sharing = min(up(pixels, height * _PIXELS), _BLOCKS)
+    return up(channels, width), sharing if sharing >= _FEW else 1
+
+
+def _staged(call: KernelCall, tensor: torch.Tensor, numbers: int) -> list[int]:
+    """What blocks that share a channel stage: ``numbers`` for each block and channel, and their semaphores."""
+    channels = tensor.shape[1]
+    across, sharing = blocks(prod(tensor.shape) // max(channels, 1), channels)
+    if sharing == 1:
+        return []
+    return [
+        call.ask(numbers * channels * sharing * accumulated(tensor.dtype), "TEMPORARY"),
+        call.ask(across * 4, "TEMPORARY"),
+    ]
+
+
+@row(
+    "native_batch_norm",
+    takes="while training, channels last: four numbers for each channel and block that shares it, and a semaphore for each "
+    "block across; with other strides what a mean and a variance of each channel stage",
+    source="aten/src/ATen/native/cuda/Normalization.cu, batch_norm_mean_var; Normalization.cuh, "
+    "batch_norm_stats_channels_last_cuda_template",
+    seen="h100",
+)  # fmt: skip
+def native_batch_norm(call: KernelCall) -> None:
+    tensor = call["input"]
+    if not call["training"] or prod(tensor.shape) == 0:
+        return
+    call.result(0, 1, 2)
+    if layout(tensor) == "last":
+        _staged(call, tensor, 4)
+    elif layout(tensor) == "other":
+        others = [axis for axis in range(tensor.dim()) if axis != 1]
+        reduce(call, tensor, others, 32 if tensor.dtype == torch.float64 else 16, 2)
+
+
+@row(
+    "native_batch_norm_backward",
+    takes="channels last, or for weight and bias alone: two sums for each channel before the results, an inverse deviation "
+    "where cuDNN ran forward; in channels last two numbers for each channel and block that shares it, and semaphores; the "
+    "input's gradient is asked for after them",
+    source="aten/src/ATen/native/cuda/Normalization.cu, batch_norm_backward_cuda; Normalization.cuh, "
+    "batch_norm_backward_reduce_cuda_channels_last_template",
+    seen="h100",
+)  # fmt: skip
+def native_batch_norm_backward(call: KernelCall) -> None:
+    tensor, mask, saved = call["input"], call["output_mask"], call["save_invstd"]
+    sums = call["train"] or mask[1] or mask[2]
+    if prod(tensor.shape) == 0 or (sums and mask[0] and not _last(tensor) and prod(tensor.shape) < 1 << 31):
+        return
+    each = tensor.shape[1] * accumulated(tensor.dtype)
+    made = [] if saved is not None and saved.numel() else [call.ask(each, "TEMPORARY")]
+    if sums:
+        last = _last(tensor) and _last(call["grad_out"])
+        made += [call.ask(each, "TEMPORARY") for _ in range(2 * (last or mask[0]))]
+        call.result(*[index for index in (1, 2) if mask[index]])
+        if last:
+            call.free(*reversed(_staged(call, tensor, 2)))
+    call.result(0)
+    call.free(*reversed(made))
+
+
+@row(
+    "cudnn_batch_norm", "_batch_norm_impl_index", "miopen_batch_norm",
+    takes="nothing where channels are the second axis; while training in channels last, of float32: 516 bytes for each 64 "
+    "pixels and 64 channels, 4 for each 64 channels, and 1,072",
+    source="aten/src/ATen/native/cudnn/BatchNorm.cpp, cudnn_batch_norm; "
+    "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize, by its sizes",
+    seen="cnn-small (nothing: channels are the second axis), h100 (cuDNN 9.19, channels last, 450 sizes)",
+)  # fmt: skip
+def cudnn_batch_norm(call: KernelCall) -> None:
+    tensor = call["input"]
+    if Image.of(tensor).last and call.get("training", True):
+        groups, pixels = up(tensor.shape[1], _GROUP), prod(tensor.shape) // max(tensor.shape[1], 1)
+        call.result(0, 1, 2)
+        _workspace(call, up(pixels, _FORWARD) * groups * 516 + 4 * groups + 1072)
+
+
+@row(
+    "cudnn_batch_norm_backward",
+    takes="a copy of a gradient that is not in the input's layout; in channels last, of float32: 512 bytes for each 96 pixels "
+    "and 64 channels, 4 for each 64 channels, and 1,056",
+    source="aten/src/ATen/native/cudnn/BatchNorm.cpp, cudnn_batch_norm_backward; "
+    "cudnnGetBatchNormalizationBackwardExWorkspaceSize, by its sizes",
+    seen="cnn-small (nothing), h100 (cuDNN 9.19, channels last, 450 sizes)",
+)
+def cudnn_batch_norm_backward(call: KernelCall) -> None:
+    tensor, gradient = call["input"], Image.of(call["grad_output"])
+    last = Image.of(tensor).last
+    call.ask(0 if gradient.dense(last) else gradient.size, "TEMPORARY")
+    if last:
+        groups, pixels = up(tensor.shape[1], _GROUP), prod(tensor.shape) // max(tensor.shape[1], 1)
+        call.result(0, 1, 2)
+        _workspace(call, up(pixels, _BACKWARD) * groups * 512 + 4 * groups + 1056)
+
+
+def _workspace(call: KernelCall, size: int) -> None:
+    tensor = call["input"]
+    seen = tensor.dtype == torch.float32 and tensor.shape[1] % 4 == 0 and tensor.dim() == 4
+    known = seen and call.gpu.capability == (9, 0) and call.gpu.cudnn >= 90000
+    call.once(size, exact=known)
+    if not known:
+        call.bound(size + (1 << 20), _CUDNN + " on a Hopper")
+
+
+@row(
+    "batch_norm_elemt", "batch_norm_stats",
+    takes="statistics in channels last: as native_batch_norm",
+    source="aten/src/ATen/native/cuda/Normalization.cu, batch_norm_stats_cuda",
+)  # fmt: skip
+def batch_norm_stats(call: KernelCall) -> None:
+    if "stats" in call.func._schema.name and layout(call["input"]) == "last":
+        _staged(call, call["input"], 4)
