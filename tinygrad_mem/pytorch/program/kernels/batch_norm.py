@@ -48,7 +48,7 @@ def blocks(pixels: int, channels: int) -> tuple[int, int]:
 
 
 def _staged(call: KernelCall, tensor: torch.Tensor, numbers: int) -> list[int]:
-    """What blocks that share a channel stage: ``numbers`` for each block and channel, and their semaphores."""
+    """Ask for what blocks that share a channel stage: ``numbers`` for each block and channel, and their semaphores."""
     channels = tensor.shape[1]
     across, sharing = blocks(prod(tensor.shape) // max(channels, 1), channels)
     if sharing == 1:

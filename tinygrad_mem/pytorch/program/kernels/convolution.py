@@ -170,7 +170,7 @@ def _evened(channels: int) -> int:
 
 
 class Convolution:
-    """What PyTorch makes of the arguments of a convolution before a library runs it.
+    """The arguments of a convolution as PyTorch gives them to the library that runs it.
 
     Args:
         argument: the argument of the op with a name.
@@ -305,7 +305,7 @@ def _copy(call: KernelCall, image: Image, last: bool) -> int:
 
 
 def _workspace(call: KernelCall, kind: str, found: Convolution, x: Image, out: Image, last: bool) -> None:
-    """What cuDNN takes to compute the ``kind``, ``"result"``, ``"input"`` or ``"weight"``, in channels last or not."""
+    """Ask for the workspace in which cuDNN computes the ``kind``: ``"result"``, ``"input"`` or ``"weight"``."""
     if found.transposed:
         x, out = out, x  # a transposed convolution's result is the input's gradient of an ordinary one
     problem = Problem(kind, x, found.weight, out, found.groups, last, max(call["stride"]) == 1)
