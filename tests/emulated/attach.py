@@ -11,6 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from . import build, sources
 from .build import CannotAttachError
 from .device import Device
@@ -38,6 +40,7 @@ def attach(*, dry: bool = False) -> Device:
     ctypes.CDLL(str(folder / "libcublas.so.12"), ctypes.RTLD_GLOBAL)
     _redirect_runtime(driver, ctypes.CDLL(str(folder / "refusals.so")))
     _import_cupy(_nothing.name if dry else str(build.kernels() / "cupy"), dry)
+    _check_arguments(driver)
     return Device(driver)
 
 
@@ -103,6 +106,32 @@ def _import_cupy(cache: str, dry: bool) -> None:
         return b"EMU:" + str(library).encode() + b"\0", names
 
     program.compile = compile_here
+
+
+def _check_arguments(driver: ctypes.CDLL) -> None:
+    """Let no kernel in CUDA C be launched with arguments that do not fit its parameters: CuPy does not know these."""
+    import cupy
+
+    kernel, module = cupy.RawKernel, cupy.RawModule
+
+    class Kernel:
+        def __init__(self, kernel: Any) -> None:
+            self._kernel = kernel
+
+        def __call__(self, grid: tuple, block: tuple, arguments: tuple, **options: Any) -> None:
+            sizes = [8 if isinstance(a, cupy.ndarray) else np.asarray(a).nbytes for a in arguments]
+            if driver.emu_fits(ctypes.c_void_p(self._kernel.kernel.ptr), (ctypes.c_int * len(sizes))(*sizes), len(sizes)):
+                self._kernel(grid, block, arguments, **options)
+
+    class Module:
+        def __init__(self, code: str) -> None:
+            self._module = module(code=code)
+
+        def get_function(self, name: str) -> Kernel:
+            return Kernel(self._module.get_function(name))
+
+    replaced: Any = cupy
+    replaced.RawKernel, replaced.RawModule = lambda *args, **options: Kernel(kernel(*args, **options)), Module
 
 
 def _refuse(cuda: Any) -> None:

@@ -32,6 +32,7 @@ KERNEL_FLAGS = [
     *("-fvisibility=hidden", "-fno-gnu-unique"),  # or two kernels with equal names would share their variables
     *("-fsanitize=kernel-address", "--param=asan-stack=0", "--param=asan-globals=0"),  # a call before each load and store
     "--param=asan-instrumentation-with-call-threshold=0",
+    "-fsanitize=shift-exponent,float-cast-overflow",
 ]
 
 

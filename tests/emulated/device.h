@@ -33,8 +33,15 @@
 #define __restrict__ __restrict
 
 using std::abs; using std::ceil; using std::exp; using std::expm1; using std::fabs; using std::floor; using std::fmod;
-using std::isfinite; using std::isinf; using std::isnan; using std::log; using std::log1p; using std::pow; using std::signbit;
-using std::sqrt; using std::tanh;
+using std::isfinite; using std::isinf; using std::isnan; using std::log1p; using std::signbit; using std::sqrt; using std::tanh;
+
+// Subnormal float32 numbers are 0 in a kernel: the processor sees to it (launches.cpp), except where libm reads a number's bits.
+inline float emu_flushed(float x) { return std::fabs(x) < __FLT_MIN__ ? std::copysign(0.0f, x) : x; }
+template <class T> inline T emu_flushed(T x) { return x; }
+template <class T, class = std::enable_if_t<std::is_arithmetic_v<T>>> inline auto log(T x) { return std::log(emu_flushed(x)); }
+template <class A, class B, class = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>>>
+inline auto pow(A a, B b) { return std::pow(emu_flushed(a), emu_flushed(b)); }
+#define powf pow
 
 // ---- where a thread stands
 extern "C" EmuPlace emu_place;
@@ -186,15 +193,20 @@ struct emu_caller<void(A...), function, std::index_sequence<I...>, A...> {
     static constexpr int sizes[sizeof...(A) + 1] = {(int)sizeof(A)..., 0};
     static constexpr int count = sizeof...(A);
 };
+template <class T> constexpr bool emu_is_of_doubles = std::is_same_v<T, double*> || std::is_same_v<T, const double*>;
+template <class T, int dimensions, bool c, bool i> class CArray;
+template <int d, bool c, bool i> constexpr bool emu_is_of_doubles<CArray<double, d, c, i>> = true;
 template <class F> struct emu_signature;
 template <class... A> struct emu_signature<void(A...)> {
+    static constexpr bool of_doubles = (emu_is_of_doubles<A> || ...);
     template <void (*function)(A...)>
     using caller = emu_caller<void(A...), function, std::index_sequence_for<A...>, A...>;
 };
 #define EMU_KERNEL(name, needs_fibers, needs_order)                                                                         \
     extern "C" __attribute__((visibility("default"))) const EmuKernel emu_kernel_##name = {                                 \
         &emu_signature<decltype(name)>::caller<&name>::call, emu_signature<decltype(name)>::caller<&name>::count,          \
-        emu_signature<decltype(name)>::caller<&name>::sizes, needs_fibers, needs_order};
+        emu_signature<decltype(name)>::caller<&name>::sizes, needs_fibers, needs_order,                                     \
+        emu_signature<decltype(name)>::of_doubles};
 
 // ---- what CuPy puts before most kernels: read once, here. Its plain functions are declared inline first: of those that are
 // not, g++ makes code for each kernel again, which was half of its time.

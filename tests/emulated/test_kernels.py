@@ -249,3 +249,53 @@ def test_a_kernel_that_waits_without_fibers_is_reported(emulated: Device, monkey
     source = 'extern "C" __global__ void overlooked(int* x) { __syncthreads(); x[threadIdx.x] = 1; }'
     cupy.RawKernel(source, "overlooked")((2,), (32,), (zeros(32, dtype="int32"),))
     assert emulated.problems() == ["kernel overlooked: its threads wait for one another, and the emulator did not know it"]
+
+
+@pytest.mark.parametrize(("kind", "dtype", "expected"), [("float", "float32", 0), ("double", "float64", 2.0**-130 * 2.0**30)])
+def test_subnormal_float32_numbers_are_0_in_a_kernel(emulated: Device, kind: str, dtype: str, expected: float):
+    """Those that are read, those that are computed, and those of which libm knows the bits; float64's are not."""
+    import cupy
+
+    x, out = cupy.asarray(np.array([2.0**-130, 2.0**-100], dtype)), zeros(4, dtype=dtype)
+    body = f"out[0] = x[0] * ({kind})1073741824; out[1] = x[1] * x[1] * ({kind})1e30;"
+    body += "out[2] = log(x[0]); out[3] = pow(x[0], 0);"
+    run(body, x, out, block=1, parameters=f"{kind}* x, {kind}* out")
+    found = out.get()
+    with np.errstate(divide="ignore"):
+        assert found[0] == expected
+        assert (found[1] == 0) is np.bool_(dtype == "float32")
+        assert found[2] == np.log(np.array(expected and 2.0**-130, dtype))
+    assert found[3] == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "value", "said"),
+    [
+        ("out[0] = 1 << (int)x;", 32, "shifts by as many bits as the number has, or more"),
+        ("out[0] = 1 << (int)x;", 31, ""),
+        ("out[0] = (int)x;", 2.0**31, "makes an integer of a float that is out of its range"),
+        ("out[0] = (int)x;", np.nan, "makes an integer of a float that is out of its range"),
+        ("out[0] = (int)x;", -(2.0**31), ""),
+        ("out[0] = (unsigned char)x;", -1, "makes an integer of a float that is out of its range"),
+    ],
+)
+def test_where_x86_computes_another_integer_than_a_gpu_is_found(emulated: Device, body: str, value: float, said: str):
+    run(body, zeros(1, dtype="int32"), np.float32(value), block=1, parameters="int* out, float x")
+    assert emulated.problems() == ([f"kernel probe, thread (0, 0, 0) of block (0, 0, 0), {said}"] if said else [])
+
+
+def test_all_shared_memory_of_a_block_together_is_bounded(emulated: Device):
+    body = "extern __shared__ char own[]; __shared__ char part[40960]; part[threadIdx.x] = own[threadIdx.x] = 1;"
+    run(body, shared=8192)
+    assert emulated.problems() == []
+    run(body, shared=8193)
+    (problem,) = emulated.problems()
+    assert problem.endswith("of block (0, 0, 0), needs more shared memory than there is")
+
+
+@pytest.mark.parametrize("given", [(np.int32(1), 2), (np.int64(1), 2), (1, np.int32(2)), (np.int32(1),)])
+def test_arguments_of_other_sizes_than_the_parameters_are_found(emulated: Device, given: tuple):
+    run("out[0] = x + y;", zeros(1, dtype="int64"), *given, block=1, parameters="long long* out, int x, long long y")
+    right = [np.asarray(a).itemsize for a in given] == [4, 8]
+    said = "launch of kernel probe: the arguments have other sizes than its parameters"
+    assert emulated.problems() == ([] if right else [said])

@@ -38,6 +38,32 @@ def test_the_first_element_beyond_an_array_is_found(emulated: Device, dtype: str
     assert emulated.problems() == [f"kernel probe, thread (0, 0, 0) of block (0, 0, 0), {what}"]
 
 
+@pytest.mark.parametrize(("kind", "size"), [("short", 2), ("float", 4), ("double", 8)])
+@pytest.mark.parametrize("place", ["x", "part"], ids=["array", "shared"])
+@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
+def test_a_number_at_no_multiple_of_its_size_is_found(emulated: Device, kind: str, size: int, place: str, write: bool):
+    """An x86 takes it; on a GPU the program ends. That of a copy need be none: it moves bytes."""
+    body = f"extern __shared__ char part[]; {kind}* at = ({kind}*)({place} + by), zero = {{}};"
+    body += "*at = zero;" if write else f"*({kind}*)out = *at;"
+    x, out = zeros(64, dtype="int8"), zeros(4)
+    parameters = "char* x, float* out, int by"
+    run(body, x, out, np.int32(size), block=1, shared=64, parameters=parameters)
+    assert emulated.problems() == []
+    run(body, x, out, np.int32(size // 2), block=1, shared=64, parameters=parameters)
+    what = f"{'writes' if write else 'reads'} {size} bytes: their address is no multiple of that"
+    assert emulated.problems() == [f"kernel probe, thread (0, 0, 0) of block (0, 0, 0), {what}"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_product_of_numbers_at_no_multiple_of_their_size_is_found(emulated: Device, dtype: str):
+    import cupy
+
+    x, y = zeros(9, dtype=dtype), zeros(2, 2, dtype=dtype)
+    odd = cupy.ndarray((2, 2), dtype, cupy.cuda.MemoryPointer(x.data.mem, 2))
+    cupy.matmul(odd, y)
+    assert emulated.problems() == ["a product of cuBLAS reads: numbers at no multiple of their size"]
+
+
 def test_memory_that_was_freed_is_found(emulated: Device):
     import cupy
 

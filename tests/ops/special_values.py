@@ -62,10 +62,14 @@ UNDERFLOW = "the smallest of numbers is halved: the result is rounded to a 0 fro
 FEWER = "ours multiplies what PyTorch divides, adds to 0 or takes from 0"
 
 FUSED = "a product and a sum are rounded once on a GPU"
+SUBNORMAL = "a step of the formula is below the smallest normal number, which a GPU makes 0"
+CANCELS = "far below 0 the CPU takes erf from 1, where hardly a digit is left; the kernel has erfc, which is exact"
 WAITS = "reading the input, to refuse it, would make the host wait for the GPU"
 
 ON_CUDA = {
     **dict.fromkeys(("addcmul", "lerp", "lerp_weight"), FUSED),
+    "addcdiv": SUBNORMAL,
+    "gelu": CANCELS,
     **dict.fromkeys((f"binary_cross_entropy {how}" for how in ("mean", "none", "weight")), WAITS),
     **dict.fromkeys(("max_dim", "min_dim", "argmax", "argmin"), "of several nan, which one is named first is left open"),
     **dict.fromkeys(("cumprod", "cumprod_zeros"), NAN),

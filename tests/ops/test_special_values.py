@@ -148,14 +148,19 @@ def test_special_values(family: str, reliability: Any):
 @pytest.mark.cuda
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", [*ONE_BY_ONE, *OVER_LINES])
-def test_special_values_on_cuda_are_the_cpu_s(family: str):
+def test_special_values_on_cuda_are_the_cpu_s(family: str, monkeypatch: pytest.MonkeyPatch):
+    """With subnormal numbers those that the CPU gives with 0 instead: CuPy compiles for GPUs that way."""
+    every, tiny = specials, np.finfo("float32").tiny
+    monkeypatch.setitem(globals(), "specials", lambda dtype: every(dtype)[np.abs(every(dtype)) != tiny])  # half of it is 0
     wrong, tried, one_by_one = set(), 0, family in ONE_BY_ONE
     with np.errstate(all="ignore"):
         for case in rows(family):
             for number, arrays in enumerate(replaced(case, "float32", one_by_one)):
                 if case.name not in ON_CUDA and (number < 6 or number % 3 == 0):  # mixtures, and a third of the others
                     tried += 1
-                    found = [run(tm, case, arrays, "float32", device) for device in ("cuda", "cpu")]
+                    flushed = [np.where(np.abs(a) < tiny, np.copysign(0, a), a) if a.dtype.kind == "f" else a for a in arrays]
+                    flushed = [f.astype(a.dtype) for f, a in zip(flushed, arrays, strict=True)]
+                    found = [run(tm, case, arrays, "float32", "cuda"), run(tm, case, flushed, "float32")]
                     if differ(*found, arrays, "float32", one_by_one):
                         wrong.add(case.name)
     assert tried

@@ -13,6 +13,7 @@ struct EmuKernel {
     const int* sizes;   // in bytes
     bool needs_fibers;  // its threads wait for one another
     bool needs_order;   // its result could depend on the order of threads: shared memory or atomics
+    bool of_doubles;    // it is given float64 numbers
 };
 
 enum EmuWarpOp { EMU_SHUFFLE = 1, EMU_VOTE = 2, EMU_WARP_BARRIER = 3, EMU_ACTIVE_MASK = 4 };

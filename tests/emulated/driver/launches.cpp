@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <sys/mman.h>
+#include <xmmintrin.h>
 
 #include <algorithm>
 #include <cstring>
@@ -211,13 +212,15 @@ static void run_block_of_fibers(int count) {
 }
 
 // Shared memory: each array of a block lies between forbidden bytes, and is full of junk when the block starts.
-static const size_t BETWEEN = 64;
+static const size_t BETWEEN = 64, SHARED_MOST = 49152;  // of a block, which no kernel of ours asks to exceed
 static std::map<const void*, uintptr_t> shared_arrays;  // by the address of a variable that stands for the declaration
 static uintptr_t shared_end;
+static size_t shared_used;
 
 static uintptr_t new_shared_array(size_t bytes) {
     uintptr_t array = (shared_end + BETWEEN + 15) & ~uintptr_t(15);
-    if (array + bytes + BETWEEN > shared_memory() + SHARED_ROOM) {
+    shared_used += bytes;
+    if (shared_used > SHARED_MOST) {
         problem(who_runs() + " needs more shared memory than there is");
         stop_launch();
     }
@@ -232,8 +235,13 @@ static void empty_shared_memory(size_t dynamic) {
     if (shared_end) forbid(base, shared_end + BETWEEN - base, NEVER_GIVEN);
     shared_arrays.clear();
     shared_end = base;
+    shared_used = 0;
     shared_arrays[nullptr] = new_shared_array(dynamic);
 }
+
+// CuPy compiles for GPUs with -ftz=true: subnormal float32 numbers, read or computed, are 0. The processor's bits for it hold for
+// float64 numbers too, so a kernel that is given such keeps all.
+static const unsigned SUBNORMALS_ARE_0 = 0x8040;
 
 static void run(Launch& launch) {
     static int large_pages = madvise(own.stacks, sizeof own.stacks, MADV_HUGEPAGE);  // each thread's stack is elsewhere
@@ -245,6 +253,8 @@ static void run(Launch& launch) {
     let_reach(launch.arguments);
     stopped = false;
     a_kernel_runs = true;
+    unsigned rounding = _mm_getcsr();
+    if (!launch.function->kernel->of_doubles) _mm_setcsr(rounding | SUBNORMALS_ARE_0);
     const unsigned *grid = launch.grid, *block = launch.block;
     memcpy(emu_place.grid_size, grid, sizeof launch.grid);
     memcpy(emu_place.block_size, block, sizeof launch.block);
@@ -264,6 +274,7 @@ static void run(Launch& launch) {
             if (fibers[0].state != DONE) complain("its threads wait for one another, and the emulator did not know it"), stopped = true;
         }
     }
+    _mm_setcsr(rounding);
     a_kernel_runs = false;
 }
 
@@ -311,7 +322,7 @@ API void* emu_shared_array(const void* declaration, size_t bytes) {
 }
 API void* emu_dynamic_shared() { return (void*)shared_arrays[nullptr]; }
 
-static EmuKernel nothing = {nullptr, 0, nullptr, false, false};
+static EmuKernel nothing = {nullptr, 0, nullptr, false, false, false};
 
 API CUresult cuModuleLoadData(CUmodule* out, const void* image) {  // "EMU:" and the path of a library
     GUARD;
@@ -341,12 +352,22 @@ API CUresult cuModuleGetFunction(CUfunction* out, CUmodule module_, const char* 
     return CUDA_SUCCESS;
 }
 
+// A launch gives pointers to arguments and no sizes: as many bytes are read as the kernel's own types have.
+API bool emu_fits(CUfunction function_, const int* sizes, int count) {
+    GUARD;
+    auto* function = (Function*)function_;
+    const EmuKernel& kernel = *function->kernel;
+    bool fits = !kernel.call || (count == kernel.count && std::equal(sizes, sizes + count, kernel.sizes));
+    if (!fits) problem("launch of kernel " + function->name + ": the arguments have other sizes than its parameters");
+    return fits;
+}
+
 API CUresult cuLaunchKernel(CUfunction function_, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                             unsigned shared, CUstream stream, void** arguments, void**) {
     GUARD;
     auto* function = (Function*)function_;
     bool empty = !gx || !gy || !gz || !bx || !by || !bz;
-    if (empty || (size_t)bx * by * bz > THREADS || bz > 64 || gx > 2147483647u || gy > 65535 || gz > 65535 || shared > 49152) {
+    if (empty || (size_t)bx * by * bz > THREADS || bz > 64 || gx > 2147483647u || gy > 65535 || gz > 65535 || shared > SHARED_MOST) {
         problem("launch of kernel " + function->name + " refused: grid, block or shared memory is out of range");
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -293,28 +293,43 @@ static void refuse(uintptr_t address, size_t bytes, bool write, const std::strin
     problem(who_runs() + (write ? " writes " : " reads ") + std::to_string(bytes) + " bytes: " + what);
     stop_launch();
 }
-static void look_closer(uintptr_t address, size_t bytes, bool write) {
+static bool is_aligned(uintptr_t address, size_t bytes) { return !(address & (bytes - 1)); }
+static void look_closer(uintptr_t address, size_t bytes, bool write, bool whole) {
     if (address - start < ROOM) {
+        if (whole && !is_aligned(address, bytes)) refuse(address, bytes, write, "their address is no multiple of that");
         if (!usable(address, bytes)) refuse(address, bytes, write, describe(address));
         if (a_kernel_runs && !in_reach(address)) refuse(address, bytes, write, "an array that the kernel was not given");
     } else if (a_kernel_runs && !is_an_argument(address) && !in_a_kernels_image(address)) {
         refuse(address, bytes, write, describe(address));
     }
 }
-static inline __attribute__((always_inline)) void check(uintptr_t address, size_t bytes, bool write) {
+// `whole`: one number, which a GPU reads and writes at multiples of its size only; x86 does so anywhere. What g++ splits, as it
+// may a float4, counts as its parts.
+static inline __attribute__((always_inline)) void check(uintptr_t address, size_t bytes, bool write, bool whole) {
     if (address - (uintptr_t)&own < sizeof own) return;
     const Near& piece = near_piece(address);
-    if (address - piece.from < piece.room && (address & 7) + bytes <= 8 && !shadow[(address - start) / 8]) return;
-    look_closer(address, bytes, write);
+    bool in_a_word = whole ? bytes <= 8 && is_aligned(address, bytes) : (address & 7) + bytes <= 8;
+    if (address - piece.from < piece.room && in_a_word && !shadow[(address - start) / 8]) return;
+    look_closer(address, bytes, write, whole);
 }
-#define CHECKS(n)                                                                 \
-    API void __asan_load##n##_noabort(uintptr_t at) { check(at, n, false); } \
-    API void __asan_store##n##_noabort(uintptr_t at) { check(at, n, true); }
+#define CHECKS(n)                                                                  \
+    API void __asan_load##n##_noabort(uintptr_t at) { check(at, n, false, true); } \
+    API void __asan_store##n##_noabort(uintptr_t at) { check(at, n, true, true); }
 CHECKS(1) CHECKS(2) CHECKS(4) CHECKS(8) CHECKS(16)
 API void __asan_loadN_noabort(uintptr_t at, size_t bytes) {
-    if (bytes) check(at, bytes, false);
+    if (bytes) check(at, bytes, false, false);
 }
 API void __asan_storeN_noabort(uintptr_t at, size_t bytes) {
-    if (bytes) check(at, bytes, true);
+    if (bytes) check(at, bytes, true, false);
 }
 API void __asan_handle_no_return() {}
+
+// And where x86 and a GPU compute different integers (-fsanitize=shift-exponent,float-cast-overflow): x86 shifts by the last bits of
+// the count, and makes of a float out of range the least integer; a GPU shifts everything out, and makes the nearest integer.
+static void differs(const char* what) {
+    if (!a_kernel_runs) return;
+    problem(who_runs() + what);
+    stop_launch();
+}
+API void __ubsan_handle_shift_out_of_bounds(void*, void*, void*) { differs(" shifts by as many bits as the number has, or more"); }
+API void __ubsan_handle_float_cast_overflow(void*, void*) { differs(" makes an integer of a float that is out of its range"); }

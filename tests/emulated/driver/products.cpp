@@ -42,6 +42,7 @@ static void put(void* data, long long i, int type, double value) {
 }
 
 static void check_columns(const char* who, const Matrix& matrix, long long first) {
+    if ((uintptr_t)matrix.data % size_of(matrix.type)) problem(std::string(who) + ": numbers at no multiple of their size");
     for (int column = 0; column < matrix.columns; ++column) {
         long long at = first + (long long)column * matrix.leading;
         check_range(who, (const char*)matrix.data + at * size_of(matrix.type), (size_t)matrix.rows * size_of(matrix.type));
