@@ -180,10 +180,14 @@ def two_steps() -> None:
 
 @pytest.mark.cuda
 def test_on_a_gpu_it_learns_what_the_cpu_does_with_the_bytes_that_were_predicted(tmp_path, gpu_pool, monkeypatch):
+    """Rounding grows: Adam divides by the size of each gradient, and makes a whole step of one that is nothing but rounding.
+
+    Weights that differ by half an ulp move the CPU's own three losses by up to 1e-7, 1.6e-5 and 1.1e-4 of themselves.
+    """
     write_mnist(tmp_path, 24, 8)
     (on_cpu, _, _), (losses, track, said) = (watched(device, tmp_path, monkeypatch) for device in ("cpu", "cuda"))
-    assert len(losses) == 3
-    assert losses == pytest.approx(on_cpu, rel=1e-4)
+    for ours, theirs, allowed in zip(losses, on_cpu, (1e-5, 1e-4, 1e-3), strict=True):
+        assert ours == pytest.approx(theirs, rel=allowed)
     assert track.peak == memory.predict(two_steps, like="cuda").peak
     assert f"{max(track.by_category().values()):,}" in said
     assert re.search(r"s on cuda:0, [\d,]+ parameters", said)

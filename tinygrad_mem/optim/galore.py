@@ -95,14 +95,13 @@ class GaLore(Projected):
         kernels, lr, direction = device.kernels, float(group["lr"]), room["direction"]
         shrink = 1 - lr * group["weight_decay"]
         kernels.multiply(direction, lr * group["scale"], out=direction)
+        if shrink != 1:  # by itself: with the step, a GPU might round both together, in one of the two ways only
+            kernels.multiply(p, shrink, out=p)
         for columns, tile in tiles(room, p):
             _product(kernels.matmul, projection.T, direction[:, columns], tile, None)
-            kernels.scaled_step(p[:, columns], tile, None, -1.0, shrink)
-        if "copy" in room:
-            return
-        if shrink != 1:
-            kernels.multiply(p, shrink, out=p)
-        _product(kernels.add_matmul, projection.T, direction, p)
+            kernels.scaled_step(p[:, columns], tile, None, -1.0, 1.0)
+        if "copy" not in room:
+            _product(kernels.add_matmul, projection.T, direction, p)
 
 
 def _product(kernel: Any, x: Any, y: Any, out: Any, *work: Any) -> None:
