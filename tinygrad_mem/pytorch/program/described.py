@@ -49,6 +49,12 @@ class Made(NamedTuple):
         """A tensor as such a result."""
         return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, storage_bytes(tensor))
 
+    @property
+    def needed(self) -> int:
+        """Bytes from its first element to the end of its last."""
+        last = sum((size - 1) * stride for size, stride in zip(self.sizes, self.strides, strict=True))
+        return (last + 1) * self.dtype.itemsize if 0 not in self.sizes else 0
+
 
 class Within(NamedTuple):
     """The memory of an op while it runs, in bytes above those at its start.

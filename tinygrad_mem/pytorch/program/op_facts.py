@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .composite import OF_OTHERS
-from .shapes import SETS
+from .formulas import SETS
 
 aten = torch.ops.aten
 FILLS = {  # in place, without memory of their own; fake tensors would decompose them into ops that have

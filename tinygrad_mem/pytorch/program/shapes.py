@@ -1,21 +1,19 @@
-"""Results of ops: PyTorch's formulas, asked once for each kind of call, and ours where fake tensors get them wrong.
+"""Results of ops: PyTorch's formulas, asked once for each kind of call; :mod:`.formulas` has ours.
 
 What was told is kept for later predictions of this process: most programs are predicted more than once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from ...errors import DataDependenceError
 from .alone import NO_LARGER
 from .described import Made
+from .formulas import FORMULAS
 from .layouts import IN_LAYOUT
 
 aten = torch.ops.aten
@@ -24,8 +22,6 @@ _make, _set_throw = torch.Tensor._make_subclass, _C._set_throw_on_mutable_data_p
 _MOST = 1 << 16  # calls
 _known: dict[tuple, Any] = {}
 _CPU = torch.device("cpu")
-_BIAS_TRAINED = 15  # place of an argument of efficient attention's backward
-_LINE = 16  # bytes: rows of a grouped product begin at multiples of it on CUDA
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _OWN_WAY = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view}
 """Of ops whose results follow from more than shapes, or that turn an argument into a view."""
@@ -64,7 +60,7 @@ class Results:
 
     def of(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of a call."""
-        ours = _SHAPES.get(func)
+        ours = FORMULAS.get(func)
         if ours is not None and (made := ours(*args, **kwargs)) is not NotImplemented:
             return made
         kind, written = _kind(func)
@@ -99,7 +95,7 @@ class Results:
             return None
         if kind == "written" and made == (None,):
             return args[0] if written is None else kwargs[written]
-        if any(each is not None and each.size != _needed(each) for each in made):
+        if any(each is not None and each.size != each.needed for each in made):
             return None  # a result keeps more than its elements
         if func not in NO_LARGER and (kind != "new" or None in made):
             return None
@@ -248,12 +244,6 @@ def _shared(first: Any, made: Any) -> _View | None:
     return _View(tuple(made.shape), made.stride(), made.dtype, int(made.storage_offset()))
 
 
-def _needed(made: Made) -> int:
-    """Bytes from the first element of a result to the end of its last."""
-    last = sum((size - 1) * stride for size, stride in zip(made.sizes, made.strides, strict=True))
-    return (last + 1) * made.dtype.itemsize if 0 not in made.sizes else 0
-
-
 def _one(made: Any) -> _Told | None:
     """A tensor that can be made again: it has a storage of its own, no larger than it needs."""
     if (
@@ -263,176 +253,6 @@ def _one(made: Any) -> _Told | None:
         or made.storage_offset()
     ):
         return None
-    if made.untyped_storage().nbytes() != _needed(Made.of(made)):
+    if made.untyped_storage().nbytes() != Made.of(made).needed:
         return None
     return _Told(tuple(made.shape), made.stride(), made.dtype, made.fake_device)
-
-
-# --- formulas of our own --------------------------------------------------------------------------------------------------
-
-
-def _grouped_mm(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    offs: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    """A product for each group of rows, or of columns; PyTorch's formula takes bfloat16 alone.
-
-    Source: ``aten/src/ATen/native/GroupedMMUtils.h``, ``create_grouped_gemm_output_tensor``.
-    """
-    groups = [] if a.dim() != b.dim() else [offs.shape[0] if offs is not None else a.shape[0]]
-    rows, columns, dtype = a.shape[-2], b.shape[-1], out_dtype or a.dtype
-    on_gpu = isinstance(a, FakeTensor) and a.fake_device.type == "cuda"
-    line = _LINE // dtype.itemsize if on_gpu else 1
-    padded = -(-columns // line) * line
-    strides = [rows * padded] * len(groups) + [padded, 1]
-    return a.new_empty_strided([*groups, rows, columns], strides, dtype=dtype)
-
-
-def _random_on_cpu(func: Any) -> Callable[..., tuple[Any, ...]]:
-    """Efficient attention's seed and offset of random numbers are there. Source: ``transformers/cuda/attention.cu``."""
-
-    def call(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        made, sums, _seed, _offset, *rest = func(*args, **kwargs)
-        return made, sums, *(made.new_empty((), dtype=torch.int64, device="cpu") for _ in range(2)), *rest
-
-    return call
-
-
-def _efficient_attention_backward(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """No gradient of a bias that wants none. Source: ``transformers/cuda/attention_backward.cu``."""
-    made = aten._efficient_attention_backward.default(*args, **kwargs)
-    return made if args[_BIAS_TRAINED] else (*made[:3], None)
-
-
-def _cudnn_attention(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """No sums where no gradient is wanted. Source: ``transformers/cuda/attention.cu``; ``cudnn/MHA.cpp``."""
-    made = aten._scaled_dot_product_cudnn_attention.default(*args, **kwargs)
-    wanted = args[4] if len(args) > 4 else kwargs["compute_log_sumexp"]
-    return made if wanted else (made[0], None, *made[2:])
-
-
-def _encoder_layer(source: torch.Tensor, *_: Any) -> torch.Tensor:
-    return source.new_empty(source.shape)
-
-
-def _attention_layer(
-    query: torch.Tensor, key: Any, value: Any, width: int, heads: int, *given: Any
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Source: ``aten/src/ATen/native/transformers/attention.cpp``, ``native_multi_head_attention_cpu``."""
-    need_weights, average = (*given[5:7], *(True, True)[len(given[5:7]) :])
-    places = query.shape[1], query.shape[1]
-    weights = query.new_empty((query.shape[0], *(() if average else (heads,)), *places)) if need_weights else None
-    return query.new_empty(query.shape), weights
-
-
-def _ctc_loss(
-    log_probs: torch.Tensor, targets: torch.Tensor, inputs: Any, lengths: Any, *_: Any, **__: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """A loss of each sequence, and a table of all its steps, as wide as the longest target; see :mod:`.reading`.
-
-    Source: ``aten/src/ATen/native/LossCTC.cpp``.
-    """
-    if targets.dim() != 2:
-        raise DataDependenceError(
-            "ctc_loss: the lengths of targets that lie one behind the other are not known in a prediction. Give targets of "
-            "shape (batch, longest)"
-        )
-    steps, batch = log_probs.shape[:2]
-    return log_probs.new_empty(batch), log_probs.new_empty(batch, steps, 2 * targets.shape[1] + 1)
-
-
-def _keeps_all(func: Any) -> Callable[..., torch.Tensor]:
-    """The formula of a loss that PyTorch makes as large as all its elements, and then calls one number: its memory stays so.
-
-    Source: ``aten/src/ATen/native/Loss.cpp``, the meta functions of ``mse_loss`` and ``smooth_l1_loss``, and
-    ``soft_margin_loss_out``; ``cuda/Loss.cu``, ``binary_cross_entropy_out_cuda``.
-    """
-
-    def loss(input: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        made = func(input, target, *args, **kwargs)
-        size = torch.broadcast_shapes(input.shape, target.shape).numel() * made.element_size()
-        made.untyped_storage().resize_(max(size, made.untyped_storage().nbytes()))
-        return made
-
-    return loss
-
-
-def _to_copy(tensor: torch.Tensor, **options: Any) -> torch.Tensor:
-    """Gaps between elements stay in PyTorch's formula for another device, but not in its kernel.
-
-    Source: ``aten/src/ATen/native/TensorConversions.cpp``, ``_to_copy``.
-    """
-    device, dtype = options.get("device"), options.get("dtype") or tensor.dtype
-    if device in (None, tensor.device) or options.get("memory_format") not in (None, torch.preserve_format):
-        return NotImplemented
-    if _needed(Made.of(tensor)) == tensor.numel() * tensor.element_size():
-        return NotImplemented
-    layout = suggest_memory_format(tensor)
-    return torch.empty(tensor.shape, dtype=dtype, device=device, memory_format=layout)
-
-
-def _efficient_backward(
-    grad: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    bias: torch.Tensor | None,
-    *_: Any,
-    **__: Any,
-) -> tuple[torch.Tensor | None, ...]:
-    """PyTorch's formula lacks one of the arguments.
-
-    Source: ``aten/src/ATen/native/transformers/cuda/attention_backward.cu``, ``_efficient_attention_backward``.
-    """
-    grads = [each.new_empty(each.shape) for each in (query, key, value)]
-    if bias is None:
-        return *grads, None
-    *outer, last = bias.shape
-    return *grads, bias.new_empty(*outer, -(-last // _LINE) * _LINE)[..., :last]
-
-
-def _like_argument(place: int) -> Callable[..., torch.Tensor]:
-    """The formula of an op whose result is like one of its arguments, in rows that lie beside each other."""
-    return lambda *args, **_: args[place].new_empty(args[place].shape)
-
-
-def _uncached(func: Any) -> Callable[..., Any]:
-    """The mode of fake tensors remembers calls with their storages, and so would hold those for ever."""
-
-    def call(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
-        mode: Any = tensor.fake_mode
-        before, mode.cache_enabled = mode.cache_enabled, False
-        try:
-            return func(tensor, *args, **kwargs)
-        finally:
-            mode.cache_enabled = before
-
-    return call
-
-
-_LARGE_LOSSES = ("mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss")
-SETS = {aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
-_SHAPES: dict[Any, Callable[..., Any]] = {
-    aten._grouped_mm.default: _grouped_mm,
-    **{
-        op.default: _random_on_cpu(op.default)
-        for op in (aten._scaled_dot_product_efficient_attention, aten._efficient_attention_forward)
-    },
-    aten._efficient_attention_backward.default: _efficient_attention_backward,
-    aten._scaled_dot_product_cudnn_attention.default: _cudnn_attention,
-    aten._transformer_encoder_layer_fwd.default: _encoder_layer,
-    aten._native_multi_head_attention.default: _attention_layer,
-    aten._to_copy.default: _to_copy,
-    aten._efficient_attention_backward.default: _efficient_backward,
-    aten._ctc_loss.Tensor: _ctc_loss,
-    aten._ctc_loss_backward.Tensor: _like_argument(1),
-    aten._sample_dirichlet.default: _like_argument(0),
-    aten.multi_margin_loss_backward.default: _like_argument(1),
-    aten.multilabel_margin_loss_backward.default: _like_argument(1),
-    aten.fractional_max_pool3d_backward.default: _like_argument(1),
-    **{op: _uncached(op) for op in SETS},
-    **{getattr(aten, name).default: _keeps_all(getattr(aten, name).default) for name in _LARGE_LOSSES},
-}
