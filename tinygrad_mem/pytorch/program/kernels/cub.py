@@ -24,13 +24,14 @@ def _scaled(threads: int, items: int, width: int) -> tuple[int, int]:
     return min(threads, up(48 * 1024, width * items) + 31 & -32), items
 
 
-def radix_sort(gpu: Gpu, count: int, key: int, value: int, bits: int, offset: int = 8) -> int:
+def radix_sort(gpu: Gpu, count: int, key: int, value: int, bits: int, offset: int = 8, doubled: bool = False) -> int:
     """Bytes that a sort of ``count`` pairs takes beside its inputs and outputs.
 
     Args:
         key, value: bytes of each; ``value=0``: keys only.
         bits: of the key that are sorted by.
         offset: bytes of the type that counts elements: PyTorch counts in 64 bits.
+        doubled: the caller has a second array of keys, and of values.
 
     Source: ``dispatch_radix_sort.cuh``, ``Invoke``, ``InvokeOnesweep``.
     """
@@ -44,7 +45,7 @@ def radix_sort(gpu: Gpu, count: int, key: int, value: int, bits: int, offset: in
     tile, passes = threads * items, up(bits, 8)
     portion = ((1 << 28) - 1) // tile * tile
     portions, blocks = up(count, portion), up(min(count, portion), tile)
-    extra = passes > 1
+    extra = passes > 1 and not doubled
     return aliased(
         portions * passes * 256 * offset, blocks * 256 * 4, extra * count * key, extra * count * value, portions * passes * 4
     )
@@ -122,7 +123,37 @@ def reduce(gpu: Gpu, count: int, width: int) -> int:
     threads, items = _scaled(256, 16, width)
     if count <= threads * items:
         return 1
-    return aliased(gpu.processors * (gpu.threads // threads) * 5 * width)
+    return aliased(_blocks(gpu, threads) * width)
+
+
+def _blocks(gpu: Gpu, threads: int) -> int:
+    """Blocks of threads of a reduction of many elements: five times as many as run at once."""
+    return gpu.processors * (gpu.threads // threads) * 5
+
+
+def thrust_sort(gpu: Gpu, count: int, key: int, value: int) -> int:
+    """Bytes that Thrust takes to sort pairs in place: a second array of each on multiples of 128 bytes, and CUB's own.
+
+    Source: ``thrust/system/cuda/detail/sort.h``, ``radix_sort``.
+    """
+    arrays = sum(up(count * width, 128) * 128 for width in (key, value))
+    return arrays + radix_sort(gpu, count, key, value, 8 * key, doubled=True)
+
+
+def thrust_reduce_by_key(count: int) -> int:
+    """Bytes that Thrust takes to count equal keys of up to 8 bytes: how many there are, and states of tiles within that.
+
+    Source: ``thrust/system/cuda/detail/reduce_by_key.h``, ``doit_step``.
+    """
+    return aliased(8, aliased((up(count, 256 * 9) + 32) * 16))
+
+
+def thrust_extreme(gpu: Gpu) -> int:
+    """Bytes that Thrust takes to find the largest of many numbers of 8 bytes, with its place.
+
+    Source: ``thrust/system/cuda/detail/extrema.h``, ``extrema``.
+    """
+    return aliased(16, aliased(_blocks(gpu, 256) * 16, 8))
 
 
 def select(count: int) -> int:

@@ -9,7 +9,7 @@ import torch
 
 from .call import KernelCall, accumulated, nbytes, row
 from .cub import radix_sort, scan, scan_by_key, select, unique_by_key
-from .cub import reduce as reduced
+from .cub import reduce as cub_reduce
 from .reductions import number
 
 _LONG = 8  # bytes of an index
@@ -235,6 +235,21 @@ def index_reduce(call: KernelCall) -> None:
 
 
 @row(
+    "scatter_reduce.two", "scatter_reduce_.two",
+    takes="of means: ones for the source, how many each is of, as large as the result, and a mask of the result",
+    source="aten/src/ATen/native/TensorAdvancedIndexing.cpp, scatter_reduce_two",
+    seen="h100 (4 sizes)",
+)  # fmt: skip
+def scatter_reduce(call: KernelCall) -> None:
+    target = call["self"]
+    call.result(0)
+    if call["reduce"] == "mean":
+        call.ask(nbytes(call["src"]), "TEMPORARY")
+        call.ask(nbytes(target), "TEMPORARY")
+        call.ask(prod(target.shape), "TEMPORARY")
+
+
+@row(
     "masked_scatter_backward",
     takes="what the mask selects, whose number is a value, zeros for the rest, and both joined (a bound)",
     source="aten/src/ATen/native/TensorAdvancedIndexing.cpp, masked_scatter_backward_symint; cuda/Nonzero.cu",
@@ -242,7 +257,7 @@ def index_reduce(call: KernelCall) -> None:
 def masked_scatter_backward(call: KernelCall) -> None:
     grad = call["grad_output"]
     count = prod(grad.shape)
-    temporary = reduced(call.gpu, count, 4) + select(count) + 8 * 512
+    temporary = cub_reduce(call.gpu, count, 4) + select(count) + 8 * 512
     call.bound(count * (1 + _LONG * grad.dim()) + 2 * nbytes(grad) + temporary, "a mask selects a number that is a value")
 
 
@@ -256,7 +271,7 @@ def nonzero(call: KernelCall) -> None:
     count = prod(tensor.shape)
     call.contiguous(tensor)
     call.ask(4)
-    call.once(reduced(call.gpu, count, 4), exact=False)
+    call.once(cub_reduce(call.gpu, count, 4), exact=False)
     call.result(0)
     if tensor.dim():
         call.once(select(count), exact=False)

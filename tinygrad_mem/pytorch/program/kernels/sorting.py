@@ -7,7 +7,8 @@ from math import ceil, log, log2, prod
 import torch
 
 from .call import Gpu, KernelCall, nbytes, row, up
-from .cub import aliased, radix_sort, scan, scan_by_key
+from .cub import aliased, radix_sort, scan, scan_by_key, thrust_extreme, thrust_reduce_by_key, thrust_sort
+from .cub import reduce as cub_reduce
 from .reductions import number, reduce, summed
 
 _LONG, _PAIR = 8, 8
@@ -228,9 +229,10 @@ def median_of_all(call: KernelCall) -> None:
 
 @row(
     "mode",
-    takes="a copy with the axis last, where it is not; of an axis of more than 2,048 elements always, and what Thrust sorts "
-    "and counts with",
+    takes="a copy with the axis last, where it is not; of an axis of more than 2,048 elements always, and for each row: places "
+    "(8 bytes), what Thrust sorts with, different numbers and how many of each, and what Thrust counts with",
     source="aten/src/ATen/native/cuda/TensorModeKernel.cpp, mode_kernel_impl; TensorModeKernel.cu, ModeImpl",
+    seen="h100 (7 sizes)",
 )
 def mode(call: KernelCall) -> None:
     tensor, dim = call["self"], call["dim"]
@@ -241,8 +243,18 @@ def mode(call: KernelCall) -> None:
         call.contiguous(tensor.transpose(dim, -1))
         return
     call.ask(nbytes(tensor), "TEMPORARY")
-    width = tensor.element_size()
-    call.bound(length * (_LONG + 3 * (width + _LONG)) + (1 << 20), "mode sorts each row, and counts what it finds")
+    gpu, width = call.gpu, tensor.element_size()
+    for _ in range(prod(tensor.shape) // length):
+        places = call.ask(length * _LONG, "TEMPORARY")
+        call.once(thrust_sort(gpu, length, width, _LONG))
+        call.once(cub_reduce(gpu, length, 4) + 4)
+        found, counts = call.ask(length * width, "TEMPORARY"), call.ask(length * _LONG, "TEMPORARY")
+        call.once(thrust_reduce_by_key(length))
+        call.once(thrust_extreme(gpu))
+        call.once(cub_reduce(gpu, length, 16) + 16)  # and where that number is
+        call.free(counts, found, places)
+    less = length * (width + _LONG) + thrust_extreme(gpu)
+    call.bound(less, "mode was counted as for numbers that all differ. With equal ones it needs less")
 
 
 @row(
