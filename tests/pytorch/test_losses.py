@@ -151,3 +151,41 @@ def test_the_gradient_of_the_largest_of_all_elements_joins_masks_in_place(larges
         found.backward(torch.empty((), device="cuda"))
 
     assert events(run) == "+4 +5000 +1 +5000 +8 +40000 -5 +4 +20000 -6 -4 -3 -2 -1 -0 -7"
+
+
+@pytest.mark.parametrize(
+    ("product", "shape", "expected"),
+    [
+        # a mask of zeros, how many there are and where (nowhere), result / input, and the gradient of it
+        (lambda x: x.prod(), (1000,), "+4 +4 +1000 +4 +1 -4 +1023 -5 -3 -2 +4000 +4000 -6 -1 -7 -0"),
+        # a mask of zeros, how many in each row (summed as int64), and in all
+        (lambda x: x.prod(1), (1000, 10), "+4000 +4000 +10000 +8000 +80000 -4 +8 -5 +40000 +40000 -6 -3 -2 -1 -7 -0"),
+        # gradient * result, a mask of zeros, if there are any; the sum from behind, divided by the input
+        (lambda x: x.cumprod(0), (1000,),
+         "+4000 +1023 -1 +4000 +4000 +1000 +1 -5 +4000 +4000 +1023 -8 +4000 -7 -6 +4000 -9 -4 -3 -2 -10 -0"),
+    ],
+)  # fmt: skip
+def test_the_gradient_of_a_product_looks_for_zeros_as_on_an_h100(product: Callable[..., Any], shape: tuple, expected: str):
+    def run() -> None:
+        x = torch.empty(shape, device="cuda", requires_grad=True)
+        mark()
+        made = product(x)
+        made.backward(torch.ones_like(made))
+
+    assert events(run) == expected
+
+
+def test_a_product_says_what_zeros_would_take():
+    def run() -> None:
+        torch.empty(100, 10, device="cuda", requires_grad=True).prod(0).sum().backward()
+
+    [(why, size)] = pytorch.predict(run).unknown.items()
+    assert why == "the gradient of prod was counted as for numbers without zeros. With one it needs more"
+    assert size == 1000 * (12 * 4 + 8 * 2 + 16) + 65_536
+
+
+def test_products_in_torch_func_are_pytorchs_own():
+    def run() -> None:
+        torch.func.grad(lambda x: x.prod())(torch.empty(10, device="cuda"))
+
+    assert any("ProdBackward0 was counted as for numbers with zeros" in why for why in pytorch.predict(run).unknown)

@@ -66,10 +66,13 @@ def _of_self(times: int) -> Callable[[Any], int]:
     return lambda node: times * _bytes(node._saved_self)
 
 
+def zeros_bytes(tensor: torch.Tensor) -> int:
+    """What zeros cost the gradient of a product: copies of the input, and places that masks choose, of 8 bytes for each axis."""
+    return tensor.numel() * (12 * tensor.element_size() + 8 * tensor.dim() + 16) + (1 << 16)
+
+
 def _of_zeros(node: Any) -> int:
-    """Copies of the input, and the places of the elements that masks choose: 8 bytes for each axis."""
-    tensor = node._saved_self
-    return 8 * _bytes(tensor) + (8 * tensor.dim() + 8) * tensor.numel() + (1 << 16)
+    return zeros_bytes(node._saved_self)
 
 
 def _bytes(tensor: torch.Tensor) -> int:
@@ -89,11 +92,12 @@ def _second_needed(node: Any) -> bool:
 
 
 _ZEROS = "was counted as for numbers with zeros among them. Without one it needs less"
-_NO_ZEROS = "was counted as for numbers without zeros. With one it needs more"
+NO_ZEROS = "was counted as for numbers without zeros. With one it needs more"
 _PLAIN = "goes another way for tensors of a prediction than for others"
+_PRODUCTS = ("ProdBackward0", "ProdBackward1")  # on a GPU those of ``torch.func``: see :mod:`.products`
 NODES: dict[str, tuple[Callable[[Any], int], str]] = {
-    **dict.fromkeys(("ProdBackward0", "ProdBackward1"), (_of_zeros, _ZEROS)),
-    "CumprodBackward0": (_of_zeros, _NO_ZEROS),
+    **dict.fromkeys(_PRODUCTS, (_of_zeros, _ZEROS)),
+    "CumprodBackward0": (_of_zeros, NO_ZEROS),
     "MaskedFillBackward1": (_of_mask, "finds the places of the mask, whose number is a value"),
     "BinaryCrossEntropyWithLogitsBackward0": (_of_targets, _PLAIN),
     **dict.fromkeys(("LinalgHouseholderProductBackward0", "OrmqrBackward0"), (lambda node: 4 * _largest(node), _PLAIN)),
@@ -101,7 +105,7 @@ NODES: dict[str, tuple[Callable[[Any], int], str]] = {
 """Name of a node -> the bytes that its backward may take more, or less, and why. Source: ``FunctionsManual.cpp``."""
 ON_THE_CPU = {
     **NODES,
-    "CumprodBackward0": (_of_zeros, _ZEROS),
+    **dict.fromkeys((*_PRODUCTS, "CumprodBackward0"), (_of_self(8), _ZEROS)),
     **dict.fromkeys(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0"), (_of_self(1), _PLAIN)),
 }
 

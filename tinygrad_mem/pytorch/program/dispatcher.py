@@ -23,7 +23,7 @@ def kernels(key: str, table: dict[str, Kernel]) -> Iterator[None]:
 
     Args:
         table: name of an op, with its overload (``"pow.Tensor_Scalar"``) -> its kernel. Tensors that are not of a prediction go
-            to PyTorch's own kernel: other threads may train.
+            to PyTorch's own kernel: other threads may train. So do those for which a kernel says ``NotImplemented``.
     """
     library = torch.library.Library("aten", "IMPL")
     try:
@@ -39,12 +39,15 @@ def kernels(key: str, table: dict[str, Kernel]) -> Iterator[None]:
 def _ours(name: str, key: str, kernel: Kernel) -> Kernel:
     op = operator(name)
     own = None
-    if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
+    made_of_others = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", _COMPOSITE)
+    if not made_of_others or torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
         own = torch.library.get_kernel(f"aten::{name}", key)
 
     def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
         if any(_predicted(leaf) for arg in (*args, *kwargs.values()) for leaf in _leaves(arg)):
-            return kernel(*args, **kwargs)
+            made = kernel(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
         if own is not None:
             return own.call_boxed(keys, *args, **kwargs)
         return decomposed(op, args, kwargs)

@@ -32,6 +32,7 @@ from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
 from .op_facts import FACTS, FILLS, RESIZES, WITHOUT_SHAPES, facts_of, op_name
 from .places import OURS, TORCH, Places, release
+from .products import products
 from .redrawn import Redrawn
 from .shapes import Results
 from .whole_layers import whole_layers
@@ -75,6 +76,7 @@ class Watch(TorchDispatchMode):
                 **KERNELS,
                 **recurrent.layers(gpu, self.bound),
                 **whole_layers(gpu, self.bound),
+                **products(self.bound, self.count),
                 "scaled_dot_product_attention": partial(attention, gpu),
                 "_scaled_dot_product_attention_math": self.in_place.attention_by_formula,
                 "linear": self.in_place.linear_layer,
@@ -158,7 +160,7 @@ class Watch(TorchDispatchMode):
             self.resized(args[0].untyped_storage(), args[0])
         if facts.lists:  # so that autograd sees if it wanted the old values
             increment_version([each for each in args[0] if not each.is_inference()])
-        self._ask(func, args, kwargs, made)
+        self.count(func, args, kwargs, made)
         self.numbers.after(func, args, kwargs, made, number)
         return made
 
@@ -266,7 +268,7 @@ class Watch(TorchDispatchMode):
         with torch._C.DisableTorchFunction():
             self._see(aten.stack.default, (), tree_leaves(values))
 
-    def _ask(self, func: Any, args: tuple, kwargs: dict[str, Any], made: Any) -> None:
+    def count(self, func: Any, args: tuple, kwargs: dict[str, Any], made: Any) -> None:
         """Count the results of an op, and what its kernel asks for beside them, in order."""
         results = list(made) if isinstance(made, (list, tuple)) else [made]
         if self.device.type != "cuda" or not any(map(self._here, (*results, *args))):

@@ -156,6 +156,10 @@ def thrust_extreme(gpu: Gpu) -> int:
     return aliased(16, aliased(_blocks(gpu, 256) * 16, 8))
 
 
-def select(count: int) -> int:
-    """Bytes of a selection of elements: one state for each tile. Source: ``dispatch_select_if.cuh``, ``DefaultPolicy``."""
-    return aliased(_states(up(count, 128 * 10), 8))
+def select(gpu: Gpu, count: int) -> int:
+    """Bytes of a selection of places of 8 bytes by flags: a state for each tile.
+
+    Source: ``dispatch_select_if.cuh``; ``tuning_select_if.cuh``.
+    """
+    known = {9: (0, 384 * 11), 8: (0, 384 * 6)}
+    return aliased(_states(up(count, _tile(gpu, 8, known, 128 * 5)), 8))
