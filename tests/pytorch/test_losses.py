@@ -181,7 +181,7 @@ def test_a_product_says_what_zeros_would_take():
 
     [(why, size)] = pytorch.predict(run).unknown.items()
     assert why == "the gradient of prod was counted as for numbers without zeros. With one it needs more"
-    assert size == 1000 * (12 * 4 + 8 * 2 + 16) + 65_536
+    assert size == 8 * 4096 + (8 * 2 + 8) * 1000 + 65_536
 
 
 def test_products_in_torch_func_are_pytorchs_own():

@@ -67,8 +67,8 @@ def _of_self(times: int) -> Callable[[Any], int]:
 
 
 def zeros_bytes(tensor: torch.Tensor) -> int:
-    """What zeros cost the gradient of a product: copies of the input, and places that masks choose, of 8 bytes for each axis."""
-    return tensor.numel() * (12 * tensor.element_size() + 8 * tensor.dim() + 16) + (1 << 16)
+    """What zeros cost the gradient of a product: copies of the input, and places that masks choose (8 bytes for each axis)."""
+    return 8 * _bytes(tensor) + (8 * tensor.dim() + 8) * tensor.numel() + (1 << 16)
 
 
 def _of_zeros(node: Any) -> int:
