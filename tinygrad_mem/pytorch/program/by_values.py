@@ -67,7 +67,7 @@ def _of_self(times: int) -> Callable[[Any], int]:
 
 
 def zeros_bytes(tensor: torch.Tensor) -> int:
-    """What zeros cost the gradient of a product: copies of the input, and places that masks choose (8 bytes for each axis)."""
+    """The bytes that zeros cost the gradient of a product: copies of the input, and places that masks choose."""
     return 8 * _bytes(tensor) + (8 * tensor.dim() + 8) * tensor.numel() + (1 << 16)
 
 

@@ -86,8 +86,7 @@ class Watch(TorchDispatchMode):
         self._table = Kernels(gpu)
         below = BELOW_AUTOGRAD if device.type == "cuda" else {}
         self._composites = {operator(name): kernel for name, kernel in (self.kernels | below).items()}
-        self.numbers = KnownNumbers()
-        self.alone, self.redrawn = Alone(), Redrawn()
+        self.numbers, self.alone, self.redrawn = KnownNumbers(), Alone(), Redrawn()
         self._results = Results(fake)
         self._collections = gc.get_stats()
         self._without: set[int] = set()  # storages that the program made on ``meta``, by the same address
