@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tinygrad_mem.errors import OutOfMemoryError
 from tinygrad_mem.pytorch import CachingAllocator
 from tinygrad_mem.pytorch.blocks import State
+from tinygrad_mem.pytorch.driver import Driver
 
 from .recorded import LoggingDriver, chains
 
@@ -198,6 +199,12 @@ def test_max_split_size_keeps_large_blocks_whole():
     assert allocator.memory_stats()["allocated_bytes.all.current"] == (64 + 20) * MIB
     allocator.free(near)
     assert allocator.malloc(44 * MIB) != large
+
+
+def test_a_driver_may_give_falling_addresses():
+    driver = Driver(falling=True)
+    first, second, third = (driver.malloc(size, 0) for size in (3 << 20, 2 << 20, 2 << 20))
+    assert (first - second, second - third) == (2 << 20, 2 << 20)
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,22 @@ class Ledger:
         """The most bytes that the allocator had of the driver."""
         return 0 if self.allocator is None else self.allocator.driver.peak
 
+    def changed_by_addresses(self) -> int:
+        """How much the peak would differ if the driver gave falling addresses: of equal blocks, the first one is taken."""
+        if self.allocator is None:
+            return 0
+        other, blocks, now, peak = CachingAllocator(self._settings, driver=Driver(falling=True)), {}, 0, 0
+        for kind, _, address, requested, rounded, *_ in self._events:
+            if kind == Kind.MALLOC:
+                blocks[address], now = other.malloc(requested), now + rounded
+                peak = max(peak, now)
+            elif kind == Kind.FREE:
+                other.free(blocks.pop(address))
+                now -= rounded
+            elif kind == Kind.RELEASE:
+                other.empty_cache()
+        return abs(other.memory_stats()["allocated_bytes.all.peak"] - peak)
+
     @property
     def asked(self) -> bool:
         """True if memory was asked for."""

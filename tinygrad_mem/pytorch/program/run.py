@@ -73,6 +73,8 @@ def run_program(
         result = None  # noqa: F841 (what it returns ends here)
         watch.end()
         watch.raise_lost()
+        if changed := ledger.changed_by_addresses():
+            watch.bound(changed, _ADDRESSES)
         log = ledger.log()
     attributes: dict[str, Any] = {"peak_reserved": ledger.peak_reserved, "out_of_memory": refused, "looks": ledger.looks}
     attributes["grid"] = None if watch.processes is None else watch.processes.grid
@@ -100,6 +102,10 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     yield around(watch)
 
 
+_ADDRESSES = (
+    "which addresses the driver gives: of free blocks of one size PyTorch takes the one with the lowest address, and what is "
+    "not split from a block is in use with it"
+)
 _FIXED = "Give it a fixed size, such as a mask that is multiplied instead of an index"
 _DECISION = "If the program decides by it, give the decision a fixed answer"
 _INSTEAD = {
