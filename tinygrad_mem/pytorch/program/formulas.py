@@ -13,7 +13,7 @@ from ...errors import DataDependenceError
 from .described import Made
 
 aten = torch.ops.aten
-_BIAS_TRAINED = 15  # place of an argument of efficient attention's backward
+_BIAS_TRAINED = 10  # place of an argument of efficient attention's backward, after its bias
 _LINE = 16  # bytes: rows of a grouped product begin at multiples of it on CUDA
 
 
@@ -45,12 +45,6 @@ def _random_on_cpu(func: Any) -> Callable[..., tuple[Any, ...]]:
         return made, sums, *(made.new_empty((), dtype=torch.int64, device="cpu") for _ in range(2)), *rest
 
     return call
-
-
-def _efficient_attention_backward(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """No gradient of a bias that wants none. Source: ``transformers/cuda/attention_backward.cu``."""
-    made = aten._efficient_attention_backward.default(*args, **kwargs)
-    return made if args[_BIAS_TRAINED] else (*made[:3], None)
 
 
 def _cudnn_attention(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -126,15 +120,15 @@ def _efficient_backward(
     key: torch.Tensor,
     value: torch.Tensor,
     bias: torch.Tensor | None,
-    *_: Any,
-    **__: Any,
+    *rest: Any,
+    **_: Any,
 ) -> tuple[torch.Tensor | None, ...]:
     """PyTorch's formula lacks one of the arguments.
 
     Source: ``aten/src/ATen/native/transformers/cuda/attention_backward.cu``, ``_efficient_attention_backward``.
     """
     grads = [each.new_empty(each.shape) for each in (query, key, value)]
-    if bias is None:
+    if bias is None or not rest[_BIAS_TRAINED]:
         return *grads, None
     *outer, last = bias.shape
     return *grads, bias.new_empty(*outer, -(-last // _LINE) * _LINE)[..., :last]
@@ -167,7 +161,6 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
         op.default: _random_on_cpu(op.default)
         for op in (aten._scaled_dot_product_efficient_attention, aten._efficient_attention_forward)
     },
-    aten._efficient_attention_backward.default: _efficient_attention_backward,
     aten._scaled_dot_product_cudnn_attention.default: _cudnn_attention,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     aten._native_multi_head_attention.default: _attention_layer,

@@ -137,7 +137,7 @@ class Ledger:
         return 0 if self.allocator is None else self.allocator.driver.peak
 
     def changed_by_addresses(self) -> int:
-        """Bytes by which the peak would differ if the driver gave falling addresses: of equal blocks, the first one is taken."""
+        """Bytes by which the peak would differ if the driver gave falling addresses: the first of equal blocks is taken."""
         if self.allocator is None:
             return 0
         other, blocks, now, peak = CachingAllocator(self._settings, driver=Driver(falling=True)), {}, 0, 0
