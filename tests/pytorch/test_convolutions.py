@@ -115,7 +115,7 @@ def test_a_single_channel_is_copied_into_channels_last() -> None:
 
 
 def problem(kind: str, x: Any, weight: Any, out: Any, groups: int = 1, dense: bool = True) -> Problem:
-    given = [Image.of(each) for each in (x, weight, out)]
+    given = Image.of(x), Image.of(weight), Image.of(out)
     return Problem(kind, *given, groups, given[0].last or given[2].last, dense)
 
 
@@ -152,6 +152,9 @@ def test_the_usual_workspace_is_copies_in_channels_last() -> None:
     assert likely(*same, kind="input") == 4_341_776
     assert likely(*same, gpu=Gpu((7, 5), 72)) == 0, "float32 without TF32"
     assert likely(*same, dtype=HALF, last=True) == 0
+    little = (4, 128, 14, 14), (32, 128, 3, 3), (4, 32, 14, 14)
+    assert likely(*little, kind="input") == 0, "of float32 with few products"
+    assert likely(*little, kind="input", dtype=HALF) == 324_624
     one = (64, 32, 16, 16), (64, 32, 1, 1), (64, 64, 8, 8)
     assert likely(*one, dtype=HALF, dense=False) == 1_572_880
     assert likely((8, 64, 32, 32), (128, 64, 1, 1), (8, 128, 32, 32)) == 0

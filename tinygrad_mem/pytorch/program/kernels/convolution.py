@@ -13,6 +13,7 @@ from .reductions import summed
 _CHANNELS = 8  # tensor cores take multiples of these
 _ROWS, _COLUMNS, _PART = 128, 256, 16  # of results that a block makes, and of products that it adds at once
 _BLOCK = 1 << 18  # bytes of partial sums for each multiprocessor: two such blocks of float32
+_FEW, _PRODUCTS = 64, 1 << 27  # channels and products below which float32 is not copied into another layout
 _TILE = 32  # side of the images that cuDNN transforms as a whole
 _SMALL = 4096  # bytes: pointers, counters and what aligns them
 _LAST = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}  # the axes of channels last, the fastest first
@@ -117,18 +118,25 @@ class Problem(NamedTuple):
     def likely(self, gpu: Gpu) -> int:
         """Bytes that are most usual: copies in channels last where the kernel has more than one element, else none.
 
-        Of the workspaces that an H100 recorded with cuDNN 9.19, of 16 bits, 306 of 367 results and inputs' gradients had just
-        these copies where this says so, and 1,055 of 1,277 took nothing where it says that; of weights' gradients 131 of 189,
-        and 169 of 652. Of float32 it is right in 1,017 of 1,461 and 215 of 733 cases.
+        Of the workspaces of results and inputs' gradients that an H100 recorded with cuDNN 9.19, rounded to 512 bytes, it is
+        right in 353 of 367 cases where it says copies, of 16 bits, and in 1,055 of 1,277 where it says none; of float32 in
+        1,071 of 1,461. Of weights' gradients it is right in 134 of 189 and 169 of 652 cases, and 221 of 733: they add parts.
         """
         cores = {2: (7, 0), 4: (8, 0)}.get(self.x.dtype.itemsize, (99, 0))  # the first tensor cores for such numbers
-        if self.last or not self.even or gpu.capability < cores:
+        if self.last or not self.even or gpu.capability < cores or self._small:
             return 0
         if self.taps == 1:
             copies = 0 if self.dense or self.x.dtype.itemsize == 4 else self.x.size + self.out.size
         else:
             copies = self.x.size + self.weight.size + self.out.size
         return copies + 16 * (copies > 0)
+
+    @property
+    def _small(self) -> bool:
+        """True if float32 is too little work for copies to pay, as an H100 recorded."""
+        products = prod(self.weight.shape) * self.out.shape[0] * prod(self.out.shape[2:])
+        few = self.kind == "result" and self.weight.shape[1] < _FEW
+        return self.x.dtype == torch.float32 and self.kind != "weight" and (few or products < _PRODUCTS)
 
     def most(self, gpu: Gpu) -> int:
         """Bytes at most: copies in another layout, partial sums, and the input for each element of the kernel.
@@ -234,7 +242,7 @@ def _cudnn_is_faster(x: Image, weight: Image, stride: list[int]) -> bool:
     "of all three in channels last and 16 bytes, where tensor cores take a kernel of several elements; else nothing",
     source="aten/src/ATen/native/Convolution.cpp, _convolution; cudnn/ConvShared.cpp, cudnn_convolution; Conv_v8.cpp, "
     "run_conv_plan; cuDNN, cudnnBackendExecute",
-    seen="cnn-small, h100 (cuDNN 9.19: 1,500 workspaces)",
+    seen="cnn-small, h100 (cuDNN 9.19: 1,588 workspaces)",
 )  # fmt: skip
 def convolution(call: KernelCall) -> None:
     if prod(call["input"].shape) == 0:
@@ -254,7 +262,7 @@ def convolution(call: KernelCall) -> None:
     takes="of each gradient, as forward: copies, the result, and a workspace that ends at once; what the bias's sum stages",
     source="aten/src/ATen/native/Convolution.cpp, convolution_backward; cudnn/ConvShared.cpp, cudnn_convolution_backward; "
     "cuda/DepthwiseConv2d.cu, conv_depthwise2d_backward_cuda_out",
-    seen="cnn-small (the input's gradient), h100 (cuDNN 9.19: 3,100 workspaces)",
+    seen="cnn-small (the input's gradient), h100 (cuDNN 9.19: 3,094 workspaces)",
 )
 def convolution_backward(call: KernelCall) -> None:
     gradient, mask = call["grad_output"], call["output_mask"]
