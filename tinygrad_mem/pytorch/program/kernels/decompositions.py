@@ -10,13 +10,13 @@ from .linalg import INDEX, NUMBER, addresses, batch_of, infos_of, solver
 
 _CUDA = "aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp"
 _LIBRARY = "aten/src/ATen/native/cuda/linalg/BatchLinearAlgebraLib.cpp"
-_QR, _HOUSEHOLDER, _ROTATIONS = (3 << 20) + 128, (128 << 10) + 1152, 278_784  # geqrf, orgqr, ormqr: least workspaces
+_QR, _HOUSEHOLDER, _ROTATIONS = (3 << 20) + 128, 128 << 10, 278_784  # geqrf, orgqr, ormqr: least workspaces
 _SYMMETRIC, _JACOBI, _INDEFINITE = 278_168, 3_968, 98_432  # syevd, gesvdj, sytrf
 
 
 def _check(call: KernelCall, matrix: torch.Tensor) -> None:
-    """Ask whether there is an error, as ``any`` does: without axes it takes a byte more."""
-    asked = [call.ask(1, "TEMPORARY") for _ in range(1 if matrix.dim() > 2 else 2)]
+    """Ask whether there is an error, as ``_linalg_check_errors``."""
+    asked = [call.ask(1, "TEMPORARY") for _ in range(2 if batch_of(matrix) == 1 else 1)]
     call.free(*reversed(asked))
 
 
@@ -32,7 +32,7 @@ def cholesky(call: KernelCall) -> None:
     call.result(*range(len(call.outs)))
     own = 0 if len(call.outs) > 1 else infos_of(call, matrix)
     if batch_of(matrix) == 1:
-        solver(call, 256 + matrix.shape[-1], matrix, "potrf")
+        solver(call, 256 + matrix.shape[-1] * (matrix.shape[-1] > 32), matrix, "potrf")
     else:
         call.once(INDEX * batch_of(matrix) * bool(nbytes(matrix)), "TEMPORARY")
     if len(call.outs) == 1 and nbytes(matrix):
@@ -72,7 +72,8 @@ def _geqrf(call: KernelCall, matrix: torch.Tensor) -> None:
 def _orgqr(call: KernelCall, matrix: torch.Tensor) -> None:
     """Source: ``BatchLinearAlgebraLib.cpp``, ``apply_orgqr``: a workspace for each matrix."""
     infos = call.ask(NUMBER, "TEMPORARY")
-    size = _HOUSEHOLDER + 1320 * matrix.shape[-1] * (matrix.shape[-1] > 32)
+    columns = matrix.shape[-1]
+    size = _HOUSEHOLDER + (1320 * columns if columns > 32 else max(1152, 128 * columns))
     solver(call, size, matrix, "orgqr", batch_of(matrix))
     call.free(infos)
 
@@ -130,7 +131,8 @@ def eigh(call: KernelCall) -> None:
     matrix = call["A"]
     call.result(1, 0)
     infos = infos_of(call, matrix)
-    solver(call, batch_of(matrix) * (_SYMMETRIC + 430 * (matrix.shape[-1] - 5)), matrix, "syevd")
+    each = _SYMMETRIC + 430 * (matrix.shape[-1] - 5) - 192 * (batch_of(matrix) > 1)
+    solver(call, batch_of(matrix) * each, matrix, "syevd")
     if nbytes(matrix):
         if batch_of(matrix) > 1:
             call.bound(batch_of(matrix) << 16, "cuSOLVER alone knows the workspace of its syevBatched")
@@ -157,8 +159,8 @@ def eig(call: KernelCall) -> None:
 
 @row(
     "_linalg_svd",
-    takes="a number of errors, a copy of the matrix, cuSOLVER's workspace, whether an error is there; without vectors also "
-    "these",
+    takes="a number of errors, a copy of the matrix, a square of wide ones, cuSOLVER's workspace, whether an error is there; "
+    "without vectors also these",
     source=f"{_LIBRARY}, svd_cusolver",
     seen="h100",
 )  # fmt: skip
@@ -173,12 +175,11 @@ def svd(call: KernelCall) -> None:
     if not call["compute_uv"]:
         copies += [call.ask(batch * min(m, n) * side * width, "TEMPORARY") for side in (m, n)]
     side = max(m, n)
+    copies.append(call.ask(batch * n * n * width * (m < n), "TEMPORARY"))
     solver(call, _JACOBI if side <= 32 else 9 * side * side * width // 4, matrix, "gesvdj")
     call.free(*reversed(copies))
     _check(call, matrix)
     call.free(infos)
-    if m != n:
-        call.bound(2 * side * side * width + 2 * nbytes(matrix), "what singular values of wide matrices copy is not known")
 
 
 @row(

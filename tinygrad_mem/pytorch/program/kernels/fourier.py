@@ -71,7 +71,8 @@ def _one_batch(tensor: torch.Tensor, strides: tuple[int, ...], dims: list[int]) 
 
 @row(
     "_fft_c2c", "_fft_r2c", "_fft_c2r",
-    takes="after the result, from complex to real: a copy of the input, which cuFFT overwrites; a copy where axes that are not "
+    takes="before the result, from real to complex, where the first axes are transformed: what lies between; after it, from "
+    "complex to real: a copy of the input, which cuFFT overwrites; a copy where axes that are not "
     "transformed cannot be one; a workspace of sizes with a prime above 7, or above 4096, of which cuFFT knows the size",
     source="aten/src/ATen/native/cuda/SpectralOps.cpp, _exec_fft, _fft_c2r_cufft",
     seen="h100 (no workspace)",
@@ -80,7 +81,11 @@ def fourier(call: KernelCall) -> None:
     tensor, out = call["self"], call.outs[0]
     overwrites = "c2r" in call.func._schema.name
     dims = [axis % tensor.dim() for axis in call["dim"]]
+    between = 0
+    if "r2c" in call.func._schema.name and (len(dims) > 3 or dims[:2] == [0, 1]):  # one axis after the other
+        between = call.ask(nbytes(out), "TEMPORARY")
     call.result(0)
+    call.free(between)
     strides = tensor.stride()
     if overwrites:
         call.ask(nbytes(tensor), "TEMPORARY")

@@ -56,17 +56,18 @@ def factor(call: KernelCall, matrix: torch.Tensor) -> None:
         addresses(call, batch, 1)
 
 
-def _triangular(call: KernelCall, batch: int, size: int, empty: bool = False) -> None:
+def _triangular(call: KernelCall, matrix: torch.Tensor, right: torch.Tensor) -> None:
     """Source: ``BatchLinearAlgebra.cpp``, ``triangular_solve_kernel``."""
-    if (batch <= 8 and size >= 64) or size > 512 or empty:
+    batch, size = batch_of(right), matrix.shape[-1]
+    if (batch <= 8 and size >= 64) or size > 512:
         handle(call)
     else:
-        addresses(call, batch, 2)
+        addresses(call, batch, bool(nbytes(matrix)) + bool(nbytes(right)))
 
 
-def solve(call: KernelCall, n: int, right: torch.Tensor, transposed: bool) -> None:
+def solve(call: KernelCall, factors: torch.Tensor, right: torch.Tensor, transposed: bool) -> None:
     """A system by its LU decomposition, in place of ``right``. Source: ``BatchLinearAlgebra.cpp``, ``lu_solve_kernel``."""
-    k, batch = right.shape[-1], batch_of(right)
+    n, k, batch = factors.shape[-1], right.shape[-1], batch_of(right)
     if not nbytes(right):
         return
     if n == k:
@@ -84,11 +85,11 @@ def solve(call: KernelCall, n: int, right: torch.Tensor, transposed: bool) -> No
     elif way == "magma":
         handle(call)
     else:
-        _by_triangles(call, n, right, transposed)
+        _by_triangles(call, factors, right, transposed)
 
 
-def _by_triangles(call: KernelCall, n: int, right: torch.Tensor, transposed: bool) -> None:
-    batch = batch_of(right)
+def _by_triangles(call: KernelCall, factors: torch.Tensor, right: torch.Tensor, transposed: bool) -> None:
+    n, batch = factors.shape[-1], batch_of(right)
     asked = [call.ask(INDEX * n * batch, "TEMPORARY")]
     if not transposed:
         asked += [
@@ -97,7 +98,7 @@ def _by_triangles(call: KernelCall, n: int, right: torch.Tensor, transposed: boo
             call.ask(nbytes(right), "TEMPORARY"),
         ]
     for _ in range(2):
-        _triangular(call, batch, n)
+        _triangular(call, factors, right)
     if transposed:
         call.once(nbytes(right), "TEMPORARY")
     call.free(*reversed(asked))
@@ -108,12 +109,12 @@ def _by_triangles(call: KernelCall, n: int, right: torch.Tensor, transposed: boo
 
 @row(
     "_linalg_check_errors",
-    takes="a byte, and one more where a single matrix was decomposed",
+    takes="a byte, and one more of a single matrix",
     source="aten/src/ATen/native/BatchLinearAlgebra.cpp, _linalg_check_errors",
     seen="h100",
 )  # fmt: skip
 def check_errors(call: KernelCall) -> None:
-    asked = [call.ask(1, "TEMPORARY") for _ in range(1 if call["info"].dim() else 2)]
+    asked = [call.ask(1, "TEMPORARY") for _ in range(2 if call["info"].numel() == 1 else 1)]
     call.free(*reversed(asked))
 
 
@@ -201,7 +202,7 @@ def solve_ex(call: KernelCall) -> None:
         held.append(call.ask(nbytes(right), "TEMPORARY"))
         right = right.unsqueeze(-1)
     left = call.get("left", True)
-    solve(call, matrix.shape[-1], right if left else right.mT, not left)
+    solve(call, matrix, right if left else right.mT, not left)
     call.free(*reversed(held))
 
 
@@ -216,7 +217,7 @@ def lu_solve(call: KernelCall) -> None:
     factors, right = call["LU"], call.outs[0]
     call.result(0)
     call.ask(0 if factors.mT.is_contiguous() else nbytes(factors), "TEMPORARY")
-    solve(call, factors.shape[-1], right if call["left"] else right.mT, call["adjoint"] is call["left"])
+    solve(call, factors, right if call["left"] else right.mT, call["adjoint"] is call["left"])
 
 
 @row(
@@ -227,7 +228,7 @@ def lu_solve(call: KernelCall) -> None:
 )
 def triangular_solve(call: KernelCall) -> None:
     call.result(0, 1)
-    _triangular(call, batch_of(call.outs[0]), call["A"].shape[-1], not nbytes(call.outs[0]))
+    _triangular(call, call["A"], call.outs[0])
 
 
 @row(
@@ -242,4 +243,4 @@ def solve_triangular(call: KernelCall) -> None:
     spread = batch_of(out) * prod(matrix.shape[-2:]) * matrix.element_size()
     dense = matrix.is_contiguous() or matrix.mT.is_contiguous()
     call.ask(0 if dense and spread == nbytes(matrix) else spread, "TEMPORARY")
-    _triangular(call, batch_of(out), matrix.shape[-1], not nbytes(out))
+    _triangular(call, matrix, out)
