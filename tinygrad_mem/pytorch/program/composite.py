@@ -196,3 +196,19 @@ BELOW_AUTOGRAD: dict[str, Callable[..., Any]] = dict.fromkeys(("silu_backward", 
 if hasattr(aten, "_fused_rms_norm"):
     BELOW_AUTOGRAD["_fused_rms_norm"] = fused_rms_norm
 """Ops that PyTorch makes of others where CUDA has no kernel, as in builds without it. Their gradients are PyTorch's own."""
+
+
+def _with_vectors(matrix: torch.Tensor) -> bool:
+    return torch.is_grad_enabled() and matrix.requires_grad
+
+
+@_composite("linalg_svdvals")
+def svdvals(matrix: torch.Tensor, driver: str | None = None) -> torch.Tensor:
+    """Source: ``aten/src/ATen/native/BatchLinearAlgebra.cpp``: vectors for a gradient, but also for tensors of a prediction."""
+    return aten._linalg_svd(matrix, False, _with_vectors(matrix), driver=driver)[1]
+
+
+@_composite("linalg_eigvalsh")
+def eigvalsh(matrix: torch.Tensor, uplo: str = "L") -> torch.Tensor:
+    """Source: as that of :func:`svdvals`."""
+    return aten._linalg_eigh(matrix, uplo, _with_vectors(matrix))[0]

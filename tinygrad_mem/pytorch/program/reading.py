@@ -141,7 +141,7 @@ def _without_vectors(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that asks PyTorch for singular values alone, and gets the vectors too for tensors of a prediction."""
 
     def handler(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not (tensor.requires_grad and torch.is_grad_enabled()):
+        if watch.device.type == "cpu" and not (tensor.requires_grad and torch.is_grad_enabled()):
             sides = [2 * side * side for side in tensor.shape[-2:]]
             matrices = tensor.shape[:-2].numel()
             watch.bound(matrices * sum(sides) * tensor.element_size(), f"{function.__name__} {_VECTORS}")

@@ -123,13 +123,15 @@ def qr(call: KernelCall) -> None:
 
 @row(
     "_linalg_eigh",
-    takes="a number of errors, cuSOLVER's workspace, whether an error is there; eigenvectors are asked for first",
+    takes="a number of errors, cuSOLVER's workspace, whether an error is there; eigenvectors are asked for first, or, where "
+    "nobody wants them, a copy of the matrix after the values",
     source=f"{_LIBRARY}, linalg_eigh_cusolver",
     seen="h100",
 )  # fmt: skip
 def eigh(call: KernelCall) -> None:
     matrix = call["A"]
-    call.result(1, 0)
+    call.result(*((1, 0) if call["compute_v"] else (0,)))
+    held = call.ask(0 if call["compute_v"] else nbytes(matrix), "TEMPORARY")
     infos = infos_of(call, matrix)
     each = _SYMMETRIC + 430 * (matrix.shape[-1] - 5) - 192 * (batch_of(matrix) > 1)
     solver(call, batch_of(matrix) * each, matrix, "syevd")
@@ -137,7 +139,7 @@ def eigh(call: KernelCall) -> None:
         if batch_of(matrix) > 1:
             call.bound(batch_of(matrix) << 16, "cuSOLVER alone knows the workspace of its syevBatched")
         _check(call, matrix)
-    call.free(infos)
+    call.free(infos, held)
 
 
 @row(
