@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -189,3 +190,41 @@ def test_products_in_torch_func_are_pytorchs_own():
         torch.func.grad(lambda x: x.prod())(torch.empty(10, device="cuda"))
 
     assert any("ProdBackward0 was counted as for numbers with zeros" in why for why in pytorch.predict(run).unknown)
+
+
+def test_a_number_is_written_from_the_host():
+    """An H100 asked for nothing where a mask says which, and for a number's copy where places do."""
+
+    def masked() -> None:
+        x = torch.empty(32, 8, device="cuda")
+        mask = torch.empty(32, 8, dtype=torch.bool, device="cuda")
+        mark()
+        x[mask] = 0.5
+        x[1:3] = 2
+
+    def placed() -> None:
+        x, places = torch.empty(32, 8, device="cuda"), torch.empty(5, dtype=torch.int64, device="cuda")
+        mark()
+        x[places] = 0.5
+
+    assert events(masked) == ""
+    assert events(placed) == "+4 -0"
+
+
+def test_a_generator_of_the_host_draws_no_numbers_of_the_gpu():
+    """PyTorch has asked for the memory when it refuses: recorded on an H100."""
+    words = "Expected a 'cuda' device type for generator but found 'cpu'"
+
+    def run(kind: str) -> None:
+        generator = torch.Generator(kind)
+        mark()
+        with contextlib.suppress(RuntimeError):
+            torch.rand(8, generator=generator, device="cuda")
+        torch.empty(3, dtype=torch.uint8, device="cuda")
+
+    assert events(lambda: run("cpu")) == "+32 -0 +3 -1"
+    with pytest.raises(RuntimeError, match=words):
+        pytorch.predict(lambda: torch.empty(8, device="cuda").normal_(generator=torch.Generator()))
+    pytorch.predict(lambda: torch.empty(8, device="cuda").normal_(generator=torch.Generator("cuda")))
+    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
+        pytorch.predict(lambda: torch.rand(8, generator=torch.Generator("cuda")))

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import DeviceError, NotOfferedError
+from .fake import on_gpu
 from .places import OURS, release
 from .reading import HANDLERS, handles
 from .roles import Roles
@@ -41,6 +42,8 @@ class Calls(TorchFunctionMode):
             args = kwargs = placed = None
             release(error, OURS)
             raise
+        if kwargs and isinstance(kwargs.get("generator"), torch.Generator) and isinstance(made, Tensor):
+            _check_generator(self.watch.local(made).device.type, kwargs["generator"].device.type)
         if kwargs and _is_meta_device(kwargs.get("device")) and isinstance(made, Tensor):
             self.watch.without_memory(made, made=True)
         if torch.is_grad_enabled():
@@ -65,6 +68,12 @@ class Calls(TorchFunctionMode):
                 return own(*args, **kwargs)
 
         return inner
+
+
+def _check_generator(wanted: str, found: str) -> None:
+    """PyTorch's own check; it has asked for the memory of the result by then."""
+    if wanted != found:
+        raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{found}'")
 
 
 def _is_meta_device(device: Any) -> bool:
@@ -266,6 +275,17 @@ def _with_its_storage(tensor: Tensor, memo: dict) -> Tensor:
     if held is None:
         held = copies[storage._cdata] = tensor.new_empty(storage.nbytes(), dtype=torch.uint8)
     return tensor.new_empty(()).set_(held.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+@handles(Tensor.__setitem__)
+def _set_item(watch: Watch, tensor: Tensor, index: Any, value: Any) -> None:
+    """A number for a tensor of the GPU is one on the host, as C++ makes it where it sees the GPU.
+
+    Source: ``torch/csrc/autograd/python_variable_indexing.cpp``, ``THPVariable_setitem``.
+    """
+    if isinstance(value, (bool, int, float, complex)) and on_gpu(watch.local(tensor)):
+        value = torch.full((), value, dtype=tensor.dtype, device="cpu")
+    tensor[index] = value
 
 
 # --- layers ---------------------------------------------------------------------------------------------------------------

@@ -247,7 +247,19 @@ def _either_type(thread: int, answer: Any, own: Any) -> Any:
     return Either(own.__name__, (), {})
 
 
-_OWN_GENERATOR = torch.Generator  # numbers of the GPU are not drawn: any generator will do
+_OwnGenerator = torch.Generator
+
+
+class _Generator(_OwnGenerator):
+    """A generator of the GPU's: its numbers are not drawn."""
+
+    device = torch.device("cuda", 0)
+
+
+def _generator(device: Any = "cpu") -> torch.Generator:
+    return _OwnGenerator("cpu") if str(device).startswith("cpu") else _Generator()
+
+
 _INHERITED = object()
 
 
@@ -283,7 +295,7 @@ def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
         patched(torch.cuda.profiler, {"check_error": _nothing, "cudart": _Stream}),
         patched(torch.accelerator, accelerator),
         patched(torch.cuda.nvtx, dict.fromkeys(("range_push", "range_pop", "mark"), _nothing)),
-        patched(torch, {"Generator": lambda device="cpu": _OWN_GENERATOR("cpu"), "Stream": card.stream, "Event": _Event}),
+        patched(torch, {"Generator": _generator, "Stream": card.stream, "Event": _Event}),
         patched(_functions, {"_get_stream": lambda device: card.stream().__enter__()}),  # DataParallel's own, for copies
         patched(torch.Tensor, {"record_stream": recorded}),  # PyTorch looks at the stream before the mode sees the call
     ):

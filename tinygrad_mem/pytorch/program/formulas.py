@@ -134,6 +134,12 @@ def _efficient_backward(
     return *grads, bias.new_empty(*outer, -(-last // _LINE) * _LINE)[..., :last]
 
 
+def _log_sigmoid(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Only the CPU's kernel has a buffer."""
+    made, buffer = aten.log_sigmoid_forward.default(tensor)
+    return made, made.new_empty(0) if isinstance(made, FakeTensor) and made.fake_device.type == "cuda" else buffer
+
+
 def _like_argument(place: int) -> Callable[..., torch.Tensor]:
     """The formula of an op whose result is like one of its arguments, in rows that lie beside each other."""
     return lambda *args, **_: args[place].new_empty(args[place].shape)
@@ -167,6 +173,7 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     aten._to_copy.default: _to_copy,
     aten._efficient_attention_backward.default: _efficient_backward,
     aten._ctc_loss.Tensor: _ctc_loss,
+    aten.log_sigmoid_forward.default: _log_sigmoid,
     aten._ctc_loss_backward.Tensor: _like_argument(1),
     aten._sample_dirichlet.default: _like_argument(0),
     aten.multi_margin_loss_backward.default: _like_argument(1),

@@ -45,7 +45,6 @@ _CHECKS = {_NUMBER, aten.equal.default}
 _LIFT = aten.lift_fresh.default  # ``torch.tensor`` made a real one, unseen
 _ZERO = aten._efficientzerotensor.default  # has no memory
 _DENSE = "whose memory is not predicted. Use dense tensors, such as Embedding(sparse=False)"
-_LOG_SIGMOID = aten.log_sigmoid_forward.default
 
 
 class Watch(TorchDispatchMode):
@@ -153,8 +152,6 @@ class Watch(TorchDispatchMode):
         func, args = self.in_place.op(func, args)
         number = self.numbers.before(func, args, kwargs)
         made = self._alone(func, args, kwargs) if self.device.type == "cpu" else self._results.of(func, args, kwargs)
-        if func is _LOG_SIGMOID and on_gpu(args[0]):
-            made = made[0], made[0].new_empty(0)  # only the CPU's kernel has a buffer
         if facts.resizes:
             self.resized(args[0].untyped_storage(), args[0])
         if facts.lists:  # so that autograd sees if it wanted the old values

@@ -241,6 +241,11 @@ def nbytes(tensor: torch.Tensor) -> int:
     return prod(tensor.shape) * tensor.element_size()
 
 
+def on_host(tensor: torch.Tensor) -> bool:
+    """True for a tensor that is not on the GPU."""
+    return getattr(tensor, "fake_device", tensor.device).type == "cpu"
+
+
 def accumulated(dtype: torch.dtype) -> int:
     """Bytes of the type in which a GPU accumulates ``dtype``."""
     return max(4, dtype.itemsize) if dtype.is_floating_point or dtype.is_complex else 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .call import KernelCall, row
+from .call import KernelCall, on_host, row
 
 
 @row(
@@ -17,20 +17,16 @@ def between(call: KernelCall) -> None:
     """The tensor on the GPU is the source or the target; the other one's copies are on the host."""
     source, target = call.get("src", call["self"]), call.outs[0]
     same = source.dtype == target.dtype
-    if _on_host(source) == _on_host(target) or (same and _lie_alike(source, target)):
+    if on_host(source) == on_host(target) or (same and _lie_alike(source, target)):
         return
     late = bool(call.get("non_blocking"))
-    if _on_host(target):
+    if on_host(target):
         changed = late and not same
         call.ask(target.numel() * target.element_size() if changed else 0, "TEMPORARY")
         dense = source.is_contiguous() or (changed and not _is_dense(source))  # a change of dtype fills gaps
         call.ask(0 if dense else target.numel() * (target if changed else source).element_size(), "TEMPORARY")
     elif not target.is_contiguous() or (late and not same):
         call.ask(target.numel() * (source if late else target).element_size(), "TEMPORARY")
-
-
-def _on_host(tensor: torch.Tensor) -> bool:
-    return getattr(tensor, "fake_device", tensor.device).type == "cpu"
 
 
 def _lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -6,7 +6,7 @@ from math import prod
 
 import torch
 
-from .call import KernelCall, nbytes, row
+from .call import KernelCall, nbytes, on_host, row
 from .reductions import number
 
 
@@ -37,7 +37,7 @@ def where(call: KernelCall) -> None:
     call.result(0)
     for name in ("self", "other"):
         tensor = call[name]
-        if tensor.dtype != out.dtype and getattr(tensor, "fake_device", tensor.device).type != "cpu":
+        if tensor.dtype != out.dtype and not on_host(tensor):
             call.ask(prod(tensor.shape) * out.element_size(), "TEMPORARY")
     if call["condition"].dtype is torch.uint8:
         call.ask(prod(call["condition"].shape), "TEMPORARY")

@@ -7,7 +7,7 @@ from math import prod
 
 import torch
 
-from .call import KernelCall, accumulated, nbytes, row
+from .call import KernelCall, accumulated, nbytes, on_host, row
 from .cub import radix_sort, scan, scan_by_key, select, unique_by_key
 from .cub import reduce as cub_reduce
 from .reductions import number
@@ -22,19 +22,25 @@ _MAX = 2  # the mode of a bag
     "_index_put_impl_", "index_put_", "index_put", "_unsafe_index_put",
     takes="as index; with accumulate: for n indices of 8 bytes: the wrapped index, its place (the first of which ends at "
     "once), sorted and original places, 0...n-1, and what CUB's sort takes (1 byte up to 2,304 indices); a value that is not "
-    "contiguous is copied",
-    source="aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel; CUB dispatch_radix_sort.cuh",
-    seen="lm-medium-128-train",
+    "contiguous is copied; a number is one on the host, and is copied to the GPU, but not for a mask alone",
+    source="aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel; CUB dispatch_radix_sort.cuh; "
+    "TensorAdvancedIndexing.cpp, _index_put_impl_, canDispatchToMaskedFill",
+    seen="lm-medium-128-train, h100",
 )  # fmt: skip
 def index_put(call: KernelCall) -> None:
     """Add or put values at places of a tensor; only what adds is sorted."""
-    target = call["self"]
+    target, value = call["self"], call["values"]
     indices = [index for index in call["indices"] if index is not None]
-    if not (call.get("accumulate") or call.gpu.deterministic):
-        return alike(call, indices)
-    if not indices or any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+    masks = [index for index in indices if index.dtype in (torch.bool, torch.uint8)]
+    host = value.dim() == 0 and on_host(value)  # a number
+    if host and len(indices) == len(masks) == 1 and not call.get("accumulate"):
+        return  # written by ``masked_fill_``
+    call.ask(host * value.element_size(), "TEMPORARY")
+    if masks or not indices:
         call.bound(5 * _LONG * prod(target.shape), "a mask is an index whose length is not known")
         return
+    if not (call.get("accumulate") or call.gpu.deterministic):
+        return alike(call, indices)
     count = prod(torch.broadcast_shapes(*(index.shape for index in indices)))
     size = count * _LONG
     for index in indices:
