@@ -734,6 +734,25 @@ def test_topk_keeps_other_arrays_in_other_versions(version: tuple[int, int], kep
     assert found.count("+1279") == 2
 
 
+def test_a_cumsum_of_16_bits_keeps_what_each_tile_found_beside_its_state() -> None:
+    """By hand: 1,000,000 in tiles of 128 x 30 are 261: states of 4 bytes, and twice 2 bytes; each on multiples of 256."""
+    half = empty(1_000_000, dtype=torch.bfloat16)
+    inner = math.ceil(293 * 4 / 256) * 256 + 2 * math.ceil(293 * 2 / 256) * 256 + 255
+    assert asked(beside(LATE, aten.cumsum.default, half, 0, outs=half)) == [math.ceil(inner / 256) * 256 + 255]
+
+
+@pytest.mark.parametrize(("count", "parts"), [(10_000, 2), (10_000_000, 132)])
+def test_a_cumsum_that_must_be_deterministic_has_a_number_for_each_multiprocessor(count: int, parts: int) -> None:
+    """By hand from ``inclusive_deterministic_scan``: tiles of 512 x 16."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert asked(beside(LATE, aten.cumsum.default, empty(count), 0, outs=empty(count))) == [parts * 4]
+        whole = empty(count, dtype=LONG)
+        assert asked(beside(LATE, aten.cumsum.default, whole, 0, outs=whole)) == [cub.scan(count, 8)]
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_what_thrust_takes_as_recorded() -> None:
     """To sort, and to count what is equal among, 3,000, 100,000 and 1,000,000 numbers of float32."""
     counts = [3000, 100_000, 1_000_000]

@@ -77,16 +77,17 @@ def _states(tiles: int, word: int, value: int = 0) -> int:
     return aliased((tiles + 32) * word, *[(tiles + 32) * value] * (2 if value else 0))
 
 
-def scan(count: int, width: int, tile: int = 0, plain: bool = True) -> int:
+def scan(count: int, width: int, plain: bool = True) -> int:
     """Bytes of a scan of ``count`` elements that accumulates in ``width`` bytes: a state for each tile.
 
+    The tile is that of operators that CUB does not know, as PyTorch's are.
+
     Args:
-        tile: elements of one; ``0``: as for operators that CUB does not know, such as ``std::plus``.
         plain: C++ has the type; else it is a class, such as those of complex numbers and of 16 bits.
 
     Source: ``dispatch_scan.cuh``, ``Invoke``; ``tuning_scan.cuh``, ``DefaultPolicy``.
     """
-    tiles = up(count, tile or 128 * max(1, min(15 * 4 // width, 15 * 2)))
+    tiles = up(count, 128 * max(1, min(15 * 4 // width, 15 * 2)))
     return aliased(_states(tiles, 2 * width) if plain else _states(tiles, 4, width))
 
 

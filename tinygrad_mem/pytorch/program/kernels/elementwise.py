@@ -48,7 +48,7 @@ def where(call: KernelCall) -> None:
     takes="where the deviations are a tensor: twice the smallest of them, what finding it stages, and a comparison, which end: "
     "before the result, and after it; where they are a number: a tensor as large as the result; a mean that is a number",
     source="aten/src/ATen/native/DistributionTemplates.h, normal_impl, normal_out_impl, CHECK_NORMAL_TENSOR_STD",
-    seen="h100 (8 sizes)",
+    seen="h100",
 )
 def normal(call: KernelCall) -> None:
     deviations = call.get("std")
@@ -71,7 +71,7 @@ def normal(call: KernelCall) -> None:
     "histc",
     takes="where no range is given: the smallest number and the largest one, with what finding them stages; each ends",
     source="aten/src/ATen/native/cuda/SummaryOps.cu, _histc_cuda_template",
-    seen="h100 (8 sizes)",
+    seen="h100",
 )
 def histc(call: KernelCall) -> None:
     tensor = call["self"]

@@ -156,7 +156,7 @@ def sort_pairs(call: KernelCall, size: int, count: int, width: int, bits: int) -
     takes="above 3,072 indices or with scale_grad_by_freq: sorted and original indices, 0...n-1 and CUB's sort before the "
     "result; then offsets of segments and of parts, and a row of float32 for each 10 indices and each segment",
     source="aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda; EmbeddingBackwardKernel.cu",
-    seen="h100 (28 sizes)",
+    seen="h100",
 )
 def embedding_backward(call: KernelCall) -> None:
     grad, indices, weights = call["grad_output"], call["indices"], call["num_weights"]
@@ -201,7 +201,7 @@ def segments(call: KernelCall, count: int, width: int, weights: int, grad: torch
     "_embedding_bag",
     takes="nothing: its results in the order of sizes of bags, bags of indices, sums, places of the largest",
     source="aten/src/ATen/native/cuda/EmbeddingBag.cu, _embedding_bag_cuda",
-    seen="h100 (18 sizes)",
+    seen="h100",
 )
 def embedding_bag(call: KernelCall) -> None:
     call.contiguous(call["indices"])
@@ -214,7 +214,7 @@ def embedding_bag(call: KernelCall) -> None:
     "_embedding_bag_backward", "_embedding_bag_dense_backward",
     takes="of the largest: nothing; else as the gradient of a long embedding",
     source="aten/src/ATen/native/cuda/EmbeddingBag.cu, embedding_bag_backward_cuda_sum_avg",
-    seen="h100 (18 sizes)",
+    seen="h100",
 )  # fmt: skip
 def embedding_bag_backward(call: KernelCall) -> None:
     grad, indices = call["grad"], call["indices"]
@@ -229,7 +229,7 @@ def embedding_bag_backward(call: KernelCall) -> None:
     "index_reduce", "index_reduce_",
     takes="of means: how many each is of, as large as the result; ones for the source and a mask of the result, which end",
     source="aten/src/ATen/native/cuda/Indexing.cu, index_reduce_func_cuda",
-    seen="h100 (4 sizes)",
+    seen="h100",
 )  # fmt: skip
 def index_reduce(call: KernelCall) -> None:
     target = call["self"]
@@ -244,7 +244,7 @@ def index_reduce(call: KernelCall) -> None:
     "scatter_reduce.two", "scatter_reduce_.two",
     takes="of means: ones for the source, how many each is of, as large as the result, and a mask of the result",
     source="aten/src/ATen/native/TensorAdvancedIndexing.cpp, scatter_reduce_two",
-    seen="h100 (4 sizes)",
+    seen="h100",
 )  # fmt: skip
 def scatter_reduce(call: KernelCall) -> None:
     target = call["self"]
@@ -271,7 +271,7 @@ def masked_scatter_backward(call: KernelCall) -> None:
     "nonzero",
     takes="before its result: a number of 4 bytes, what CUB's reduction takes; then what its selection takes",
     source="aten/src/ATen/native/cuda/Nonzero.cu, nonzero_cuda_out_impl",
-    seen="h100 (12 sizes)",
+    seen="h100",
 )
 def nonzero(call: KernelCall) -> None:
     tensor = call["self"]
@@ -288,7 +288,7 @@ def nonzero(call: KernelCall) -> None:
     "masked_select", "masked_scatter", "masked_scatter_",
     takes="the places of the mask: 8 bytes an element of it, a mask that is expanded, and CUB's scan",
     source="aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda; IndexKernel.cu, launch_masked_scatter_kernel",
-    seen="h100 (10 sizes)",
+    seen="h100",
 )  # fmt: skip
 def masked(call: KernelCall) -> None:
     mask = call["mask"]

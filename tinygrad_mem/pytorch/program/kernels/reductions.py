@@ -208,7 +208,7 @@ def summed(call: KernelCall, tensor: torch.Tensor, dim: Any, into: torch.dtype) 
     "count_nonzero",
     takes="a mask of one byte an element before the result, and what its sum takes",
     source="aten/src/ATen/native/TensorAdvancedIndexing.cpp, count_nonzero_cuda",
-    seen="h100 (4 sizes)",
+    seen="h100",
 )
 def count_nonzero(call: KernelCall) -> None:
     tensor, dims = call["self"], call["dim"]
@@ -289,7 +289,7 @@ def moments(call: KernelCall) -> None:
     takes="the largest values, their size and a mask of them; the difference to them, as large as the input, before the "
     "result; what finding the largest and summing stage",
     source="aten/src/ATen/native/ReduceOps.cpp, logsumexp_out_impl",
-    seen="h100 (18 sizes)",
+    seen="h100",
 )
 def log_sum_exp(call: KernelCall) -> None:
     tensor, out = call["self"], call.outs[0]
@@ -356,19 +356,33 @@ def copied(call: KernelCall) -> None:
 
 @row(
     "cumsum", "cumprod", "logcumsumexp",
-    takes="a copy of an input that is not contiguous; of one long axis the states of CUB's scan (an estimate)",
-    source="aten/src/ATen/native/cuda/ScanUtils.cuh, scan_dim; CUB dispatch_scan.cuh",
+    takes="a copy of an input that is not contiguous; of one long axis the states of CUB's scan, or, for a cumsum of floats "
+    "that must be deterministic, a number for each multiprocessor",
+    source="aten/src/ATen/native/cuda/ScanUtils.cuh, scan_dim; cub.cuh, inclusive_deterministic_scan; CUB dispatch_scan.cuh",
+    seen="h100",
 )  # fmt: skip
 def cumulate(call: KernelCall) -> None:
     tensor, out = call["self"], call.outs[0]
-    if tensor.dim() == 0 or prod(tensor.shape) == 0:
+    count = prod(tensor.shape)
+    if tensor.dim() == 0 or count == 0:
         return
     if tensor.dtype != out.dtype:
         call.ask(nbytes(out), "TEMPORARY")
     else:
         call.contiguous(tensor)
-    if prod(tensor.shape) == tensor.shape[call["dim"]]:
-        call.once(scan(prod(tensor.shape), out.element_size()), exact=False)
+    if count != tensor.shape[call["dim"]]:
+        return
+    inexact = out.is_floating_point() or out.is_complex()
+    if call.gpu.deterministic and inexact and call.func._schema.name.endswith("::cumsum"):
+        tile = 16 * {16: 128, 8: 256}.get(out.element_size(), 512)
+        call.once(min(call.gpu.processors, up(count, tile)) * out.element_size())
+    else:
+        call.once(scan(count, out.element_size(), plain(out.dtype)))
+
+
+def plain(dtype: torch.dtype) -> bool:
+    """True for a type of C++, False for a class, such as a complex number, or one of 16 bits."""
+    return dtype not in _16_BITS and not dtype.is_complex
 
 
 @row(

@@ -9,7 +9,7 @@ import torch
 from .call import Gpu, KernelCall, nbytes, row, up
 from .cub import aliased, radix_sort, scan, scan_by_key, thrust_extreme, thrust_reduce_by_key, thrust_sort
 from .cub import reduce as cub_reduce
-from .reductions import number, reduce, summed
+from .reductions import number, plain, reduce, summed
 
 _LONG, _PAIR = 8, 8
 _SMALL = 4096  # elements of an axis that are sorted in place
@@ -58,6 +58,7 @@ def sorted_along(call: KernelCall, tensor: torch.Tensor, dim: int) -> None:
     takes="up to 4,096 elements of an axis: 0...n-1; of a longer one: their places (8 bytes each; twice for 2 to 127 rows) and "
     "CUB's sort; where the axis is not the densest, copies of values and places",
     source="aten/src/ATen/native/cuda/Sort.cpp, sort_cuda_kernel; SortStable.cu; CUB dispatch_radix_sort.cuh",
+    seen="h100",
 )  # fmt: skip
 def sort(call: KernelCall) -> None:
     sorted_along(call, call["self"], call.get("dim", 0))
@@ -81,7 +82,7 @@ def _items(gpu: Gpu, slices: int, length: int) -> int:
     takes="where blocks share a slice: for each slice a value, two counts and two patterns of bits (one of each before PyTorch "
     "2.7) and 256 sums of 4 bytes (one before 2.10); for each block 520 bytes; two of CUB's scans; more than 4,096 are sorted",
     source="aten/src/ATen/native/cuda/TensorTopK.cu, mbtopk::launch; TensorTopK.cpp, topk_out_cuda; CUB scan_by_key",
-    seen="h100 (24 sizes)",
+    seen="h100",
 )
 def topk(call: KernelCall) -> None:
     largest(call, call["self"], call["dim"], call["k"], call["sorted"])
@@ -124,7 +125,7 @@ def _many_blocks(call: KernelCall, tensor: torch.Tensor, slices: int, length: in
     takes="n as a number; 0...n-1; keys of 4 bytes (8 from about 40,000 on: the chance of two equal keys stays under a tenth) "
     "twice; CUB's sort",
     source="aten/src/ATen/native/cuda/Randperm.cu; TensorFactories.h, check_supported_max_int_with_precision",
-    seen="h100 (6 sizes)",
+    seen="h100",
 )
 def randperm(call: KernelCall) -> None:
     n, out = call["n"], call.outs[0]
@@ -145,7 +146,7 @@ def randperm(call: KernelCall) -> None:
     takes="without replacement, or for one sample: checks of the probabilities (extremes, sums and masks), exponential "
     "numbers as large as them, of which the largest are taken; else three copies of them, and a scan of one row",
     source="aten/src/ATen/native/Distributions.cpp, multinomial_out; cuda/MultinomialKernel.cu",
-    seen="h100 (16 sizes)",
+    seen="h100",
 )
 def multinomial(call: KernelCall) -> None:
     tensor, samples = call["self"], call["num_samples"]
@@ -155,7 +156,7 @@ def multinomial(call: KernelCall) -> None:
         for _ in range(3):
             call.ask(nbytes(tensor), "TEMPORARY")
         if rows == 1:
-            call.once(scan(prod(tensor.shape), tensor.element_size(), plain=tensor.element_size() > 2))
+            call.once(scan(prod(tensor.shape), tensor.element_size(), plain(tensor.dtype)))
         return
     _checks(call, tensor, rows)
     call.ask(nbytes(tensor), "TEMPORARY")
@@ -201,7 +202,7 @@ def unique(call: KernelCall) -> None:
     takes="of all elements: they are sorted, with their places (8 bytes each), and read by a few numbers; nanmedian also makes "
     "a mask of one byte an element, and sums it",
     source="aten/src/ATen/native/cuda/Sorting.cpp, median_impl",
-    seen="h100 (12 sizes)",
+    seen="h100",
 )  # fmt: skip
 def median_of_all(call: KernelCall) -> None:
     tensor = call["self"]
@@ -232,7 +233,7 @@ def median_of_all(call: KernelCall) -> None:
     takes="a copy with the axis last, where it is not; of an axis of more than 2,048 elements always, and for each row: places "
     "(8 bytes), what Thrust sorts with, different numbers and how many of each, and what Thrust counts with",
     source="aten/src/ATen/native/cuda/TensorModeKernel.cpp, mode_kernel_impl; TensorModeKernel.cu, ModeImpl",
-    seen="h100 (7 sizes)",
+    seen="h100",
 )
 def mode(call: KernelCall) -> None:
     tensor, dim = call["self"], call["dim"]
