@@ -161,6 +161,12 @@ def test_an_op_may_have_no_arguments():
     assert pytorch.predict(run).peak == 512
 
 
+def test_a_version_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(torch.library, "get_kernel")
+    with pytest.raises(NotOfferedError, match=r"PyTorch 2\..* is too old. Install 2.11 or newer: pip install -U torch"):
+        pytorch.predict(lambda: torch.zeros(4, device=GPU))
+
+
 # --- a machine with a GPU -------------------------------------------------------------------------------------------------
 
 

@@ -121,7 +121,8 @@ def predict(
 
     Raises:
         DataDependenceError: the program branches on values; the message names the line.
-        NotOfferedError: it uses something that is not predicted, such as sparse tensors, CUDA graphs, or threads of its own.
+        NotOfferedError: it uses something that is not predicted, such as sparse tensors, CUDA graphs, or threads of its own; or
+            PyTorch is too old, such as 2.8.
         DeviceError: it trains a model that was made before the prediction.
         ValueError: there is no such device, card or version, PyTorch would refuse the settings, or PyTorch is not installed.
     """
@@ -174,6 +175,8 @@ def predicted(
         import torch
     except ImportError as error:
         raise ArgumentError("predict: PyTorch is not installed: pip install torch") from error
+    if not hasattr(torch.library, "get_kernel"):  # as in 2.8
+        raise NotOfferedError(f"predict: PyTorch {torch.__version__} is too old. Install 2.11 or newer: pip install -U torch")
     from .program.run import run_program
 
     place = torch.device(device)
