@@ -349,6 +349,7 @@ def test_the_sums_of_efficient_attentions_backward() -> None:
     assert size(hopper, 128, BF16)[0] == 16 * 4 * (128 * 128 * 4 + 16)
     assert size(hopper, 256, BF16, heads=50)[0] == 50 * (4 * 512 * 2 * 256 * 4 + 4 * 4 * (128 * 64 * 4 + 16))
     assert size(SMALL, 256, F32, heads=8) == [8 * 8 * 4 * (64 * 64 * 4 + 16)]
+    assert size(hopper, 256, BF16, heads=0) == [0, 0]
 
 
 def test_attention_by_cudnn_with_one_query_is_bounded() -> None:

@@ -11,6 +11,9 @@ from .call import Gpu, KernelCall, nbytes, row, up
 
 _HALF = (torch.float16, torch.bfloat16)
 _SHORT = {"efficient": "mem_efficient"}  # in the names of PyTorch's switches
+_LARGE = ((8, 0), (9, 0), (10, 0), (10, 3))  # cards with at least 164 KiB of shared memory in a multiprocessor
+_LOCKS = 16  # bytes before each tile of a gradient of queries
+_OF_CUDNN, _MORE = 256, 1 << 20  # bytes that cuDNN's attention was found to take for itself, and the most that it may
 
 
 def backend(
@@ -236,16 +239,12 @@ def _sums(gpu: Gpu, tile: _Tile, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
     heads, (keys, size), values = prod(q.shape[:2]), k.shape[2:], v.shape[3]
     wide = 0
     if q.dtype in _HALF and not tile.registers:
-        parts = 1 if gpu.deterministic else max(1, min(up(keys, tile.keys), 200 // heads))
+        parts = 1 if gpu.deterministic else max(1, min(up(keys, tile.keys), 200 // max(1, heads)))
         parts = 1 if heads >= 256 and keys <= 2 * tile.keys else parts
         columns = (up(size, tile.queries) + up(values, tile.queries)) * tile.queries
         wide = parts * up(keys, tile.keys) * tile.keys * columns * 4
     blocks = up(q.shape[2], tile.queries) * up(size, tile.keys)
     return heads * (wide + blocks * (tile.queries * tile.keys * 4 + _LOCKS))
-
-
-_LOCKS = 16  # bytes before each block of a gradient of queries
-_LARGE = ((8, 0), (9, 0), (10, 0), (10, 3))  # cards with at least 164 KiB of shared memory in a multiprocessor
 
 
 @row(
@@ -326,6 +325,3 @@ def by_cudnn_backward(call: KernelCall) -> None:
     call.ask(_OF_CUDNN + sums, exact=False)
     known = call.gpu.capability == (9, 0) and call.get("attn_bias") is None
     call.bound(_MORE + (0 if known else sums), "cuDNN alone knows the workspace of its attention")
-
-
-_OF_CUDNN, _MORE = 256, 1 << 20

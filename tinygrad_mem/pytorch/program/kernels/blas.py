@@ -10,6 +10,7 @@ import torch
 from .call import Gpu, KernelCall, nbytes, row, up
 
 KIB = 1024
+_DESCRIPTORS = 4 * 128  # bytes in which a multiprocessor describes four tensors
 _POOL = "aten/src/ATen/cuda/CublasHandlePool.cpp"
 
 
@@ -97,9 +98,6 @@ def grouped_products(call: KernelCall) -> None:
     call.ask(up(groups, 2) * 2 * 3 * 8 + groups * 3 * 4 + groups * 3 * 8)
     call.ask(call.gpu.processors * _DESCRIPTORS, exact=False)
     return call.bound(1 << 20, "CUTLASS's grouped product says only when it runs how large its workspace is")
-
-
-_DESCRIPTORS = 4 * 128  # bytes of a multiprocessor's descriptions of four tensors
 
 
 def by_cublaslt(call: KernelCall) -> bool:
