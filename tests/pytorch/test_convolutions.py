@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from tinygrad_mem import pytorch  # noqa: E402
 from tinygrad_mem.pytorch.program.kernels import Gpu, Kernels, batch_norm  # noqa: E402
-from tinygrad_mem.pytorch.program.kernels.convolution import Image, Problem, strides  # noqa: E402
+from tinygrad_mem.pytorch.program.kernels.convolution import Convolution, Image, Problem, strides  # noqa: E402
 
 aten = torch.ops.aten
 H100 = Gpu((9, 0), 132, version=(2, 11))
@@ -109,6 +109,33 @@ def test_a_single_channel_is_copied_into_channels_last() -> None:
     assert strides((8, 1, 28, 28), True) == (784, 1, 28, 1)
     assert not Image.of(empty(8, 1, 28, 28)).last
     assert Image.of(empty(8, 1, 28, 28)).dense(True)
+
+
+def test_a_convolution_that_cudnn_does_not_take_is_products() -> None:
+    """``info/nn.functional.conv_transpose2d 1``: as much padding of the result as the stride; 12,576 bytes beside 32 MiB."""
+    x, weight, out = empty(1, 2, 4, 4), empty(2, 2, 4, 5), empty(1, 4, 22, 22)
+    args = (x, weight, None, [1, 1], [0, 0], [1, 1], True, [1, 1], 2)
+    found = Kernels(H100).beside(aten.convolution.default, args, {}, out)
+    assert [(step.kind, step.size) for step in found.steps] == [("keep", 32 << 20)]
+    assert 12_576 < found.bounds[0].size < 40_000
+
+
+def test_without_cudnn_nothing_is_in_its_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
+    x = torch.empty(2, 4, 8, 6, device="meta").to(memory_format=LAST)
+    weight = torch.empty(6, 4, 3, 3, device="meta")
+    given = {
+        "input": x,
+        "weight": weight,
+        "groups": 1,
+        "transposed": False,
+        "stride": [1],
+        "dilation": [1],
+        "output_padding": [0],
+    }
+    assert Convolution(given.__getitem__).slow
+    assert not Convolution(given.__getitem__).last
+    assert Convolution({**given, "weight": weight[:4, :1], "groups": 4}.__getitem__).depthwise
 
 
 # --- workspaces of cuDNN --------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .blas import handle
 from .call import Gpu, KernelCall, row, up
 from .reductions import summed
 
@@ -184,7 +185,8 @@ class Convolution:
         argument: the argument of the op with a name.
 
     Attributes:
-        depthwise: PyTorch's own kernel runs, one channel a group; else cuDNN.
+        depthwise: PyTorch's own kernel runs, one channel a group.
+        slow: PyTorch's own products of columns run; else, if not ``depthwise``, cuDNN.
         last: cuDNN runs in channels last.
         x, weight: input and weight.
     """
@@ -199,13 +201,16 @@ class Convolution:
             self.x = self.x.within(False)
         stride, dilation = argument("stride"), argument("dilation")
         self.depthwise = not self.transposed and self._own_kernel(stride, dilation)
-        self.last = not self.depthwise and channels_last(self.x, self.weight)
+        self.slow = not self.depthwise and not _for_cudnn(stride, dilation, argument("output_padding"))
+        self.last = not self.depthwise and not self.slow and channels_last(self.x, self.weight)
 
     def _own_kernel(self, stride: list[int], dilation: list[int]) -> bool:
         """Source: ``aten/src/ATen/native/Convolution.cpp``, ``is_depthwise``, ``use_cudnn_depthwise``."""
         channels, kernels = self.x.shape[1], self.weight.shape[0]
         if not (self.groups == channels > 1 and kernels % channels == 0):
             return False
+        if not torch.backends.cudnn.enabled:
+            return True
         large = max(prod(self.x.shape), prod(self.weight.shape)) >= 1 << 31
         if channels_last(self.x, self.weight) or large:
             return False
@@ -217,6 +222,13 @@ class Convolution:
         x = self.x.within(self.last) if trained else self.x
         found = Image.of(grad)
         return (found if found.last == x.last and not self.transposed else found.within(x.last)), x
+
+
+def _for_cudnn(stride: list[int], dilation: list[int], output_padding: list[int]) -> bool:
+    """Source: ``Convolution.cpp``, ``use_cudnn``."""
+    same = torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
+    large = any(padding >= step for padding, step in zip(output_padding, stride, strict=False))
+    return torch.backends.cudnn.enabled and not large and not (same and max(dilation) > 1)
 
 
 def _cudnn_is_faster(x: Image, weight: Image, stride: list[int]) -> bool:
@@ -248,6 +260,8 @@ def convolution(call: KernelCall) -> None:
     if prod(call["input"].shape) == 0:
         return
     found = Convolution(call.__getitem__)
+    if found.slow:
+        return _columns(call, found, call.outs[0])
     call.ask(found.turned * found.x.size, "TEMPORARY")
     _copy(call, found.x, found.last)
     call.result(0)
@@ -269,11 +283,23 @@ def convolution_backward(call: KernelCall) -> None:
     if prod(call["input"].shape) == 0:
         return
     found = Convolution(call.__getitem__)
+    if found.slow:
+        return _columns(call, found, gradient)
     call.ask(found.turned * found.x.size, "TEMPORARY")
     (_backward_of_pytorch if found.depthwise else _backward_of_cudnn)(call, found, mask)
     if mask[2]:
         call.result(2)
         summed(call, gradient, [0, *range(2, gradient.dim())], gradient.dtype)
+
+
+def _columns(call: KernelCall, found: Convolution, out: torch.Tensor) -> None:
+    """Ask for cuBLAS's workspace, and bound what stands beside the products of columns: copies, and each group's results."""
+    handle(call)
+    image = Image.of(out)
+    fewer = found.x if found.transposed else image
+    columns = prod(found.weight.shape[1:]) * prod(fewer.shape[2:]) * image.dtype.itemsize
+    copies = 2 * (found.x.size + found.weight.size + image.size)
+    call.bound(copies + columns + found.groups * _SMALL, "a convolution that cuDNN does not take is products of columns")
 
 
 def _backward_of_pytorch(call: KernelCall, found: Convolution, mask: list[bool]) -> None:
