@@ -325,6 +325,29 @@ def test_recurrent_cells_are_one_kernel_after_their_products():
     assert sizes == [*lstm[1:], 4096, 12288, 12288, 20480, 4096]
 
 
+def test_gradients_of_a_cells_bias_are_one_for_both_and_summed_as_any():
+    """Of the bias of the input's gates, and of that of the state's: the second is a copy, as an H100 recorded."""
+
+    def run() -> None:
+        cell = nn.LSTMCell(64, 128, device=GPU)
+        x = torch.randn(8, 64, device=GPU, requires_grad=True)
+        torch.empty(START, device=GPU, dtype=torch.uint8)
+        cell(x)[0].sum().backward()
+
+    sizes = [size for _, size in made(run)]
+    assert sizes[sizes.index(2048) - 2 :][:4] == [16384, 4096, 2048, 2048]
+    assert pytorch.predict(run).unknown == {}
+
+
+def test_backward_through_a_recurrent_layer_in_evaluation_fails_as_in_pytorch():
+    def run() -> None:
+        layer = nn.LSTM(16, 32).to(GPU).eval()
+        layer(torch.randn(5, 3, 16, device=GPU))[0].sum().backward()
+
+    with pytest.raises(RuntimeError, match="only be called in training mode"):
+        pytorch.predict(run)
+
+
 def test_a_recurrent_layer_without_cudnn_is_refused():
     def run() -> None:
         with torch.backends.cudnn.flags(enabled=False):

@@ -60,6 +60,8 @@ class _Recurrent(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         plan, cells = ctx.plan, ctx.plan.cells
+        if not plan.trains:
+            raise RuntimeError("cudnn RNN backward can only be called in training mode")
         *held, output, reserve, _ = ctx.saved_tensors
         count = len(held) - 1 - ctx.weights
         states, input, weights = held[:count][::-1], held[count], held[count + 1 :]
@@ -121,7 +123,7 @@ class _LstmCell(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         cx, *_, workspace = ctx.saved_tensors
         gates, first = torch.empty_like(workspace), torch.empty_like(cx)
-        bias = cx.new_empty(gates.shape[1:]) if ctx.needs_input_grad[3] else None
+        bias = gates.sum(0) if any(ctx.needs_input_grad[3:]) else None
         return gates, gates, first if ctx.needs_input_grad[2] else None, bias, bias
 
 
@@ -142,7 +144,7 @@ class _GruCell(torch.autograd.Function):
         batch, width = gradients[0].shape
         gates, hidden = (gradients[0].new_empty(batch, 3 * width) for _ in range(2))
         first = torch.empty_like(gradients[0])
-        biases = [gates.new_empty(3 * width) if needs else None for needs in ctx.needs_input_grad[3:]]
+        biases = [each.sum(0) if needs else None for each, needs in zip((gates, hidden), ctx.needs_input_grad[3:], strict=True)]
         return gates, hidden, first if ctx.needs_input_grad[2] else None, *biases
 
 
