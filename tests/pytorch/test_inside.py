@@ -99,7 +99,7 @@ def test_attention_that_is_not_fused_has_a_bound():
     assert why.startswith("what nn.MultiheadAttention takes in evaluation where no fused attention runs")
 
 
-@pytest.mark.skipif(torch.__version__ < (2, 12), reason="PyTorch 2.11 draws them once, between the bounds")
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="PyTorch 2.11 draws them once, between the bounds")
 def test_it_is_said_when_numbers_are_drawn_again():
     drawn = lambda std: predict(lambda: nn.init.trunc_normal_(torch.empty(N), std=std), device="cpu").notes  # noqa: E731
     assert drawn(0.02) == []
