@@ -289,7 +289,7 @@ def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
     without = {"_record_memory_history": _nothing, "_dump_snapshot": _nothing, "memory_snapshot": lambda *a, **k: []}
     with (
         patched(torch.cuda, answers),
-        patched(fake_tensor, {"init_gpu_context": _nothing}),  # before PyTorch 2.13 it would make a tensor on a real GPU
+        patched(fake_tensor, {"init_gpu_context": _nothing}),  # it would make a tensor on a real GPU
         patched(torch.cuda.memory, {**answers, **without}),
         patched(torch.cuda.random, answers),
         patched(torch.cuda.profiler, {"check_error": _nothing, "cudart": _Stream}),
