@@ -228,3 +228,16 @@ def test_a_generator_of_the_host_draws_no_numbers_of_the_gpu():
     pytorch.predict(lambda: torch.empty(8, device="cuda").normal_(generator=torch.Generator("cuda")))
     with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'cuda'"):
         pytorch.predict(lambda: torch.rand(8, generator=torch.Generator("cuda")))
+
+
+def test_nodes_that_backward_made_run_after_those_of_forward():
+    """A gradient penalty, whose peak on an H100 was this; the other order took 8,192 bytes less."""
+
+    def run() -> nn.Module:
+        critic = nn.Sequential(nn.Linear(100, 100), nn.Tanh(), nn.Linear(100, 1)).to("cuda")
+        x = torch.randn(20, 100, device="cuda", requires_grad=True)
+        (found,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
+        (found.norm(2, 1) - 1).square().mean().backward()
+        return critic
+
+    assert pytorch.predict(run, gpu="H100", version="2.11").peak == 68_355_584

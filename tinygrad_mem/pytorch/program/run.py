@@ -29,6 +29,7 @@ from .dispatcher import kernels
 from .fake import GpuTensorMode
 from .kernels import Gpu
 from .ledger import Ledger
+from .order import BackwardOrder
 from .places import Places, users_line
 from .roles import Roles
 from .state import unchanged
@@ -95,6 +96,7 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     calls = Calls(watch, roles)
     yield calls
     engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+    engine = BackwardOrder().around(engine) if watch.device.type == "cuda" else engine
     yield patched(torch.autograd, {"_engine_run_backward": calls.within(engine)})  # for hooks and checkpoints
     yield patched(
         torch.functional, {"_unravel_index": calls.within(torch.functional._unravel_index)}
