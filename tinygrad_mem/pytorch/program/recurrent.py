@@ -18,6 +18,7 @@ from .kernels import Gpu
 from .kernels.recurrent import WHY, Cells, random_states
 
 Tensors = list[torch.Tensor]
+_autograd: Any = torch._C._autograd  # type: ignore[attr-defined]
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 _FLAT = (torch.float64, torch.float32, torch.float16)
 """Dtypes whose weights a layer puts into one buffer. Those of bfloat16, which cuDNN takes too, are copied in each call."""
@@ -67,7 +68,7 @@ class _Recurrent(torch.autograd.Function):
         states, input, weights = held[:count][::-1], held[count], held[count + 1 :]
         if all(gradient is None for gradient in gradients):
             return None, None, None, *[None] * (ctx.weights + count)
-        if torch._C._autograd._get_current_graph_task_keep_graph():
+        if _autograd._get_current_graph_task_keep_graph():
             reserve = reserve.clone()  # cuDNN writes to it
         first = _zeros(gradients[0], output)
         after = [_zeros(gradient, state) for gradient, state in zip(gradients[1:], states, strict=True)]
