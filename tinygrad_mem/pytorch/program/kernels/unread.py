@@ -11,9 +11,9 @@ import torch
 from .call import NOTHING, Bound, Requests, nbytes, up
 
 _ELEMENTWISE = """
-    _conj_physical _prelu_kernel _prelu_kernel_backward addr batch_norm_elemt binary_cross_entropy_backward celu complex
-    copysign elu elu_backward eq floor_divide gcd ge gelu gelu_backward glu glu_backward gt hardsigmoid hardsigmoid_backward
-    hardswish hardswish_backward hardtanh hardtanh_backward heaviside huber_loss_backward lcm le leaky_relu leaky_relu_backward
+    _conj_physical _prelu_kernel _prelu_kernel_backward addr binary_cross_entropy_backward celu complex copysign elu
+    elu_backward eq floor_divide gcd ge gelu gelu_backward glu glu_backward gt hardsigmoid hardsigmoid_backward hardswish
+    hardswish_backward hardtanh hardtanh_backward heaviside huber_loss_backward lcm le leaky_relu leaky_relu_backward
     log_sigmoid_backward log_sigmoid_forward lt masked_fill mish mish_backward mse_loss_backward ne polar rsub selu
     smooth_l1_loss_backward softplus_backward threshold threshold_backward xlogy
 """
