@@ -188,6 +188,16 @@ def test_the_usual_workspace_is_copies_in_channels_last() -> None:
     assert likely((8, 3, 32, 32), (64, 3, 3, 3), (8, 64, 32, 32), dtype=HALF) == 0
 
 
+def test_measured_algorithms_may_take_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight = empty(8, 64, 32, 32), empty(64, 64, 3, 3)
+    args = (x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    chosen = Kernels(H100).beside(aten.convolution.default, args, {}, x).bounds[0]
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    measured = Kernels(H100).beside(aten.convolution.default, args, {}, x).bounds[0]
+    assert measured.size - chosen.size == 9 * 2 * 2_097_152
+    assert "measures" in measured.why
+
+
 # --- batch norm and pools -------------------------------------------------------------------------------------------------
 
 
