@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
+from tests.pytorch.op_samples import real_peak  # noqa: E402
 from tinygrad_mem.errors import DataDependenceError, NotOfferedError  # noqa: E402
 from tinygrad_mem.memory.log import Kind  # noqa: E402
 from tinygrad_mem.pytorch import predict  # noqa: E402
@@ -66,6 +67,25 @@ def covariance() -> Any:
 )
 def test_requests_are_those_of_a_real_gpu(program: Callable[[], Any], sizes: list[int]) -> None:
     assert requests(program) == sizes
+
+
+def into_empty_tensors(device: str) -> Any:
+    """``out`` gets its memory from the op that writes it. A tensor elsewhere takes none of the device's."""
+    x = torch.zeros(30, 300, device=device)
+    outs = [torch.empty(0, dtype=dtype, device=device) for dtype in (torch.float32, torch.float32, torch.long)]
+    torch.arange(1000, out=torch.empty(0, dtype=torch.long, device=device))
+    torch.matmul(x, x.T, out=outs[0])
+    torch.sort(x, out=tuple(outs[1:]))
+    return x, outs
+
+
+def test_out_of_no_size_gets_memory_from_the_op() -> None:
+    def on_gpu() -> Any:
+        return torch.empty(0).resize_(5000), into_empty_tensors("cuda")
+
+    assert requests(on_gpu) == [36000, 8000, 3600, 32 << 20, 36000, 72000, 2400]
+    found = predict(into_empty_tensors, "cpu", device="cpu")
+    assert (found.peak, found.unknown) == (real_peak(lambda: into_empty_tensors("cpu")), {})
 
 
 def jitted() -> Any:

@@ -39,7 +39,7 @@ class OpFacts(NamedTuple):
         python: it is written in Python.
         of_others: a GPU's kernel is made of other ops; see :data:`.composite.OF_OTHERS`.
         foreign: PyTorch's own tables do not have it.
-        resizes: it gives its argument another storage, or another size of one.
+        resizes: places and names of arguments to which it may give another storage, or another size of one.
         marks: it marks a range for a profiler.
         lists: it writes to each of a list of tensors, as the op for one of them does.
     """
@@ -50,7 +50,7 @@ class OpFacts(NamedTuple):
     python: bool
     of_others: bool
     foreign: bool
-    resizes: bool
+    resizes: tuple[int | str, ...]
     marks: bool
     lists: bool
 
@@ -64,7 +64,9 @@ def facts_of(op: Any) -> OpFacts:
     composite = op.has_kernel_for_dispatch_key(_COMPOSITE) and not op.has_kernel_for_dispatch_key(_OWN_KERNEL)
     whole, marks = composite or op in _WHOLE, op.namespace == _MARKS
     lists = op._schema.is_mutable and op._schema.name.startswith("aten::_foreach_")
-    found = OpFacts(op, op in FILLS, whole, python, op in OF_OTHERS, foreign, op in RESIZES, marks, lists)
+    outs = [each.name for each in op._schema.arguments if each.kwarg_only and each.is_out]
+    resizes = (0,) if op in RESIZES else tuple(outs)
+    found = OpFacts(op, op in FILLS, whole, python, op in OF_OTHERS, foreign, resizes, marks, lists)
     return FACTS.setdefault(id(op), found)
 
 

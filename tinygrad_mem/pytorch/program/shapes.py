@@ -94,7 +94,7 @@ class Results:
         if len(made) != _tensors_returned(func):
             return None
         if kind == "written" and made == (None,):
-            return args[0] if written is None else kwargs[written]
+            return args[0] if written is None else None  # ``out`` may get another size
         if any(each is not None and each.size != each.needed for each in made):
             return None  # a result keeps more than its elements
         if func not in NO_LARGER and (kind != "new" or None in made):

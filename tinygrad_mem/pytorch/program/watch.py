@@ -30,7 +30,7 @@ from .in_place import AutogradWrites, kept_number, node
 from .kernels import NOTHING, Gpu, Kernels
 from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
-from .op_facts import FACTS, FILLS, RESIZES, WITHOUT_SHAPES, facts_of, op_name
+from .op_facts import FACTS, FILLS, RESIZES, WITHOUT_SHAPES, OpFacts, facts_of, op_name
 from .places import OURS, TORCH, Places, release
 from .products import products
 from .redrawn import Redrawn
@@ -42,8 +42,7 @@ _ForceKeys: Any = torch._C._ForceDispatchKeyGuard
 _functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
 _NUMBER, _RESIZE = aten._local_scalar_dense.default, aten.resize_.default
 _CHECKS = {_NUMBER, aten.equal.default}
-_LIFT = aten.lift_fresh.default  # ``torch.tensor`` made a real one, unseen
-_ZERO = aten._efficientzerotensor.default  # has no memory
+_LIFT, _ZERO = aten.lift_fresh.default, aten._efficientzerotensor.default  # makes a real tensor, unseen; has no memory
 _DENSE = "whose memory is not predicted. Use dense tensors, such as Embedding(sparse=False)"
 
 
@@ -66,7 +65,7 @@ class Watch(TorchDispatchMode):
         self.lost: BaseException | None = None
         self.notes: list[str] = []
         self.elsewhere = ""  # why what another thread does cannot be counted
-        self.gpu = gpu
+        self.gpu, self._table = gpu, Kernels(gpu)
         self.unknown: dict[str, int] = {}
         self.in_place = AutogradWrites(self._born)
         self.kernels: dict[str, Kernel] = {"linear": self.in_place.linear_layer, "max_pool1d": max_pool1d}
@@ -82,7 +81,6 @@ class Watch(TorchDispatchMode):
             }
         self.processes: Any = None  # of a program that is one of several
         self.wrappers: tuple[type, ...] = ()  # the types of its tensors of which each process holds a part
-        self._table = Kernels(gpu)
         below = BELOW_AUTOGRAD if device.type == "cuda" else {}
         self._composites = {operator(name): kernel for name, kernel in (self.kernels | below).items()}
         self.numbers, self.alone, self.redrawn = KnownNumbers(), Alone(), Redrawn()
@@ -152,8 +150,7 @@ class Watch(TorchDispatchMode):
         func, args = self.in_place.op(func, args)
         number = self.numbers.before(func, args, kwargs)
         made = self._alone(func, args, kwargs) if self.device.type == "cpu" else self._results.of(func, args, kwargs)
-        if facts.resizes:
-            self.resized(args[0].untyped_storage(), args[0])
+        self._resize(facts, args, kwargs)
         if facts.lists:  # so that autograd sees if it wanted the old values
             increment_version([each for each in args[0] if not each.is_inference()])
         self.count(func, args, kwargs, made)
@@ -202,6 +199,7 @@ class Watch(TorchDispatchMode):
         within = found.peak - found.kept - kept_number(func, args)
         if within > 0:
             place = self.places.here(op_name(func))
+            self._resize(FACTS[id(func)], args, kwargs)
             workspace = self.ledger.malloc(within, place, "WORKSPACE")
             self._see(func, args, made)
             self.ledger.free(workspace, place)
@@ -353,12 +351,17 @@ class Watch(TorchDispatchMode):
         held = map(self.find, fake_tensors(args))
         return "INPUT" if all(h is None or h.role == "INPUT" for h in held) else "TEMPORARY"
 
+    def _resize(self, facts: OpFacts, args: tuple, kwargs: dict[str, Any]) -> None:
+        for place in facts.resizes:
+            for each in fake_tensors([args[place] if isinstance(place, int) else kwargs[place]]):
+                self.resized(each.untyped_storage(), each)
+
     def resized(self, storage: Any, tensor: torch.Tensor | None = None) -> None:
         """A storage that has grown, or shrunk to nothing, has another block. ``tensor``: one that lies in it."""
         reference, held = self._held.get(storage._cdata, (None, None))
         if reference is None:  # ``set_`` gave it a storage that nobody has seen, such as one of a file
             return self._see(_RESIZE, (), tensor)
-        if (held.size if held else 0) == storage.nbytes():
+        if (held.size if held else 0) == storage.nbytes() or not (tensor is None or self._here(tensor)):
             return
         place, new = self.places.here("resize_"), None
         if storage.nbytes():
