@@ -55,9 +55,58 @@ def covariance() -> Any:
     return x, torch.cov(x)
 
 
+def with_gradient(op: Callable[..., Any], *shape: int) -> Callable[[], Any]:
+    """An op of one tensor, and its gradient."""
+
+    def program() -> Any:
+        x = trained(*shape)
+        y = op(x)
+        y.backward(torch.ones_like(y))
+        return x, y
+
+    return program
+
+
+def segments(x: Any) -> Any:
+    return torch.segment_reduce(x, "max", lengths=torch.zeros(4, dtype=torch.long, device="cuda"), initial=1)
+
+
+def chunks() -> Any:
+    return torch._chunk_cat([torch.zeros(1, 2, 3, device="cuda") for _ in range(2)], -1, 5)
+
+
+def repeated() -> Any:
+    repeats = torch.zeros(4, dtype=torch.long, device="cuda")
+    return torch.repeat_interleave(torch.zeros(4, 1, device="cuda"), repeats, 0, output_size=6)
+
+
+def unpooled() -> Any:
+    x = torch.zeros(1, 2, 1, 3, device="cuda").contiguous(memory_format=torch.channels_last)
+    places = torch.zeros(1, 2, 1, 3, dtype=torch.long, device="cuda").contiguous(memory_format=torch.channels_last)
+    return F.max_unpool2d(x, places, (3, 3), (2, 2), output_size=(1, 2, 3, 6))
+
+
+def ctc() -> Any:
+    """The longest target of the recording has 29 letters, so its tables are those of 29."""
+    logits, lengths = trained(50, 16, 20), torch.zeros(16, dtype=torch.long, device="cuda")
+    loss = F.ctc_loss(logits, torch.zeros(16, 29, dtype=torch.long, device="cuda"), lengths, lengths.clone(), reduction="none")
+    loss.backward(torch.ones_like(loss))
+    return logits, loss
+
+
 @pytest.mark.parametrize(
     ("program", "sizes"),
     [
+        (with_gradient(lambda x: x.roll((1, 2, -1), (0, 1, 2)), 5, 5, 5), [500] * 8),
+        (with_gradient(lambda x: x.unfold(1, 3, 2), 5, 5, 5, 5), [2500, 3000, 2500, 40]),
+        (with_gradient(lambda x: x.unfold(0, 1, 2), 10, 10), [400, 200, 400]),
+        (with_gradient(lambda x: F.unfold(x, 2, stride=2), 2, 3, 5, 5), [600, 600, 384, 384, 600]),
+        (with_gradient(lambda x: F.unfold(x, 2, 2, (1, 2), 1), 2, 3, 5, 5), [600, 600, 3360, 3360, 3360]),
+        (with_gradient(segments, 5), [20, 32, 8, 8, 1, 1, 16, 8, 40, 1279, 1, 16, 20, 8, 40, 1279]),
+        (chunks, [24, 24, 80, 128]),
+        (repeated, [32, 16, 32, 1279, 48, 24]),
+        (unpooled, [24, 24, 48, 48, 24, 48, 144]),
+        (ctc, [64000, 128, 3712, 128, *[128] * 3, 188800, 64, 64, *[128] * 3, 188800, 64000]),
         (index_by_a_list, [500, 16, 200, 200, 500, 16, 16, 16, 16, 16, 1]),
         (numbers_within_a_function, [12, 16, 96, 16, 96]),
         (gaps_on_the_way_to_the_gpu, [500]),

@@ -99,6 +99,7 @@ NODES: dict[str, tuple[Callable[[Any], int], str]] = {
     **dict.fromkeys(_PRODUCTS, (_of_zeros, _ZEROS)),
     "CumprodBackward0": (_of_zeros, NO_ZEROS),
     "MaskedFillBackward1": (_of_mask, "finds the places of the mask, whose number is a value"),
+    "RenormBackward0": (lambda node: 8 * _bytes(node._saved_self) + 4096, _PLAIN),  # in float64
     "BinaryCrossEntropyWithLogitsBackward0": (_of_targets, _PLAIN),
     **dict.fromkeys(("LinalgHouseholderProductBackward0", "OrmqrBackward0"), (lambda node: 4 * _largest(node), _PLAIN)),
 }

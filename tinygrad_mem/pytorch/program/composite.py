@@ -31,6 +31,8 @@ OF_OTHERS = {
             aten.ldexp_.default,
             aten.ldexp.out,
             aten.mvlgamma.default,
+            aten._unsafe_masked_index.default,
+            aten._unsafe_masked_index_put_accumulate.default,
         ],
         _WITHOUT_GRAD,
     ),

@@ -140,6 +140,18 @@ def _log_sigmoid(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return made, made.new_empty(0) if isinstance(made, FakeTensor) and made.fake_device.type == "cuda" else buffer
 
 
+def _columns(func: Any) -> Callable[..., torch.Tensor]:
+    """The result lies in a block as large as the input, if that is larger. Source: ``aten/src/ATen/native/cuda/Im2Col.cu``."""
+
+    def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        made = func(tensor, *args, **kwargs)
+        size = tensor.numel() * tensor.element_size() if tensor.device.type == "cuda" else 0
+        made.untyped_storage().resize_(max(size, made.untyped_storage().nbytes()))
+        return made
+
+    return call
+
+
 def _like_argument(place: int) -> Callable[..., torch.Tensor]:
     """The formula of an op whose result is like one of its arguments, in rows that lie beside each other."""
     return lambda *args, **_: args[place].new_empty(args[place].shape)
@@ -179,6 +191,8 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     aten.multi_margin_loss_backward.default: _like_argument(1),
     aten.multilabel_margin_loss_backward.default: _like_argument(1),
     aten.fractional_max_pool3d_backward.default: _like_argument(1),
+    aten.log_sigmoid_forward.default: _log_sigmoid,
+    **{op.default: _columns(op.default) for op in (aten.im2col, aten.col2im)},
     **{op: _uncached(op) for op in SETS},
     **{getattr(aten, name).default: _keeps_all(getattr(aten, name).default) for name in _LARGE_LOSSES},
 }

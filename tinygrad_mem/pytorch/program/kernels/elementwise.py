@@ -79,3 +79,15 @@ def histc(call: KernelCall) -> None:
     if call["min"] == call["max"] and tensor.numel():
         for name in ("min", "max"):
             call.free(number(call, tensor, name))
+
+
+@row(
+    "pow.Scalar",
+    takes="the base as a number on the GPU: 8 bytes",
+    source="aten/src/ATen/native/Pow.cpp, pow_Scalar_out: wrapped_scalar_tensor",
+    seen="h100 (7 sizes)",
+)
+def power_of_number(call: KernelCall) -> None:
+    call.result(0)
+    if call["self"] != 1:
+        call.once(16 if isinstance(call["self"], complex) else 8, "TEMPORARY")

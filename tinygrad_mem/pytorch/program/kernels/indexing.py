@@ -93,23 +93,6 @@ def _one_axis(tensor: torch.Tensor) -> bool:
     return tensor.numel() == 0 or all(one[1] == two[0] * two[1] for one, two in pairwise(axes))
 
 
-@row(
-    "unfold_backward",
-    takes="where windows overlap: after the result 0...n-1, 8 bytes for each place of the axis; else at most that (a bound)",
-    source="aten/src/ATen/native/UnfoldBackward.h",
-    seen="h100",
-)
-def unfold_backward(call: KernelCall) -> None:
-    grad, axis = call["grad_in"], call["dim"]
-    call.result(0)
-    if not call.outs[0].dim():
-        return None
-    if call["step"] < call["size"]:
-        return call.once(call.outs[0].shape[axis] * _LONG, "TEMPORARY")
-    places = call.outs[0].shape[axis] + grad.shape[axis] + grad.shape[-1]
-    return call.bound(places * _LONG, "the gradient of unfold counts the places of its axes")
-
-
 def _linear(call: KernelCall, size: int, indices: int) -> None:
     """The place of each index in the flattened tensor, once it is checked. Source: ``Indexing.cu``, ``wrapIndexOnce``."""
     for place in range(indices):

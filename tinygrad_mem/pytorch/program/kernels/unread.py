@@ -37,14 +37,34 @@ Source, below ``aten/src/ATen/native``: for the first group ``TensorIterator.cpp
 ``cuda/GridSampler.cpp``, ``cuda/UpSampleBicubic2d.cu``, which read tensors of any strides."""
 
 
+_IN_ROWS = """
+    _adaptive_avg_pool3d _adaptive_avg_pool3d_backward _cdist_forward _embedding_bag_per_sample_weights_backward _pdist_forward
+    _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_nearest_exact1d _upsample_nearest_exact1d_backward
+    _upsample_nearest_exact2d _upsample_nearest_exact2d_backward _upsample_nearest_exact3d _upsample_nearest_exact3d_backward
+    adaptive_max_pool2d adaptive_max_pool2d_backward adaptive_max_pool3d adaptive_max_pool3d_backward arange avg_pool3d
+    avg_pool3d_backward channel_shuffle fractional_max_pool2d fractional_max_pool2d_backward fractional_max_pool3d
+    fractional_max_pool3d_backward hardshrink_backward leaky_relu linalg_cross max_pool3d_with_indices
+    max_pool3d_with_indices_backward mish_backward pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad1d_backward
+    reflection_pad2d reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward replication_pad1d
+    replication_pad1d_backward replication_pad2d replication_pad2d_backward replication_pad3d replication_pad3d_backward rot90
+    rrelu_with_noise rrelu_with_noise_backward softshrink_backward upsample_linear1d upsample_linear1d_backward
+    upsample_nearest1d upsample_nearest1d_backward upsample_nearest3d upsample_nearest3d_backward upsample_trilinear3d
+    upsample_trilinear3d_backward
+"""
+_OF_DENSE = frozenset(_IN_ROWS.split())
+"""Ops that an H100 recorded, with arguments that lie in rows, to ask for nothing beside their results."""
+
+
 def unread(func: Any, args: tuple, kwargs: Mapping[str, Any], outputs: list[Any]) -> Requests:
     """The requests of an op without a row: none if it is known to need none, else a bound."""
     if _writes_only_results(func):
         return NOTHING
     given = [*args, *kwargs.values(), *outputs]
     tensors = [each for value in given for each in (value if isinstance(value, (list, tuple)) else [value])]
-    size = sum(512 * up(nbytes(each), 512) for each in tensors if isinstance(each, torch.Tensor))  # as blocks
-    name = func._schema.name.removeprefix("aten::")
+    tensors = [each for each in tensors if isinstance(each, torch.Tensor)]
+    name, size = func._schema.name.removeprefix("aten::"), sum(512 * up(nbytes(each), 512) for each in tensors)  # as blocks
+    if name.removesuffix("_") in _OF_DENSE and all(each.is_contiguous() for each in tensors):
+        return NOTHING
     why = f"{name} is not in the table of kernels: taken as a copy of each argument and of each result"
     return Requests(bounds=(Bound(size, why),)) if size else NOTHING
 
