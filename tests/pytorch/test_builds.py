@@ -247,6 +247,22 @@ def test_a_prediction_never_asks_the_driver(run: Callable[[], None], monkeypatch
     assert asked == []
 
 
+@pytest.mark.parametrize("ready", [False, True])
+def test_states_of_random_numbers_take_no_memory_of_the_gpu(ready: bool, monkeypatch: pytest.MonkeyPatch):
+    """PyTorch keeps them with each checkpoint once the process has used a GPU: found on a real one."""
+
+    def run() -> None:
+        with torch.device(GPU):
+            x = torch.ones(128, requires_grad=True)
+            made = checkpoint(torch.relu, x, use_reentrant=False)
+            states = torch.cuda.get_rng_state(), *torch.cuda.get_rng_state_all()
+            assert {state.device.type for state in states} == {"cpu"}
+            del made
+
+    monkeypatch.setattr(torch.cuda, "_initialized", ready)
+    assert pytorch.predict(run).peak == 2 * 512
+
+
 def test_the_first_tensor_on_the_gpu_after_a_prediction_makes_pytorch_ready(monkeypatch: pytest.MonkeyPatch):
     """PyTorch asks once: a prediction must not be taken for it."""
 

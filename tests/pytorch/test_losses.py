@@ -211,6 +211,20 @@ def test_a_number_is_written_from_the_host():
     assert events(placed) == "+4 -0"
 
 
+def test_gradients_of_group_norm_with_one_value_a_channel():
+    """Two numbers for each channel of each sample and two for each group: recorded on an H100."""
+
+    def run() -> None:
+        norm, x = nn.GroupNorm(1, 8, device="cuda"), torch.randn(8, 8, 1, device="cuda", requires_grad=True)
+        made = norm(x)
+        gradient = torch.ones_like(made)
+        mark()
+        made.backward(gradient)
+        torch.empty(3, dtype=torch.uint8, device="cuda")
+
+    assert events(run).startswith("+256 +32 +32 +256 +256 +32 +32 -6 -5 -4 -3 +3 -7")
+
+
 def test_a_generator_of_the_host_draws_no_numbers_of_the_gpu():
     """PyTorch has asked for the memory when it refuses: recorded on an H100."""
     words = "Expected a 'cuda' device type for generator but found 'cpu'"

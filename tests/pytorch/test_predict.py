@@ -222,6 +222,22 @@ def test_a_mask_of_booleans_becomes_numbers_by_the_version(version: str, first: 
     assert made(run, version=version)[: len(first)] == first
 
 
+@pytest.mark.parametrize(
+    ("tokens", "wide", "padded"),
+    [(200, 200, 0), (204, 204, 208), (200, 208, 0), (200, 204, 208), (1, 1, 8)],
+    ids=["as an H100 did", "not a multiple of 8", "rows of a wider mask", "rows that are not aligned", "one token"],
+)
+def test_efficient_attention_pads_a_mask_whose_rows_begin_at_no_multiple_of_8(tokens: int, wide: int, padded: int):
+    def run() -> None:
+        q, mask = torch.randn(1, 2, tokens, 32, device=GPU), torch.ones(tokens, wide, device=GPU)
+        torch.empty(START, device=GPU, dtype=torch.uint8)
+        F.scaled_dot_product_attention(q, q, q, mask[:, :tokens])
+
+    pads = [("constant_pad_nd", tokens * padded * 4)] if padded else []
+    result = ("_scaled_dot_product_efficient_attention", 2 * tokens * 32 * 4)
+    assert made(run)[: len(pads) + 1] == [*pads, result]
+
+
 def test_attention_asks_as_an_h100_did():
     """The bytes that were recorded: cuDNN's in 16 bits, with heads that are shared; efficient attention in float32;
     PyTorch's formula, which adds its mask in place."""

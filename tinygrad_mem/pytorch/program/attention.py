@@ -15,7 +15,7 @@ from .kernels import Gpu
 from .kernels.attention import backend
 
 aten = torch.ops.aten
-_MASK_LINE = 16  # elements: rows of a mask begin at multiples of it
+_MASK_LINE = 8  # elements: rows of a mask begin at multiples of it
 
 
 def attention(
@@ -81,9 +81,8 @@ def _float_mask(mask: torch.Tensor | None, dtype: torch.dtype, gpu: Gpu) -> torc
 
 
 def _aligned(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """A mask whose rows are aligned, for each batch and head; copied only if its rows are not."""
-    length = mask.shape[-1]
-    missing = -length % _MASK_LINE
-    if missing:
-        mask = F.pad(mask, (0, missing))[..., :length]
+    """A mask whose rows are aligned, for each batch and head; copied only if its rows are not. Source: ``preprocess_mask``."""
+    if mask.stride(-1) != 1 or any(stride % _MASK_LINE for stride in mask.stride()[:-1]):
+        length = mask.shape[-1]
+        mask = F.pad(mask, (0, _MASK_LINE - length % _MASK_LINE))[..., :length]
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])

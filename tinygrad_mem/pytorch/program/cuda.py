@@ -99,8 +99,8 @@ class Card:
             "memory_snapshot": lambda *args, **kwargs: [],
             "current_stream": lambda device=None: _Stream(),
             "default_stream": lambda device=None: _Stream(),
-            "get_rng_state": lambda device="cuda": torch.empty(16, dtype=torch.uint8),
-            "get_rng_state_all": lambda: [torch.empty(16, dtype=torch.uint8)],
+            "get_rng_state": lambda device="cuda": _rng_state(),
+            "get_rng_state_all": lambda: [_rng_state()],
             "Stream": self.stream,
             "Event": _Event,
             "stream": _within,
@@ -258,6 +258,11 @@ class _Generator(_OwnGenerator):
 
 def _generator(device: Any = "cpu") -> torch.Generator:
     return _OwnGenerator("cpu") if str(device).startswith("cpu") else _Generator()
+
+
+def _rng_state() -> torch.Tensor:
+    """The state of the GPU's generator is in the host's memory, whatever the default device."""
+    return torch.empty(16, dtype=torch.uint8, device="cpu")
 
 
 _INHERITED = object()

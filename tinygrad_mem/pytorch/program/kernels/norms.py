@@ -83,18 +83,20 @@ def group_norm(call: KernelCall) -> None:
 
 @row(
     "native_group_norm_backward",
-    takes="two numbers for each channel of each sample; for the input's gradient two for each group, and with a weight one "
-    "more for each channel",
-    source="aten/src/ATen/native/cuda/group_norm_kernel.cu, GroupNormBackwardKernelImplInternal",
+    takes="two numbers for each channel of each sample; for the input's gradient two for each group, and, with a weight and "
+    "more than one value a channel, one more for each channel",
+    source="aten/src/ATen/native/cuda/group_norm_kernel.cu, GroupNormBackwardKernelImplInternal, GroupNorm1dBackward",
+    seen="h100",
 )
 def group_norm_backward(call: KernelCall) -> None:
     width = accumulated(call["input"].dtype)
     for _ in range(2):
         call.ask(call["N"] * call["C"] * width, "TEMPORARY")
-    if call["HxW"] == 1 or not call["output_mask"][0]:
+    if not call["output_mask"][0]:
         return
     groups = [call.ask(call["N"] * call["group"] * width, "TEMPORARY") for _ in range(2)]
-    scale = call.ask((call["weight"] is not None) * call["N"] * call["C"] * width, "TEMPORARY")
+    scales = call["weight"] is not None and call["HxW"] > 1
+    scale = call.ask(scales * call["N"] * call["C"] * width, "TEMPORARY")
     call.free(*reversed(groups), scale)
 
 
