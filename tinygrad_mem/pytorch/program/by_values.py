@@ -80,11 +80,18 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def _of_mask(node: Any) -> int:
-    return 24 * node._saved_mask.numel() if _second_needed(node) else 0
+    return 24 * node._saved_mask.numel() + _blocks(node._saved_mask, 8) if _second_needed(node) else 0
 
 
 def _of_targets(node: Any) -> int:
-    return 2 * _bytes(node._saved_self) if _second_needed(node) and node._saved_pos_weight is not None else 0
+    if not _second_needed(node) or node._saved_pos_weight is None:
+        return 0
+    return 2 * _bytes(node._saved_self) + _blocks(node._saved_self, 4)
+
+
+def _blocks(tensor: torch.Tensor, count: int) -> int:
+    """The most that a GPU's allocator adds to ``count`` blocks, which are multiples of 512 bytes."""
+    return 512 * count if tensor.device.type == "cuda" else 0
 
 
 def _second_needed(node: Any) -> bool:
