@@ -36,11 +36,11 @@ def t(*shape: int, dtype: torch.dtype = F32, grad: bool = True) -> torch.Tensor:
     return torch.randn(*shape, device=GPU, dtype=dtype).requires_grad_(grad)
 
 
-def three(*shape: int, dtype: torch.dtype = F32) -> Iterator[torch.Tensor]:
+def three(*shape: int, dtype: torch.dtype = F32) -> Any:
     return (t(*shape, dtype=dtype) for _ in range(3))
 
 
-def two(*shape: int, dtype: torch.dtype = BF16, grad: bool = True) -> Iterator[torch.Tensor]:
+def two(*shape: int, dtype: torch.dtype = BF16, grad: bool = True) -> Any:
     return (t(*shape, dtype=dtype, grad=grad) for _ in range(2))
 
 

@@ -162,9 +162,8 @@ FAMILIES = {
 }
 _HEAD = """# PyTorch's memory on a real GPU: recorded, and predicted
 
-{count:,} programs ran on an {GPU} (PyTorch {PyTorch}, cuDNN {cuDNN}, driver {driver}). PyTorch's allocator
-recorded each request and each end. `pytorch.predict(program, gpu="H100", version="2.11")` predicts them on a machine without a
-GPU.
+{count:,} programs ran on an {GPU} (PyTorch {PyTorch}, cuDNN {cuDNN}). PyTorch's allocator recorded each request
+and each end. `pytorch.predict(program, gpu="H100", version="2.11")` predicts them on a machine without a GPU.
 
 - *events*: every request and every end is predicted, with its size and in its order.
 - *peak*: the peak is predicted to the byte, and something that does not change it is not: an order, or a workspace.
@@ -175,8 +174,8 @@ GPU.
 
 The model of the allocator puts {requests:,} of {requests:,} recorded requests at the address where the GPU had them.
 
-`tests/pytorch/gpu_steps.py` and `gpu_ops.py` have the programs. `python -m tests.pytorch.gpu_recordings` predicts them, and
-writes this page.
+`tests/pytorch/gpu_steps.py` and `gpu_ops.py` have the programs. `python -m tests.pytorch.gpu_record FILE` records them on a
+GPU, `python -m tests.pytorch.gpu_recordings` predicts them, and writes this page.
 
 | programs | number | events | peak | bounded | wrong | refused |
 |---|---:|---:|---:|---:|---:|---:|

@@ -22,7 +22,7 @@ from tests.pytorch.hugging_face import PROGRAMS as OF_HUGGING_FACE
 STEPS = 2
 
 
-def _made(workload: Workload) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+def _made(workload: Workload) -> Any:
     with torch.device(GPU):
         model = getattr(under_pytorch(workload.module), workload.network)(**workload.arguments)
     return model, *(torch.tensor(each, device=GPU) for each in workload.data())
