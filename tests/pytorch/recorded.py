@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +24,35 @@ STATES = {State.USED: "active_allocated", State.WAITING: "active_awaiting_free",
 def recording(name: str) -> Recording:
     """A recording that others made on a real GPU: facts of a snapshot, without stacks."""
     with gzip.open(HERE / f"{name}.json.gz") as file:
-        said = json.load(file)
+        return _recording(json.load(file), "")
+
+
+def _recording(said: dict[str, Any], settings: str) -> Recording:
     events = np.zeros(len(said["traces"]), EVENT)
-    for row, (action, address, size, stream, _) in zip(events, said["traces"], strict=True):
+    for row, (action, address, size, stream, *_) in zip(events, said["traces"], strict=True):
         row["action"], row["address"], row["size"], row["stream"] = Action[action.upper()], address, size, stream
     segments = [
         RecordedSegment(address, size, stream, kind == "small", expandable, [RecordedBlock(*block) for block in blocks])
         for address, size, stream, kind, expandable, blocks in said["segments"]
     ]
-    return Recording(0, events, segments)
+    return Recording(0, events, segments, settings)
+
+
+@cache
+def _of_settings() -> dict[str, dict[str, Any]]:
+    with lzma.open(HERE / "h200-settings.json.xz") as file:
+        return json.load(file)
+
+
+def settings_recorded() -> list[str]:
+    """The settings of the allocator under which one program ran on an H200 (PyTorch 2.11): 4,000 steps on three streams."""
+    return list(_of_settings())
+
+
+def under_settings(settings: str) -> tuple[Recording, int, int]:
+    """What it did under them, from its first request on; the most bytes that were allocated, and reserved."""
+    said = _of_settings()[settings]
+    return _recording(said, settings), said["allocated"], said["reserved"]
 
 
 def traces(name: str) -> list[tuple[str, int, int, int, str]]:

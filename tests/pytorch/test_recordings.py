@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from tinygrad_mem.errors import OutOfMemoryError
 from tinygrad_mem.pytorch.allocator import CachingAllocator
+from tinygrad_mem.pytorch.recording import Action
 from tinygrad_mem.pytorch.replay import _Run
 from tinygrad_mem.pytorch.snapshot import read
 
-from .recorded import NAMES, LoggingDriver, recording, segments
+from .recorded import NAMES, LoggingDriver, recording, segments, settings_recorded, under_settings
 
 MIB = 1 << 20
 
@@ -34,6 +35,18 @@ def test_every_allocation_of_a_gpu_lands_where_it_landed(name):
     assert result.segments == result.segments_as_recorded == (real.events["action"] == 3).sum()
     assert at_end(run.allocator) == [(b.address, b.size, b.state) for s in real.segments for b in s.blocks]
     assert result.assumed == 0
+
+
+@pytest.mark.parametrize("settings", settings_recorded())
+def test_under_each_of_its_settings_every_allocation_lands_where_it_landed(settings: str):
+    """Three streams, blocks that another stream uses, ``empty_cache``, and requests that were refused."""
+    real, allocated, reserved = under_settings(settings)
+    run = _Run(real, None, None)
+    result = run.run()
+    assert result.as_recorded == result.allocations > 2000
+    assert result.segments == result.segments_as_recorded > 90
+    assert (run.allocator.stats.peak("allocated_bytes"), run.allocator.stats.peak("reserved_bytes")) == (allocated, reserved)
+    assert len(result.out_of_memory) == (real.events["action"] == Action.OOM).sum()
 
 
 def test_there_are_recordings():

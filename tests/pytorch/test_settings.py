@@ -46,6 +46,13 @@ def ours(text: str) -> bool:
     return True
 
 
+def test_a_setting_that_is_not_given_is_not_compared():
+    """PyTorch takes 40 alone, though blocks may exceed a request by 20 only; both together are refused."""
+    assert parse("large_segment_size_mb:40").max_non_split_rounding == 20 << 20
+    with pytest.raises(ValueError, match="max_non_split_rounding_mb must be at least 40"):
+        parse("large_segment_size_mb:40,max_non_split_rounding_mb:20")
+
+
 def theirs(text: str) -> bool:
     torch = pytest.importorskip("torch")
     said = "large_segment_size_mb:20,max_split_size_mb:4096,max_non_split_rounding_mb:20," + text

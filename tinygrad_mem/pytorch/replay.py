@@ -257,8 +257,9 @@ class _Run:
         if action not in _GIVES:
             self.driver.due.append((action, address, size))
             return
-        block = next((b for b in self.allocator.blocks.values() if b.address <= address < b.address + b.size), None)
-        if block is None or block.state is not State.FREE:
+        blocks = (b for b in self.allocator.blocks.values() if b.state is State.FREE)  # unmapped space may reach into others'
+        block = next((b for b in blocks if b.address <= address < b.address + b.size), None)
+        if block is None:
             return  # it has another address here
         if action == Action.SEGMENT_UNMAP:
             self.allocator.unmap(block)

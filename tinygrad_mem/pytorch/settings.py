@@ -85,7 +85,8 @@ def parse(text: str) -> Settings:
             raise ArgumentError(f"settings: PyTorch's allocator has no setting {key!r}; it has {known}")
     settings = Settings(**found)
     for key in ("max_split_size_mb", "max_non_split_rounding_mb"):
-        if getattr(settings, _READERS[key][0]) < settings.large_segment:
+        name = _READERS[key][0]
+        if name in found and found[name] < settings.large_segment:
             raise ArgumentError(
                 f"settings: {key} must be at least {settings.large_segment // MIB}, the size of a large segment"
             )
