@@ -71,9 +71,9 @@ def _probabilities(reduction, smoothing):
     )
 
 
-def _linear_then_cross(x, weight, target, linear_bias=None, **options):
-    """What PyTorch before 2.13 has in place of ``linear_cross_entropy``."""
-    return T.cross_entropy(T.linear(x, weight, linear_bias), target, **options)
+def _linear_then_cross(x, matrix, target, linear_bias=None, **options):
+    """What PyTorch before 2.13 has in place of ``linear_cross_entropy``; ``weight`` is that of the classes."""
+    return T.cross_entropy(T.linear(x, matrix, linear_bias), target, **options)
 
 
 def _linear_cross(reduction, smoothing, bias=False, weighted=False):
