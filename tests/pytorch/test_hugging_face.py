@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -37,6 +41,32 @@ def test_without_a_cache_no_mask_is_made(grad: bool):
     found = pytorch.predict(run, device="cpu")
     assert found.peak == pytorch_peak(run)
     assert any("position ids were taken as those of one sequence a row" in note for note in found.notes)
+
+
+def test_masks_that_the_program_itself_imports_are_those_of_one_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Once a prediction was another in a process that had imported transformers."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers" / "__init__.py").touch()
+    (tmp_path / "transformers" / "masking_utils.py").write_text(
+        "def find_packed_sequence_indices(positions):\n    return positions.diff(dim=1) != 1\n", encoding="utf-8"
+    )
+
+    def run() -> None:
+        masks = importlib.import_module("transformers.masking_utils")
+        made.append(masks.find_packed_sequence_indices(torch.arange(8)[None]))
+
+    made: list[Any] = []
+    finders = list(sys.meta_path)
+    with patch.dict(sys.modules):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
+            del sys.modules[name]
+        found = [pytorch.predict(run, device="cpu") for _ in range(2)]
+        run()
+    assert all("position ids were taken as those of one sequence a row" in each.notes[0] for each in found)
+    assert made[:-1] == [None] * (len(made) - 1)
+    assert made[-1].tolist() == [[False] * 7], "after a prediction the function is transformers' own again"
+    assert sys.meta_path == finders
 
 
 def test_a_number_that_is_kept_for_backward_is_a_tensor():

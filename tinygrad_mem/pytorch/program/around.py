@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 import torch
@@ -33,6 +35,7 @@ _BETWEEN_GPUS = ("broadcast", "broadcast_coalesced", "gather", "reduce_add", "re
 _NESTED = ("nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged", "narrow", "masked_select")
 _CAUSAL = "nn.Transformer: whether a mask is causal is not known in a prediction: it was taken as causal. Pass is_causal"
 
+_MASKS = "transformers.masking_utils"
 _ONE_SEQUENCE = (
     "transformers: position ids were taken as those of one sequence a row. If several are packed into a row, a mask is made "
     "too, and another attention may run"
@@ -79,10 +82,7 @@ def around(watch: Watch) -> Iterator[None]:
             (getattr(torch.distributed, "distributed_c10d", None), {"rendezvous": _alone}),
         ]:
             stack.enter_context(patched(owner, replacements))
-        masks: Any = sys.modules.get("transformers.masking_utils")
-        if hasattr(masks, "find_packed_sequence_indices"):
-            found = _not_packed(watch, masks.find_packed_sequence_indices)
-            stack.enter_context(patched(masks, {"find_packed_sequence_indices": found}))
+        stack.enter_context(_loaded(_MASKS, lambda masks: stack.enter_context(_one_sequence(watch, masks))))
         stack.enter_context(_in_lists())
         stack.enter_context(loading(watch))
         stack.enter_context(saving(watch))
@@ -169,8 +169,9 @@ def _causal(watch: Watch, own: Callable[..., bool]) -> Callable[..., bool]:
     return detect
 
 
-def _not_packed(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
+def _one_sequence(watch: Watch, masks: Any) -> AbstractContextManager[None]:
     """Take position ids as not packed; transformers itself never asks fake tensors. The comparison takes its memory."""
+    own = getattr(masks, "find_packed_sequence_indices", None)
 
     def find(position_ids: torch.Tensor) -> Any:
         made = own(position_ids)
@@ -180,7 +181,42 @@ def _not_packed(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
         watch.note(_ONE_SEQUENCE)
         return None
 
-    return find
+    return patched(masks, {"find_packed_sequence_indices": find})
+
+
+class _Finder(MetaPathFinder):
+    """Calls ``then`` with a module as soon as it is imported."""
+
+    def __init__(self, name: str, then: Callable[[Any], object]) -> None:
+        self.name, self.then = name, then
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path) if fullname == self.name else None
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            run(module)
+            self.then(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+@context
+def _loaded(name: str, then: Callable[[Any], object]) -> Iterator[None]:
+    """Call ``then`` with a module: now, or when the program imports it."""
+    if name in sys.modules:
+        then(sys.modules[name])
+        yield
+        return
+    finder = _Finder(name, then)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def _moved(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:

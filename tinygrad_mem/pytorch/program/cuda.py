@@ -234,7 +234,7 @@ def _either(thread: int, answer: Callable[..., Any], own: Callable[..., Any]) ->
 def _either_type(thread: int, answer: Any, own: Any) -> Any:
     """A type that makes ``answer`` in one thread and ``own`` in others; objects of both are of it."""
 
-    class Either(type(own)):  # type: ignore[misc]
+    class Either(type):  # not ``type(own)``: pybind11's would keep each type that is made, and all that the type refers to
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             return (answer if get_ident() == thread else own)(*args, **kwargs)
 
