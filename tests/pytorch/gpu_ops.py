@@ -244,7 +244,9 @@ OF_MATRIX: dict[str, Callable[[int, int], Any]] = {
 
 def _over_axis(name: str, r: int, c: int, axis: int) -> Any:
     x = t(r, c)
-    return getattr(torch, name)(x > 0 if name in ("any", "all") else x, dim=axis)
+    if name in ("any", "all"):
+        x = x > 0  # the numbers end
+    return getattr(torch, name)(x, dim=axis)
 
 
 def _reduced(name: str, r: int, c: int, axis: int, d: torch.dtype) -> torch.Tensor:

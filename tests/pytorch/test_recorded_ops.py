@@ -152,3 +152,16 @@ def jitted() -> Any:
 def test_programs_are_refused_in_words(program: Callable[[], Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         requests(program)
+
+
+def test_lengths_may_be_the_hosts():
+    """For a mean PyTorch moves them to the GPU. This failed."""
+
+    def run(lengths: Any) -> Any:
+        logits = trained(50, 2, 20)
+        return F.ctc_loss(logits.log_softmax(2), torch.ones(2, 10, dtype=torch.long, device="cuda"), [50, 50], lengths)
+
+    given = [10, 10], torch.tensor([10, 10]), torch.tensor([10, 10], device="cpu")
+    peaks = {predict(run, lengths).peak for lengths in given}
+    assert len(peaks) == 1
+    assert 2 * 8000 < peaks.pop() < 6 * 8000
