@@ -174,10 +174,10 @@ and each end. `pytorch.predict(program, gpu="H100", version="2.11")` predicts th
 
 The model of the allocator puts {requests:,} of {requests:,} recorded requests at the address where the GPU had them.
 
-Many rules of predictions were found by these recordings. So they were tried on programs that nobody had looked at: on 26 November
-2026, 1,302 others, with other shapes, and random training programs, ran on an NVIDIA H200, each predicted beside it in the same
-process. 1,096 peaks were equal, 1,030 of them in every event; 195 were within the bound; 11 were wrong, one by 32 MiB and the
-others by at most 6 KiB. These have been mended since, or their reason has been found.
+Many rules of predictions were found by these recordings. So they were tried on programs that nobody had looked at: on 26
+November 2026, 1,302 others, with other shapes, and random training programs, ran on an NVIDIA H200, each predicted beside it in
+the same process. 1,096 peaks were equal, 1,030 of them in every event; 195 were within the bound; 11 were wrong, one by 32 MiB
+and the others by at most 6 KiB.
 
 `tests/pytorch/gpu_steps.py` and `gpu_ops.py` have the programs. `python -m tests.pytorch.gpu_record FILE` records them on a
 GPU, `python -m tests.pytorch.gpu_recordings` predicts them, and writes this page.

@@ -105,13 +105,14 @@ def _one_hot(watch: Watch, tensor: Tensor, num_classes: int = -1) -> Tensor:
 def _ctc_loss(watch: Watch, log_probs: Tensor, targets: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Lengths decide how large its tables are. They are tensors here: PyTorch's C++ writes lists into memory.
 
-    On a GPU those of the host are moved there: for a mean PyTorch divides by them there.
+    For a mean PyTorch divides by those of the targets, on the GPU.
     """
     given = dict(zip(("input_lengths", "target_lengths", "blank", "reduction", "zero_infinity"), args, strict=False)) | kwargs
     for name in ("input_lengths", "target_lengths"):
         if not isinstance(given[name], Tensor):
             given[name] = torch.tensor(given[name], dtype=torch.long, device="cpu")
-        given[name] = given[name].to(log_probs.device)
+    if given.get("reduction", "mean") == "mean":
+        given["target_lengths"] = given["target_lengths"].to(log_probs.device)
     batch, table = given["target_lengths"].numel(), log_probs.shape[0] * (2 * targets.shape[-1] + 1)
     watch.bound(batch * (16 + 2 * table * log_probs.element_size()), _LENGTHS)
     return torch.nn.functional.ctc_loss(log_probs, targets, **given)
