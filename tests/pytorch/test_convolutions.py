@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from tinygrad_mem import pytorch  # noqa: E402
+from tinygrad_mem.memory import Kind  # noqa: E402
 from tinygrad_mem.pytorch.program.kernels import Gpu, Kernels, batch_norm  # noqa: E402
 from tinygrad_mem.pytorch.program.kernels.convolution import Convolution, Image, Problem, strides  # noqa: E402
 
@@ -248,6 +249,26 @@ def test_the_gradient_of_batch_norm_that_is_not_trained_is_in_rows() -> None:
     args = (x, x, row, row, row, empty(0), empty(0), False, 1e-5, [True, True, True])
     found = events(aten.native_batch_norm_backward.default, *args, outs=(x, row, row))
     assert [step[1] for step in found if step[0] == "ask"] == [120] * 3
+
+
+def test_gradients_of_batch_norm_that_nobody_wants() -> None:
+    """``held/random 160`` and ``271`` of an H200: in channels last those of weight and bias are made and dropped; an input's
+    never is made."""
+    x, row = empty(8, 4), empty(4)
+    args = (x, x, row, row, row, row, row, True, 1e-5, [True, False, False])
+    found = events(aten.native_batch_norm_backward.default, *args, outs=(x, None, None))
+    assert [step for step in found if step not in [("result", 1), ("result", 2)]] == [
+        *[("ask", 16)] * 4,
+        *[("result", 0), ("free", 1), ("free", 0), ("free", 2), ("free", 3)],
+    ]
+
+    def run() -> None:
+        norm = torch.nn.BatchNorm1d(4, device="cuda").eval()
+        norm(torch.empty(8, 4, 9, device="cuda")).sum().backward()
+
+    log = pytorch.predict(run, gpu="H100", version="2.11").log
+    asked = [event.requested for event in log if event.kind is Kind.MALLOC and event.op == "native_batch_norm_backward"]
+    assert asked == [16] * 3
 
 
 def test_adaptive_max_pools_work_in_rows() -> None:

@@ -81,6 +81,18 @@ def test_a_whole_layer_is_one_op_in_evaluation(name: str, mode: Callable[[], Any
     assert predict(evaluated, name, mode, device="cpu").peak == pytorch_peak(lambda: evaluated(name, mode))
 
 
+def test_under_a_mode_for_functions_a_layer_is_made_of_its_parts():
+    """Such as that of a default device: PyTorch does not take one op for the layer then."""
+
+    def run() -> Any:
+        with torch.device("cpu"):
+            return evaluated("norm first")
+
+    found = predict(run, device="cpu").peak
+    assert found == pytorch_peak(run)
+    assert found != predict(evaluated, "norm first", device="cpu").peak
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_on_a_gpu_a_whole_layer_is_made_of_its_parts(mode: Callable[[], Any]):
     """The widest moment: what the layer has added up so far, and both sides of the second linear layer of 256 features."""

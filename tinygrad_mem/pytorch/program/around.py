@@ -29,6 +29,7 @@ from .recurrent import flatten_parameters
 from .saving import saving
 from .watch import Watch
 
+_PACKAGE = __name__.rpartition(".")[0]
 _COMPILED = "torch.compile: the function was predicted as it is written. A compiled one may need less, or more"
 _GRAPHED = "torch.cuda.make_graphed_callables: predicted without graphs. A graph keeps a pool of memory of its own"
 _BETWEEN_GPUS = ("broadcast", "broadcast_coalesced", "gather", "reduce_add", "reduce_add_coalesced")
@@ -43,9 +44,12 @@ _ONE_SEQUENCE = (
 
 
 def _overridden(tensors: Any) -> bool:
-    """True if a tensor is of a type with functions of its own. PyTorch asks so before it takes one op for a whole layer: the
-    modes of a prediction are no reason against it."""
+    """True if a tensor is of a type with functions of its own, or under a mode for functions, such as that of a default device.
+    PyTorch asks so before it takes one op for a whole layer: the modes of a prediction are no reason against it."""
     plain = torch._C._disabled_torch_function_impl, torch.Tensor.__torch_function__  # type: ignore[attr-defined]
+    modes = torch.overrides._get_current_function_mode_stack()
+    if any(not type(mode).__module__.startswith(_PACKAGE) for mode in modes):
+        return True
     return any(getattr(type(tensor), "__torch_function__", plain[0]) not in plain for tensor in tensors)
 
 

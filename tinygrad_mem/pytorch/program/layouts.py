@@ -1,7 +1,8 @@
-"""Results whose layout depends on the library that runs an op on a GPU, whatever PyTorch was built with."""
+"""Results that do not lie in memory as PyTorch's formulas for fake tensors say: by the kernel, or by the library, that runs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,15 +33,49 @@ def _convolution_backward(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | Non
 
 
 def _batch_norm_backward(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
-    """The input's gradient lies in rows where statistics are given, as an H100 recorded for an input in channels_last.
+    """The input's gradient is made only where it is wanted, though PyTorch's formula makes it; it lies in rows where
+    statistics are given: both as an H100 recorded.
 
     Source: ``aten/src/ATen/native/cuda/Normalization.cu``, ``batch_norm_elementwise_backward_eval``.
     """
     func = aten.native_batch_norm_backward.default
-    made = func(*args, **kwargs)
-    if not _on_gpu(made[0]) or _named(func, args, kwargs)["train"]:
+    made, named = func(*args, **kwargs), _named(func, args, kwargs)
+    if not _on_gpu(made[0]):
         return made
-    return made[0].new_empty(made[0].shape), *made[1:]
+    if not named["output_mask"][0]:
+        return None, *made[1:]
+    return made if named["train"] else (made[0].new_empty(made[0].shape), *made[1:])
+
+
+def _of_an_iterator(func: Any) -> Callable[..., torch.Tensor]:
+    """A result lies as the first of two operands; PyTorch's formula follows the other.
+
+    Source: ``aten/src/ATen/TensorIterator.cpp``, ``reorder_dimensions``.
+    """
+
+    def formula(*args: Any, **kwargs: Any) -> torch.Tensor:
+        made = func(*args, **kwargs)
+        operands = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        if len(operands) != 2 or operands[0].stride() == operands[1].stride():
+            return made
+        return made.new_empty_strided(made.shape, aten.add.Tensor(*operands).stride())
+
+    return formula
+
+
+def _in_rows(func: Any) -> Callable[..., torch.Tensor]:
+    """Source: ``aten/src/ATen/native/Loss.cpp``: ``zeros_like`` in rows; ``SoftMax.cpp``."""
+
+    def backward(*args: Any, **kwargs: Any) -> torch.Tensor:
+        made = func(*args, **kwargs)
+        return made if made.is_contiguous() else made.new_empty(made.shape)
+
+    return backward
+
+
+def _as_input(grad_output: torch.Tensor, self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Source: ``aten/src/ATen/native/Loss.cpp``, ``binary_cross_entropy_backward_cpu``; ``cuda/Loss.cu``."""
+    return torch.empty_like(self)
 
 
 def _named(func: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -56,9 +91,21 @@ def _laid_out(made: torch.Tensor, last: bool) -> torch.Tensor:
     return made.new_empty_strided(made.shape, found if made.dim() > 3 else (*found[:2], found[3]))
 
 
+_ITERATED = (
+    *(aten.softplus_backward.default, aten.elu_backward.default, aten.hardswish_backward.default, aten.logit_backward.default),
+    *(aten.hardsigmoid_backward.default, aten.hardtanh_backward.default, aten.special_xlog1py.default, aten.xlogy.Tensor),
+    *(aten.floor_divide.default, aten.copysign.Tensor),
+)
+_ROWS = (
+    *(aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default, aten.huber_loss_backward.default),
+    aten._log_softmax_backward_data.default,
+)
 IN_LAYOUT = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.binary_cross_entropy_backward.default: _as_input,
+    **{op: _of_an_iterator(op) for op in _ITERATED},
+    **{op: _in_rows(op) for op in _ROWS},
 }
-"""By op, PyTorch's formula with a GPU's layouts."""
+"""By op, PyTorch's formula with the layouts of its kernels."""

@@ -82,8 +82,8 @@ def native_batch_norm(call: KernelCall) -> None:
 @row(
     "native_batch_norm_backward",
     takes="channels last, or for weight and bias alone: two sums for each channel before the results, an inverse deviation "
-    "where cuDNN ran forward; in channels last two numbers for each channel and block that shares it, and semaphores; the "
-    "input's gradient is asked for after them",
+    "where cuDNN ran forward; in channels last the gradients of weight and bias even where nobody wants them, two numbers for "
+    "each channel and block that shares it, and semaphores; the input's gradient is asked for after them",
     source="aten/src/ATen/native/cuda/Normalization.cu, batch_norm_backward_cuda; Normalization.cuh, "
     "batch_norm_backward_reduce_cuda_channels_last_template",
     seen="h100",
@@ -95,14 +95,19 @@ def native_batch_norm_backward(call: KernelCall) -> None:
         return
     each = tensor.shape[1] * accumulated(tensor.dtype)
     made = [] if saved is not None and saved.numel() else [call.ask(each, "TEMPORARY")]
+    unwanted = []
     if sums:
         last = _last(tensor) and _last(call["grad_out"])
         made += [call.ask(each, "TEMPORARY") for _ in range(2 * (last or mask[0]))]
-        call.result(*[index for index in (1, 2) if mask[index]])
+        for index in (1, 2):
+            if mask[index]:
+                call.result(index)
+            elif last and call["weight"] is not None:  # made, and dropped
+                unwanted.append(call.ask(tensor.shape[1] * call["weight"].element_size(), "TEMPORARY"))
         if last:
             call.free(*reversed(_staged(call, tensor, 2)))
     call.result(0)
-    call.free(*reversed(made))
+    call.free(*reversed(made), *unwanted)
 
 
 @row(
