@@ -110,6 +110,15 @@ class Device:
             self.set_mode(before)
 
     @contextmanager
+    def comparing_subnormals(self) -> Iterator[None]:
+        """Kernels whose comparisons see the subnormal numbers that are read, inside: NVIDIA's assembler makes some so."""
+        self.driver.emu_compare_subnormals(1)
+        try:
+            yield
+        finally:
+            self.driver.emu_compare_subnormals(0)
+
+    @contextmanager
     def capacity(self, size: int) -> Iterator[None]:
         """A device with so many bytes, inside."""
         self.driver.emu_set_capacity(size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,25 @@ def test_special_values_on_cuda_are_the_cpu_s(family: str):
                         wrong.add(case.name)
     assert tried
     assert not wrong
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["maximum", "minimum", "norm_inf", "norm_minus_inf", "cummax", "cummin", "clamp"])
+@pytest.mark.parametrize("seen", [False, True], ids=["", "seen by comparisons"])
+def test_equal_subnormal_numbers_share_a_gradient_on_cuda(name: str, seen: bool, request: pytest.FixtureRequest):
+    """NVIDIA's assembler lets some comparisons see what is 0 for others: at ties both operands had all of the gradient."""
+    device = request.getfixturevalue("emulated").comparing_subnormals() if seen else nullcontext()
+    case = next(case for case in CASES if case.name == name)
+    some = np.array([0.0, -0.0, 1e-45, -1e-45, 1e-39, -1e-39], np.float32)
+    rng = np.random.default_rng(5)
+    arrays = [rng.choice(some, np.shape(a)) for a in case.inputs(rng)]
+    with device:
+        found = run(tm, case, arrays, "float32", "cuda")
+    expected = run(tm, case, [a * np.float32(0) for a in arrays], "float32")
+    assert not isinstance(found, Exception)
+    assert not isinstance(expected, Exception)
+    for (_, one), (_, other) in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-37)  # type: ignore[arg-type]
 
 
 def test_the_list_names_rows():

@@ -35,6 +35,12 @@ API void emu_set_mode(int late, int order) {
     settings.order = order;
 }
 
+API void emu_compare_subnormals(int compared) {
+    GUARD;
+    wait_for_all();
+    settings.compared = compared;
+}
+
 API void emu_set_visible(int visible) {
     GUARD;
     settings.visible = visible;

@@ -25,6 +25,7 @@ struct Settings {
     int late = 0;                    // EAGER, LATE, LATE_MAIN or IDLE
     int junk = 0xFF;                 // what the pool's memory is full of
     int order = 0;                   // FORWARD, BACKWARD or MIXED
+    bool compared = false;           // whether comparisons see subnormal float32 numbers that are read
     size_t capacity = size_t(1) << 32;  // bytes of device memory
     long refuse_after = -1;          // so many more calls of cudaMalloc succeed, all later ones fail; -1: none fails
 };

@@ -22,14 +22,17 @@ from .fused import Reduction
 
 _FORMS = {np.negative: "(-{})", np.invert: "(!{})", np.logical_not: "(!{})", np.where: "({} ? {} : {})"}
 _FORMS |= {np.add: "({} + {})", np.subtract: "({} - {})", np.multiply: "({} * {})", np.divide: "({} / {})"}
-_FORMS |= {np.less: "({} < {})", np.less_equal: "({} <= {})", np.equal: "({} == {})", np.not_equal: "({} != {})"}
-_FORMS |= {np.greater: "({} > {})", np.greater_equal: "({} >= {})", np.isnan: "({0} != {0})", np.power: "pow({}, {})"}
+_SIGNS = {np.less: "<", np.less_equal: "<=", np.equal: "==", np.not_equal: "!=", np.greater: ">", np.greater_equal: ">="}
+_FORMS |= {function: f"(flushed({{}}) {sign} flushed({{}}))" for function, sign in _SIGNS.items()}
+_FORMS |= {np.isnan: "({0} != {0})", np.power: "pow({}, {})"}
 _FORMS |= {np.logical_and: "({} && {})", np.bitwise_and: "({} && {})", np.logical_or: "({} || {})"}
 _FORMS |= {np.bitwise_or: "({} || {})", np.absolute: "abs({})", np.maximum: "most({}, {})", np.minimum: "least({}, {})"}
 _FORMS |= {np.clip: "least(most({}, {}), {})"}
 _HELPERS = """
 template <typename T> __device__ inline T square(T x) { return x * x; }
 template <typename T> __device__ inline T sign(T x) { return T(x > 0) - T(x < 0); }
+// A sum makes subnormal floats 0 on a GPU. Of two comparisons of them that the assembler joins, it takes one with them as 0.
+template <typename T> __device__ inline T flushed(T x) { return x + T(0); }
 // nan if either is nan; the second of two zeros
 template <typename T> __device__ inline T most(T a, T b) { return a > b || a != a ? a : b; }
 template <typename T> __device__ inline T least(T a, T b) { return a < b || a != a ? a : b; }

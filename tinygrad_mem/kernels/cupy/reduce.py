@@ -266,7 +266,7 @@ _mark_size = Fused(
 _signed_share = Fused(
     "T gy, T x, T count",
     "T out",
-    "T sign = x > T(0) ? T(1) : x < T(0) ? T(-1) : T(0); out = out * sign * (gy / count)",
+    "const auto v = x + 0; out = out * T((v > 0) - (v < 0)) * (gy / count)",  # + 0: subnormal numbers are 0 for both
     "tinygrad_mem_signed_share",
 )
 

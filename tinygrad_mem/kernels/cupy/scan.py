@@ -109,7 +109,8 @@ _cumulative_extremum = Fused(
     ptrdiff_t place = 0;
     for (ptrdiff_t j = 0; j < n; ++j) {
         T here = x[first + j];
-        if (here != here || (best == best && (largest ? here >= best : here <= best))) { best = here; place = j; }
+        const T a = here + T(0), b = best + T(0);  // subnormal numbers are 0 for each comparison
+        if (a != a || (b == b && (largest ? a >= b : a <= b))) { best = here; place = j; }
         out[first + j] = best;
         index[first + j] = place;
     }
