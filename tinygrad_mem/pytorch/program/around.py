@@ -175,7 +175,7 @@ def _causal(watch: Watch, own: Callable[..., bool]) -> Callable[..., bool]:
 
 def _one_sequence(watch: Watch, masks: Any) -> AbstractContextManager[None]:
     """Take position ids as not packed; transformers itself never asks fake tensors. The comparison takes its memory."""
-    own = getattr(masks, "find_packed_sequence_indices", None)
+    own: Any = getattr(masks, "find_packed_sequence_indices", None)
 
     def find(position_ids: torch.Tensor) -> Any:
         made = own(position_ids)
