@@ -123,10 +123,10 @@ def gpu(*shape: int, **options: Any) -> torch.Tensor:
 
 
 def test_ops_that_are_made_of_others_have_their_temporaries():
-    """``ldexp`` makes 2 ** exponent first, ``isinf`` the absolute values: 4 bytes an element."""
+    """``ldexp`` makes 2 ** exponent first, and 2 is a number on the GPU; ``isinf`` the absolute values: 4 bytes an element."""
     x, exponent = partial(gpu, N), partial(gpu, N)
     assert predict(lambda: torch.ldexp(x(), exponent())).peak == 4 * 4 * N
-    assert predict(lambda: x().ldexp_(exponent())).peak == 3 * 4 * N
+    assert predict(lambda: x().ldexp_(exponent())).peak == 3 * 4 * N + 512
     assert predict(lambda: torch.isinf(x())).peak == (4 + 4 + 1) * N
 
 

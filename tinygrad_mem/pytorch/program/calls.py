@@ -283,9 +283,10 @@ def _set_item(watch: Watch, tensor: Tensor, index: Any, value: Any) -> None:
 
     Source: ``torch/csrc/autograd/python_variable_indexing.cpp``, ``THPVariable_setitem``.
     """
+    given: Any = value
     if isinstance(value, (bool, int, float, complex)) and on_gpu(watch.local(tensor)):
-        value = torch.full((), value, dtype=tensor.dtype, device="cpu")
-    tensor[index] = value
+        given = torch.full((), value, dtype=tensor.dtype, device="cpu")
+    tensor[index] = given
 
 
 # --- layers ---------------------------------------------------------------------------------------------------------------
