@@ -121,9 +121,10 @@ def test_ldexp_of_whole_exponents_is_one_kernel_since_pytorch_2_11(version: str,
             lambda: run(torch.zeros(N, device=GPU), torch.zeros(N, device=GPU, dtype=kind)), version=version
         ).peak
 
+    base = 512 if more else 0  # of the power, a number on the GPU until the power is made
     assert peak(torch.ldexp) == 3 * 4 * N + more
-    assert peak(lambda x, exponent: x.ldexp_(exponent)) == 2 * 4 * N + more
-    assert peak(lambda x, exponent: torch.ldexp(x, exponent, out=torch.zeros(N, device=GPU))) == 3 * 4 * N + more
+    assert peak(lambda x, exponent: x.ldexp_(exponent)) == 2 * 4 * N + more + base
+    assert peak(lambda x, exponent: torch.ldexp(x, exponent, out=torch.zeros(N, device=GPU))) == 3 * 4 * N + more + base
     assert peak(torch.ldexp, torch.float32) == 4 * 4 * N, "the power comes first"
 
 
