@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -266,6 +267,18 @@ def test_subnormal_float32_numbers_are_0_in_a_kernel(emulated: Device, kind: str
         assert (found[1] == 0) is np.bool_(dtype == "float32")
         assert found[2] == np.log(np.array(expected and 2.0**-130, dtype))
     assert found[3] == 1
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_comparisons_may_see_subnormal_numbers_that_sums_make_0(emulated: Device, seen: bool):
+    import cupy
+
+    x, out = cupy.asarray(np.array([1e-45, -1e-45], np.float32)), zeros(4, dtype="int32")
+    body = "out[0] = x[0] > 0; out[1] = x[1] < x[0]; out[2] = x[0] + 0.0f > 0; out[3] = x[1] + 0.0f < x[0] + 0.0f;"
+    with emulated.comparing_subnormals() if seen else nullcontext():
+        run(body, x, out, block=1, parameters="float* x, int* out")
+        found = out.get().tolist()
+    assert found == [seen, seen, 0, 0]
 
 
 @pytest.mark.parametrize(
