@@ -67,14 +67,16 @@ def test_links_within_the_page_lead_to_a_title(anchor: str):
 
 
 def test_the_ratios_are_those_of_the_page_of_benchmarks():
-    """Its first table is of bytes, its second of the times of networks; behind them are two small ops."""
-    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
-    bytes_, times = ([float(each) for each in re.findall(r"\| ([\d.]+) \|$", part, re.M)] for part in page.split("**Times"))
+    """Its tables are of bytes, and of the times of networks on a CPU and on a GPU; behind these are two small ops."""
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8").partition("## Where the time goes")[0]
+    parts = re.split(r"\*\*Times|## On a GPU", page)
+    bytes_, times, gpu = ([float(each) for each in re.findall(r"\| ([\d.]+) \|$", part, re.M)] for part in parts)
     networks = times[:-2]
     assert len(bytes_) == 13
     said = f"of 13 networks are {min(bytes_):.2f} to {max(bytes_)} times"
     assert said in " ".join(README.split())
     assert f"on a CPU: {min(networks):.2f} to {max(networks)}, by network" in " ".join(README.split())
+    assert f"on an H100: {min(gpu[:-2])} to {max(gpu[:-2])}" in " ".join(README.split())
 
 
 @pytest.mark.parametrize(("file", "line"), [("CITATION.cff", r"^version: (.+)$"), ("README.md", r"^  version = \{(.+)\},$")])

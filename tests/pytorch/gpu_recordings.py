@@ -186,6 +186,11 @@ GPU, `python -m tests.pytorch.gpu_recordings` predicts them, and writes this pag
 |---|---:|---:|---:|---:|---:|---:|
 {families}
 """
+REASONS = {
+    "net/ResNet-50 224x224/f16 scaler clip": "gradients left float16's range, so that the scaler left out both steps: Adam "
+    "made no state"
+}
+"""Why a prediction is wrong, by program."""
 KINDS = ("events", "peak", "bounded", "wrong", "refused")
 Row = dict[str, Any]
 
@@ -242,7 +247,8 @@ def _line(name: str, row: Row) -> str:
     if row["kind"] == "refused":
         return f"| {title} | {row['recorded']:,} | | | | refused |"
     predicted, bound = row["recorded"] + row["off"], f"{row['bound']:,}" if row["bound"] else ""
-    return f"| {title} | {row['recorded']:,} | {predicted:,} | {row['off']:+,} | {bound} | {row['kind']} |".replace("+0 ", "0 ")
+    found = f"{row['kind']}: {REASONS[name]}" if name in REASONS else row["kind"]
+    return f"| {title} | {row['recorded']:,} | {predicted:,} | {row['off']:+,} | {bound} | {found} |".replace("+0 ", "0 ")
 
 
 def _by_op(rows: dict[str, Row]) -> str:

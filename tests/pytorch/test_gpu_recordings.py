@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
+import pytest
+
+from tests.profiles import some
 from tests.pytorch import gpu_recordings
-from tests.pytorch.gpu_recordings import names, recording
+from tests.pytorch.gpu_recordings import PAGE, REASONS, Outcome, names, outcome, recording, table
+from tests.pytorch.recorded import settings_recorded, under_settings
 from tinygrad_mem.pytorch.allocator import CachingAllocator
 from tinygrad_mem.pytorch.driver import Driver
+from tinygrad_mem.pytorch.recording import Action
 
 
 class RecordedDriver(Driver):
@@ -46,3 +53,45 @@ def test_every_request_of_the_gpu_lands_where_it_landed():
 
 def test_ends_are_by_number_of_their_requests():
     assert gpu_recordings.steps([(True, 7, 1), (True, 9, 600), (False, 7, 0), (False, 8, 0)]) == [512, 1024, -1]
+
+
+def test_the_page_is_what_the_script_last_wrote():
+    assert PAGE.read_text(encoding="utf-8") == gpu_recordings.page()
+    assert list(table()) == names()
+
+
+def test_what_is_wrong_is_named_and_nothing_else():
+    assert {name for name, row in table().items() if row["kind"] == "wrong"} == REASONS.keys()
+    for name, row in table().items():
+        if row["kind"] == "bounded":
+            assert 0 < abs(row["off"]) <= row["bound"], name
+
+
+OURS = [name for name in names() if not name.startswith("hf")]  # what those do depends on the version of transformers
+USUAL = [*OURS[::23], *(name for name in OURS if name.startswith("net/MLP/"))]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", some(OURS, USUAL))
+def test_a_program_is_predicted_as_the_page_says(name: str):
+    row: dict[str, Any] = table()[name]
+    found: Outcome = outcome(name)
+    assert (found.kind, found.off, found.reserved, found.bound) == tuple(
+        row[key] for key in ("kind", "off", "reserved", "bound")
+    ), found.words
+
+
+def test_the_readme_has_the_counts():
+    kinds = Counter(row["kind"] for row in table().values())
+    peaks = kinds["events"] + kinds["peak"]
+    said = " ".join((PAGE.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    assert f"[{len(table()):,} programs](docs/pytorch_gpu.md)" in said
+    assert (
+        f"The peak of {peaks:,} is predicted to the byte, and of {kinds['events']:,} of them every request and every end"
+        in said
+    )
+    of_settings = sum(
+        int((under_settings(settings)[0].events["action"] == Action.ALLOC).sum()) for settings in settings_recorded()
+    )
+    requests = sum(len(recording(name).places) for name in names()) + of_settings + 9_741
+    assert f"each of the {requests:,} requests" in said
