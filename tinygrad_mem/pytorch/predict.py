@@ -27,7 +27,7 @@ class Prediction(Track):
         out_of_memory: the request that the card could not serve; ``""`` if the program fits.
         notes: the assumptions of the prediction, in sentences.
         looks: the program asked for the card's memory, or emptied the cache: what it does may depend on both.
-        unknown: a reason why bytes cannot be known without a GPU -> the most bytes that one call may add for it.
+        unknown: a reason why bytes cannot be known without a GPU -> by how many bytes, more or less, one call may differ.
         grid: the first mesh of all processes with names for its dimensions; ``None``: the program made none.
     """
 

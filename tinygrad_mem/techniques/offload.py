@@ -36,7 +36,7 @@ class save_on_cpu(graph.saved_tensors_hooks):
         Recompute costs less than the copies: pointwise ops run faster than their results can be copied. Or parameters,
         gradients and optimizer state take the memory, which offload does not touch.
 
-    Values are copied bit for bit. The copies have not run on a real GPU yet.
+    Values are copied bit for bit.
 
     Source: Rhu et al., *vDNN*, 2016; the name and the arguments are PyTorch's.
 
@@ -66,7 +66,7 @@ class checkpoints_on_cpu(graph.saved_tensors_hooks):
     Do not use when:
         The inputs are a small part of the peak; or there is no checkpoint, where it does nothing: see :class:`save_on_cpu`.
 
-    Values are copied bit for bit. The copies have not run on a real GPU yet.
+    Values are copied bit for bit.
 
     Source: Bekman et al., *Arctic long sequence training*, 2025.
 

@@ -32,8 +32,7 @@ def paged_optimizer(optimizer: Optimizer) -> Optimizer:
         Few parameters are trained, as with LoRA: the state is small. Or the peak is where activations are highest and there is
         room for the state: use 8-bit moments, which stay on the device.
 
-    State dicts are those of a plain optimizer, with tensors of the host; each loads the other's. The copies have not run on a
-    real GPU yet.
+    State dicts are those of a plain optimizer, with tensors of the host; each loads the other's.
 
     Raises:
         NotOfferedError: an optimizer that evaluates the loss itself or keeps another optimizer; in a step, a sparse gradient.
