@@ -230,7 +230,7 @@ def page() -> str:
     for key in ("net", "hfbig", "hf", "lm"):
         lines = [_line(name, row) for name, row in of_family[key].items()]
         head = "| program | recorded peak | predicted | difference | unknown, at most | found |\n|---|---:|---:|---:|---:|---|"
-        parts.append(f"\n## {FAMILIES[key]}\n\n{head}\n" + "\n".join(lines) + "\n")
+        parts.append(f"\n## {FAMILIES[key]}\n\n{_within(list(of_family[key].values()))}\n\n{head}\n" + "\n".join(lines) + "\n")
     parts.append(f"\n## {FAMILIES['op']}\n\n" + _by_op(of_family["op"]))
     return "".join(parts)
 
@@ -240,6 +240,13 @@ def _counts(rows: list[Row]) -> str:
     return " | ".join(
         f"{n:,}" for n in (len(kinds), *(kinds.count(k) for k in ("events", "peak", "bounded", "wrong", "refused")))
     )
+
+
+def _within(rows: list[Row]) -> str:
+    """How near the peaks are, in a sentence."""
+    off = [abs(row["off"]) / row["recorded"] for row in rows]
+    near = [sum(each <= most for each in off) for most in (0, 0.01, 0.05)]
+    return f"Of {len(rows)} peaks {near[0]} are equal, {near[1]} within 1%, {near[2]} within 5%; the furthest is {max(off):.1%} off."
 
 
 def _line(name: str, row: Row) -> str:
