@@ -165,7 +165,8 @@ _HEAD = """# PyTorch's memory on a real GPU: recorded, and predicted
 {count:,} programs ran on an {GPU} (PyTorch {PyTorch}, cuDNN {cuDNN}). PyTorch's allocator recorded each request
 and each end. `pytorch.predict(program, gpu="H100", version="2.11")` predicts them on a machine without a GPU.
 
-- *events*: every request and every end is predicted, with its size and in its order.
+- *events*: every request and every end is predicted, with its size and in its order. The peak is too, unless the driver's
+  addresses decide it: they say which of two equal free blocks is taken, and what is left of it.
 - *peak*: the peak is predicted to the byte, and something that does not change it is not: an order, or a workspace.
 - *bounded*: the peak differs, and by no more than the prediction itself says is unknown (`Prediction.unknown`). Such bytes are
   mostly workspaces that cuDNN chooses by measured tables of its own.
@@ -246,7 +247,8 @@ def _within(rows: list[Row]) -> str:
     """How near the peaks are, in a sentence."""
     off = [abs(row["off"]) / row["recorded"] for row in rows]
     near = [sum(each <= most for each in off) for most in (0, 0.01, 0.05)]
-    return f"Of {len(rows)} peaks {near[0]} are equal, {near[1]} within 1%, {near[2]} within 5%; the furthest is {max(off):.1%} off."
+    nearer = f"{near[0]} are equal, {near[1]} within 1%, {near[2]} within 5%"
+    return f"Of {len(rows)} peaks {nearer}; the furthest is {max(off):.1%} off."
 
 
 def _line(name: str, row: Row) -> str:
