@@ -20,6 +20,7 @@ from . import pools
 _OF_LIBRARIES = ("PYTEST_", "KMP_", "TORCHINDUCTOR_")  # variables that pytest, scikit-learn and PyTorch set when they are used
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGUSR1") if hasattr(signal, name)]
 _SWITCHES = {name: value for name, value in vars(type(scope.local)).items() if name in type(scope.local).__annotations__}
+_CUDNN = ("_get_cudnn_enabled", "_get_cudnn_benchmark", "_get_cudnn_deterministic", "_get_cudnn_allow_tf32")
 _OPTIONS = ("get_num_threads", "get_default_dtype", "is_grad_enabled", "are_deterministic_algorithms_enabled")
 
 
@@ -56,6 +57,7 @@ def state() -> dict[str, Any]:
         "recursion limit": sys.getrecursionlimit(),
         "settings of NumPy": (np.geterr(), np.getbufsize()),
         "options of PyTorch": {name: getattr(torch, name)() for name in _OPTIONS} if torch else None,
+        "switches of PyTorch's cuDNN": {name: getattr(torch._C, name)() for name in _CUDNN} if torch else None,
         "precision of products": tm.get_float32_matmul_precision(),
         "hooks of CuPy's memory": hooks and [name for name in hooks.get_memory_hooks() if not name.startswith("tinygrad_mem")],
     }
