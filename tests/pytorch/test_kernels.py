@@ -264,6 +264,8 @@ def test_gradients_to_be_reduced_are_copied_by_a_list_of_addresses() -> None:
 
     assert copied(torch.float32, torch.float32) == copied(torch.bfloat16, torch.float32) == [8 * (4 * 2 + 2 * 3 + 2)]
     assert copied(torch.float16, torch.float32) == [12 * 3 * 2, 8 * 2]  # padded to 12 rows and to 8
+    turned, out = empty(3, 8).t(), empty(4, 6)  # an H100 recorded that it is copied, though it has no gaps
+    assert asked(beside(A100, aten._chunk_cat.out, [turned], 0, 4, out=out, outs=out)) == [3 * 8 * 4]
 
 
 def test_sorts_by_length() -> None:

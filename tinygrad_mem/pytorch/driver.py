@@ -8,8 +8,8 @@ SPACE = 1 << 40  # bytes of addresses for an expandable segment on a card of unk
 
 
 class Driver:
-    """A driver that gives addresses in rising order. A real one may choose others: of 3,300 segments that an H100's gave, two
-    thirds had a lower address than the one before.
+    """A driver that gives addresses in rising order. A real one may choose others: an H100's gave two thirds of 3,300 segments
+    a lower address than the one before.
 
     Args:
         capacity: bytes that it has; ``None`` for no limit.

@@ -93,11 +93,15 @@ def _keeps_all(func: Any) -> Callable[..., torch.Tensor]:
 
     def loss(input: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         made = func(input, target, *args, **kwargs)
-        size = torch.broadcast_shapes(input.shape, target.shape).numel() * made.element_size()
-        made.untyped_storage().resize_(max(size, made.untyped_storage().nbytes()))
-        return made
+        return _lying_in(made, torch.broadcast_shapes(input.shape, target.shape).numel() * made.element_size())
 
     return loss
+
+
+def _lying_in(made: torch.Tensor, size: int) -> torch.Tensor:
+    """A result in a block of at least ``size`` bytes."""
+    made.untyped_storage().resize_(max(size, made.untyped_storage().nbytes()))
+    return made
 
 
 def _to_copy(tensor: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -145,9 +149,7 @@ def _columns(func: Any) -> Callable[..., torch.Tensor]:
 
     def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         made = func(tensor, *args, **kwargs)
-        size = tensor.numel() * tensor.element_size() if tensor.device.type == "cuda" else 0
-        made.untyped_storage().resize_(max(size, made.untyped_storage().nbytes()))
-        return made
+        return _lying_in(made, tensor.numel() * tensor.element_size()) if tensor.device.type == "cuda" else made
 
     return call
 
@@ -191,7 +193,6 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     aten.multi_margin_loss_backward.default: _like_argument(1),
     aten.multilabel_margin_loss_backward.default: _like_argument(1),
     aten.fractional_max_pool3d_backward.default: _like_argument(1),
-    aten.log_sigmoid_forward.default: _log_sigmoid,
     **{op.default: _columns(op.default) for op in (aten.im2col, aten.col2im)},
     **{op: _uncached(op) for op in SETS},
     **{getattr(aten, name).default: _keeps_all(getattr(aten, name).default) for name in _LARGE_LOSSES},

@@ -98,9 +98,8 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
     engine = BackwardOrder().around(engine) if watch.device.type == "cuda" else engine
     yield patched(torch.autograd, {"_engine_run_backward": calls.within(engine)})  # for hooks and checkpoints
-    yield patched(
-        torch.functional, {"_unravel_index": calls.within(torch.functional._unravel_index)}
-    )  # makes tensors of numbers
+    unravel: Any = torch.functional
+    yield patched(unravel, {"_unravel_index": calls.within(unravel._unravel_index)})  # it makes tensors of numbers
     yield around(watch)
 
 

@@ -18,12 +18,17 @@ _FORWARD, _BACKWARD = 64, 96  # pixels of it
 _CUDNN = "the workspace of cuDNN's batch norm in channels last is known of float32 with channels that are multiples of 4"
 
 
+def _as_it_is(tensor: torch.Tensor) -> Image:
+    """The tensor, with its own number of axes."""
+    return Image(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
+
+
 def layout(tensor: torch.Tensor) -> str:
     """``"rows"``, ``"last"`` for channels last, or ``"other"``.
 
     Source: ``aten/src/ATen/native/cuda/Normalization.cu``, ``batch_norm_choose_impl``.
     """
-    image = Image(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
+    image = _as_it_is(tensor)
     if prod(image.shape) >= 1 << 31:
         return "other"
     if image.dense(False):
@@ -33,7 +38,7 @@ def layout(tensor: torch.Tensor) -> str:
 
 def _last(tensor: torch.Tensor) -> bool:
     """Source: ``cuda/Normalization.cuh``, ``batch_norm_use_channels_last_kernels``."""
-    image = Image(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
+    image = _as_it_is(tensor)
     return (tensor.dim() > 3 and image.dense(True)) or (image.dense(False) and image.strides[1] == 1)
 
 

@@ -6,18 +6,12 @@ import torch
 
 from .blas import handle
 from .call import KernelCall, nbytes, row
-from .linalg import INDEX, NUMBER, addresses, batch_of, infos_of, solver
+from .linalg import INDEX, NUMBER, addresses, batch_of, checked, infos_of, solver
 
 _CUDA = "aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp"
 _LIBRARY = "aten/src/ATen/native/cuda/linalg/BatchLinearAlgebraLib.cpp"
 _QR, _HOUSEHOLDER, _ROTATIONS = (3 << 20) + 128, 128 << 10, 278_784  # geqrf, orgqr, ormqr: least workspaces
 _SYMMETRIC, _JACOBI, _INDEFINITE = 278_168, 3_968, 98_432  # syevd, gesvdj, sytrf
-
-
-def _check(call: KernelCall, matrix: torch.Tensor) -> None:
-    """Ask whether there is an error, as ``_linalg_check_errors``."""
-    asked = [call.ask(1, "TEMPORARY") for _ in range(2 if batch_of(matrix) == 1 else 1)]
-    call.free(*reversed(asked))
 
 
 @row(
@@ -36,7 +30,7 @@ def cholesky(call: KernelCall) -> None:
     else:
         call.once(INDEX * batch_of(matrix) * bool(nbytes(matrix)), "TEMPORARY")
     if len(call.outs) == 1 and nbytes(matrix):
-        _check(call, matrix)
+        checked(call, batch_of(matrix))
         call.free(own)
 
 
@@ -138,7 +132,7 @@ def eigh(call: KernelCall) -> None:
     if nbytes(matrix):
         if batch_of(matrix) > 1:
             call.bound(batch_of(matrix) << 16, "cuSOLVER alone knows the workspace of its syevBatched")
-        _check(call, matrix)
+        checked(call, batch_of(matrix))
     call.free(infos, held)
 
 
@@ -180,7 +174,7 @@ def svd(call: KernelCall) -> None:
     copies.append(call.ask(batch * n * n * width * (m < n), "TEMPORARY"))
     solver(call, _JACOBI if side <= 32 else 9 * side * side * width // 4, matrix, "gesvdj")
     call.free(*reversed(copies))
-    _check(call, matrix)
+    checked(call, batch_of(matrix))
     call.free(infos)
 
 

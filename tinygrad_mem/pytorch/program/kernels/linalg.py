@@ -43,6 +43,12 @@ def infos_of(call: KernelCall, matrix: torch.Tensor) -> int:
     return call.ask(NUMBER * batch_of(matrix), "TEMPORARY")
 
 
+def checked(call: KernelCall, count: int) -> None:
+    """Whether one of ``count`` matrices has an error. Source: ``BatchLinearAlgebra.cpp``, ``_linalg_check_errors``."""
+    asked = [call.ask(1, "TEMPORARY") for _ in range(2 if count == 1 else 1)]
+    call.free(*reversed(asked))
+
+
 def factor(call: KernelCall, matrix: torch.Tensor) -> None:
     """An LU decomposition. Source: ``BatchLinearAlgebra.cpp``, ``lu_factor``."""
     (m, n), batch = matrix.shape[-2:], batch_of(matrix)
@@ -114,8 +120,7 @@ def _by_triangles(call: KernelCall, factors: torch.Tensor, right: torch.Tensor, 
     seen="h100",
 )  # fmt: skip
 def check_errors(call: KernelCall) -> None:
-    asked = [call.ask(1, "TEMPORARY") for _ in range(2 if call["info"].numel() == 1 else 1)]
-    call.free(*reversed(asked))
+    checked(call, call["info"].numel())
 
 
 @row(

@@ -1,4 +1,4 @@
-"""Ops that move elements: rolled, unfolded, repeated and joined."""
+"""Ops that move elements: rolled, unfolded and repeated; and losses and sums over parts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from math import prod
 
 import torch
 
-from .call import KernelCall, accumulated, nbytes, row, up
+from .call import KernelCall, accumulated, nbytes, row
 from .cub import scan
 
 _LONG = 8
-_CHUNK_BLOCK = 2048  # bytes of a block of threads of ``_chunk_cat``
 
 
 @row(
@@ -73,29 +72,6 @@ def repeat_interleave(call: KernelCall) -> None:
         call.ask(count * _LONG, "TEMPORARY")
         call.once(scan(count, _LONG), exact=False)
         call.result(0)
-
-
-@row(
-    "_chunk_cat",
-    takes="after the result: addresses and sizes on the GPU, 6 numbers of 8 bytes a tensor, and one a block of 2,048 bytes; "
-    "where a tensor is not contiguous, before the result: each tensor, filled up to whole chunks",
-    source="aten/src/ATen/native/cuda/TensorShape.cu, _chunk_cat_out_cuda",
-    seen="h100 (4 sizes)",
-)
-def chunk_cat(call: KernelCall) -> None:
-    axis, chunks = call["dim"], call["num_chunks"]
-    sizes = []
-    for each in call["tensors"]:
-        rows = up(each.shape[axis], chunks) * chunks
-        sizes.append(nbytes(each) // each.shape[axis] * rows)
-    if all(each.is_contiguous() for each in call["tensors"]):
-        call.result(0)
-        blocks = sum(up(size // chunks, _CHUNK_BLOCK) for size in sizes)
-        call.ask((6 * len(sizes) + 2 + blocks) * _LONG, exact=False)
-        return
-    parts = [call.ask(size, "TEMPORARY") for size in sizes]
-    call.result(0)
-    call.free(*parts)
 
 
 @row(

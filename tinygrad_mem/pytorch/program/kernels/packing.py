@@ -33,22 +33,30 @@ def split_copy(call: KernelCall) -> None:
 
 
 @row(
-    "_chunk_cat.out",
+    "_chunk_cat", "_chunk_cat.out",
     takes="8 bytes for each of: 6 numbers a tensor, the blocks of threads, and two more, which end before the copy; where "
-    "dtypes differ, other than bfloat16 to float32: a padded copy of each tensor that the chunks do not divide",
+    "dtypes differ, other than bfloat16 to float32, or a tensor is not contiguous, before the result: a padded copy of each "
+    "such tensor, and of each that the chunks do not divide",
     source=f"{_SOURCE}, get_chunk_cat_metadata; TensorShape.cpp, _pad_chunk",
-)
+    seen="h100 (_chunk_cat, 4 sizes)",
+)  # fmt: skip
 def chunk_cat(call: KernelCall) -> None:
     """``fully_shard`` puts gradients together before they are reduced."""
-    tensors, out, dim, chunks = call["tensors"], call["out"], call["dim"], call["num_chunks"]
+    tensors, out, dim, chunks = call["tensors"], call.get("out", call.outs[0]), call["dim"], call["num_chunks"]
     kinds = tensors[0].dtype, out.dtype
     padded = [_padded(each, dim, chunks) for each in tensors]
-    if all(map(dense, tensors)) and (kinds[0] == kinds[1] or kinds == (torch.bfloat16, torch.float32)):
+    rows = [each.is_contiguous() for each in tensors]
+    if all(rows) and (kinds[0] == kinds[1] or kinds == (torch.bfloat16, torch.float32)):
+        call.result(0)
         blocks = sum(up(numel // chunks * out.element_size(), _TILE) for numel in padded)
         call.once(_NUMBER * (6 * len(tensors) + 2 + blocks), "TEMPORARY")
         return
-    for each, numel in zip(tensors, padded, strict=True):
-        call.ask(0 if numel == each.numel() else numel * each.element_size(), "TEMPORARY")
+    copies = [
+        call.ask(0 if numel == each.numel() and in_rows else numel * each.element_size(), "TEMPORARY")
+        for each, numel, in_rows in zip(tensors, padded, rows, strict=True)
+    ]
+    call.result(0)
+    call.free(*copies)
 
 
 def _padded(tensor: torch.Tensor, dim: int, chunks: int) -> int:
