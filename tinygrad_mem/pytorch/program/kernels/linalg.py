@@ -44,7 +44,7 @@ def infos_of(call: KernelCall, matrix: torch.Tensor) -> int:
 
 
 def checked(call: KernelCall, count: int) -> None:
-    """Whether one of ``count`` matrices has an error. Source: ``BatchLinearAlgebra.cpp``, ``_linalg_check_errors``."""
+    """Ask whether one of ``count`` matrices has an error. Source: ``BatchLinearAlgebra.cpp``, ``_linalg_check_errors``."""
     asked = [call.ask(1, "TEMPORARY") for _ in range(2 if count == 1 else 1)]
     call.free(*reversed(asked))
 
