@@ -76,7 +76,9 @@ def _read() -> dict[str, Any]:
 
 def machine() -> dict[str, str]:
     """What the programs ran on."""
-    return _read()["machine"]
+    found = _read()["machine"]
+    number = int(found["cuDNN"])  # 91900 is 9.19.0
+    return {**found, "cuDNN": f"{number // 10_000}.{number // 100 % 100}.{number % 100}"}
 
 
 def names() -> list[str]:
@@ -167,7 +169,7 @@ and each end. `pytorch.predict(program, gpu="H100", version="2.11")` predicts th
 
 - *events*: every request and every end is predicted, with its size and in its order. The peak is too, unless the driver's
   addresses decide it: they say which of two equal free blocks is taken, and what is left of it.
-- *peak*: the peak is predicted to the byte, and something that does not change it is not: an order, or a workspace.
+- *peak*: the peak is predicted to the byte, but not each event: the order of some differs, or a workspace below the peak.
 - *bounded*: the peak differs, and by no more than the prediction itself says is unknown (`Prediction.unknown`). Such bytes are
   mostly workspaces that cuDNN chooses by measured tables of its own.
 - *wrong*: the peak differs by more.
@@ -186,6 +188,11 @@ GPU, `python -m tests.pytorch.gpu_recordings` predicts them, and writes this pag
 | programs | number | events | peak | bounded | wrong | refused |
 |---|---:|---:|---:|---:|---:|---:|
 {families}
+
+In the tables of networks *forward* is one forward under `no_grad`, *inference* under `inference_mode`; the others are two
+training steps. *SGD* has momentum. *Adam single* is Adam with `foreach=False`, *checkpoint* SGD with the whole network in one
+`torch.utils.checkpoint.checkpoint`, *bf16* SGD under autocast, *f16 scaler clip* Adam under autocast in float16 with a
+`GradScaler` and `clip_grad_norm_`. Batches and networks are those of `tests/networks.py`.
 """
 REASONS = {
     "net/ResNet-50 224x224/f16 scaler clip": "gradients left float16's range, so that the scaler left out both steps: Adam "
