@@ -184,6 +184,7 @@ from .functional.gather import take as take
 from .functional.gather import take_along_dim as take_along_dim
 from .functional.index import index_put as index_put
 from .functional.index import index_put_ as index_put_
+from .functional.index import masked_scatter as masked_scatter
 from .functional.index import masked_select as masked_select
 from .functional.join import atleast_1d as atleast_1d
 from .functional.join import bincount as bincount
@@ -374,4 +375,3 @@ from .functional.unary import tanh as tanh
 from .functional.unary import tanh_ as tanh_
 from .functional.unary import trunc as trunc
 from .functional.unary import trunc_ as trunc_
-from .functional.write import masked_scatter as masked_scatter

@@ -92,7 +92,7 @@ def backward(
 
 
 class BackwardMethod:
-    """``Tensor.backward``: the table of methods puts it on tensors."""
+    """Has ``Tensor.backward``, whose name is also that of the function above."""
 
     def backward(
         self: Any,

@@ -11,11 +11,12 @@ import numpy as np
 from ..devices import device as Device
 from ..dtypes import borrowed
 from ..errors import DeviceError, GraphError, ShapeError
+from ..ops.base import address_of
 from ..scope import local
 from .capsule import given
 from .formatting import format_tensor
 from .pickling import Memory, rebuild
-from .shape import Shaped, address_of
+from .shape import Shaped
 from .unknown import Unknown
 
 

@@ -102,7 +102,7 @@ class set_grad_enabled(_GradMode):
         local.grad_enabled = self.mode
 
     def _clone(self) -> _GradMode:
-        return _Mode(self.mode)
+        return enable_grad() if self.mode else no_grad()
 
     def __enter__(self) -> None:
         self._before.append(self._initial)
@@ -130,12 +130,6 @@ class inference_mode(_GradMode):
     def __enter__(self) -> None:
         self._before.append((local.grad_enabled, local.inference))
         local.grad_enabled, local.inference = self.mode, self.enabled
-
-
-class _Mode(_GradMode):
-    def __init__(self, mode: bool) -> None:
-        super().__init__()
-        self.mode = mode
 
 
 def is_grad_enabled() -> bool:

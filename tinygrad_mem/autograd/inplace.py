@@ -8,11 +8,10 @@ import numpy as np
 
 from ..dtypes import FLOATING, FOREIGN, admitted
 from ..errors import GraphError
-from ..ops.base import Context, Op
+from ..ops.base import Context, Op, address_of
 from ..scope import local
 from . import node_hooks
 from .core import Node, connect, next_sequence, observed, one_device, remember
-from .shape import address_of
 from .tensor import Tensor
 
 

@@ -14,9 +14,8 @@ from .. import scope
 from ..dtypes import FLOATING
 from ..errors import DataDependenceError
 from ..kernels import numpy as kernels
-from ..ops.base import Context, Op
+from ..ops.base import Context, Op, address_of
 from ..scope import local
-from .shape import address_of
 from .tensor import Tensor
 from .unknown import Unknown
 
@@ -53,7 +52,8 @@ def _follow(op: type[Op], inputs: tuple, params: dict[str, Any], outputs: Any) -
     arrays = [_values(x) for x in inputs]
     if not any(isinstance(x, Tensor) for x in inputs) or any(a is Unknown for a in (*arrays, *map(_values, params.values()))):
         return
-    if local.dry.like != "cpu" and any(a.dtype.kind in FLOATING for a in [*arrays, *[t.array for t in made]] if _is(a)):
+    involved = [a for a in (*arrays, *[t.array for t in made]) if isinstance(a, np.ndarray)]
+    if local.dry.like != "cpu" and any(a.dtype.kind in FLOATING for a in involved):
         return
     if any(np.may_share_memory(t.array, x.array) for t in made for x in inputs if isinstance(x, Tensor)):
         return
@@ -66,10 +66,6 @@ def _follow(op: type[Op], inputs: tuple, params: dict[str, Any], outputs: Any) -
         remember(values, tensor)
 
 
-def _is(a: Any) -> bool:
-    return isinstance(a, np.ndarray)
-
-
 def _values(x: Any) -> Any:
     """The values of a known tensor; a number itself; the class ``Unknown`` for all else."""
     if isinstance(x, Tensor):
@@ -77,7 +73,7 @@ def _values(x: Any) -> Any:
         return Unknown if known is None else known
     if isinstance(x, (tuple, list)):
         return Unknown if any(_values(part) is Unknown for part in x) else x
-    return Unknown if type(x) is Unknown or _is(x) else x
+    return Unknown if isinstance(x, (Unknown, np.ndarray)) else x
 
 
 scope.dry_run_hooks.append(_follow)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..devices import device as Device
-from .shape import address_of, root_of
+from ..ops.base import address_of, root_of
 from .storage import Storage
 
 

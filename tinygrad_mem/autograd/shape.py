@@ -11,7 +11,7 @@ import numpy as np
 from ..devices import device as Device
 from ..dtypes import FLOATING
 from ..errors import DimensionError
-from ..ops.base import root_of
+from ..ops.base import address_of, root_of
 
 
 class Size(tuple):
@@ -37,13 +37,6 @@ class Size(tuple):
 
     def __repr__(self) -> str:
         return f"Size({list(self)})"
-
-
-def address_of(array: Any) -> int:
-    """The address of the array's first element."""
-    if isinstance(array, np.ndarray):
-        return array.__array_interface__["data"][0]
-    return array.data.ptr
 
 
 def normalize_dim(dim: int, ndim: int) -> int:

@@ -29,7 +29,6 @@ from . import softmax as _softmax
 from . import sort as _sort
 from . import strided as _strided
 from . import unary as _unary
-from . import write as _write
 
 class Methods(_BackwardMethod):
     H = _shape.hermitian_transposed
@@ -281,8 +280,8 @@ class Methods(_BackwardMethod):
     mT = _shape.matrix_transposed
     masked_fill = _choose.masked_fill
     masked_fill_ = _rewrite.masked_fill_
-    masked_scatter = _write.masked_scatter
-    masked_scatter_ = _write.masked_scatter_
+    masked_scatter = _index.masked_scatter
+    masked_scatter_ = _index.masked_scatter_
     masked_select = _index.masked_select
     matmul = _linalg.matmul
     max = _reduce.max

@@ -181,7 +181,3 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
         raise ShapeError(f"Halving dimension must be even, but dimension {dim} is size {input.size(dim)}")
     a, b = chunk(input, 2, dim)
     return elementwise.mul(a, unary.sigmoid(b))
-
-
-tanh = unary.tanh
-sigmoid = unary.sigmoid

@@ -14,6 +14,7 @@ from .pool import want_planes
 
 
 def _adaptive_sizes(input: Tensor, output_size: Any, n: int, name: str) -> tuple[int, ...]:
+    want_planes(input, n, name)
     wanted = (output_size,) * n if output_size is None or isinstance(output_size, int) else tuple(output_size)
     wanted = wanted * n if len(wanted) == 1 else wanted
     if len(wanted) != n or any(out is not None and out < 0 for out in wanted):
@@ -21,8 +22,8 @@ def _adaptive_sizes(input: Tensor, output_size: Any, n: int, name: str) -> tuple
     return tuple(size if out is None else int(out) for size, out in zip(input.shape[-n:], wanted, strict=True))
 
 
-def _even(input: Tensor, outs: tuple[int, ...], n: int) -> tuple[int, ...] | None:
-    """The kernel of an ordinary pooling with the same result, if each size is a multiple of the output's size; else ``None``.
+def _even(input: Tensor, outs: tuple[int, ...], n: int) -> tuple | None:
+    """The geometry of an ordinary pooling with the same result, if each size is a multiple of the output's size; else ``None``.
 
     ``None`` also for a few large cells (global pooling), each of which is a single reduction.
     """
@@ -30,15 +31,13 @@ def _even(input: Tensor, outs: tuple[int, ...], n: int) -> tuple[int, ...] | Non
     if any(o == 0 or s % o for s, o in zip(sizes, outs, strict=True)):
         return None
     kernel = tuple(s // o for s, o in zip(sizes, outs, strict=True))
-    return kernel if math.prod(kernel) <= math.prod(outs) else None
+    return (kernel, kernel, (0,) * n, (1,) * n) if math.prod(kernel) <= math.prod(outs) else None
 
 
 def _adaptive_avg_pool(n: int, input: Tensor, output_size: Any) -> Tensor:
-    want_planes(input, n, f"adaptive_avg_pool{n}d")
     outs = _adaptive_sizes(input, output_size, n, f"adaptive_avg_pool{n}d")
-    kernel = _even(input, outs, n)
-    if kernel is not None:
-        geometry = (kernel, kernel, (0,) * n, (1,) * n)
+    geometry = _even(input, outs, n)
+    if geometry is not None:
         return apply(ops.AvgPool, input, outs=outs, geometry=geometry, count_include_pad=True, divisor=None)
     return apply(ops.AdaptiveAvgPool, input, outs=outs)
 
@@ -62,11 +61,9 @@ def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
 
 
 def _adaptive_max_pool(n: int, input: Tensor, output_size: Any, return_indices: bool) -> Any:
-    want_planes(input, n, f"adaptive_max_pool{n}d")
     outs = _adaptive_sizes(input, output_size, n, f"adaptive_max_pool{n}d")
-    kernel = _even(input, outs, n)
-    if kernel is not None and not return_indices:
-        geometry = (kernel, kernel, (0,) * n, (1,) * n)
+    geometry = _even(input, outs, n)
+    if geometry is not None and not return_indices:
         return apply(ops.MaxPool, input, outs=outs, geometry=geometry)
     found = apply(ops.AdaptiveMaxPool, input, outs=outs)
     return found if return_indices else found[0]

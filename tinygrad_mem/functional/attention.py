@@ -13,15 +13,13 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..ops import attention as ops
 from .door import LOWER, public
-
-_NO_TICKET = (0, 0)
+from .dropout import want_probability
 
 
 def _dropout(input: Tensor, p: float) -> tuple[float, tuple[int, int]]:
     """The probability and its ticket. Raises: ArgumentError: ``p`` is not a probability."""
-    if not 0.0 <= p <= 1.0:
-        raise ArgumentError(f"dropout probability has to be between 0 and 1, but got {p}")
-    return float(p), input.device.generator.ticket() if p > 0.0 else _NO_TICKET
+    want_probability(p)
+    return float(p), input.device.generator.ticket() if p > 0.0 else (0, 0)
 
 
 def _scale(query: Tensor, scale: float | None) -> float:

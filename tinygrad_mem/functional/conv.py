@@ -206,6 +206,16 @@ def conv_transpose3d(
     return _conv_transpose("conv_transpose3d", input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+def _windows(name: str, kernel_size: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> dict[str, tuple[int, ...]]:
+    """The options of windows of an image, checked."""
+    return {
+        "kernel": _sizes(name, "kernel_size", kernel_size, 2, 1),
+        "stride": _sizes(name, "stride", stride, 2, 1),
+        "padding": _sizes(name, "padding", padding, 2, 0),
+        "dilation": _sizes(name, "dilation", dilation, 2, 1),
+    }
+
+
 @public("nn.functional")
 def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> Tensor:
     """Windows of (N, C, H, W) as columns (N, C * taps, windows). Saves: nothing.
@@ -215,13 +225,7 @@ def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Size
     """
     if input.ndim not in (3, 4):
         raise ShapeError(f"unfold: Expected 3D or 4D (batch mode) tensor, found {list(input.shape)}")
-    options = {
-        "kernel": _sizes("unfold", "kernel_size", kernel_size, 2, 1),
-        "stride": _sizes("unfold", "stride", stride, 2, 1),
-        "padding": _sizes("unfold", "padding", padding, 2, 0),
-        "dilation": _sizes("unfold", "dilation", dilation, 2, 1),
-    }
-    return _batched(ops.Unfold, input.ndim == 3, input, **options)
+    return _batched(ops.Unfold, input.ndim == 3, input, **_windows("unfold", kernel_size, stride, padding, dilation))
 
 
 @public("nn.functional")
@@ -238,11 +242,6 @@ def fold(
         raise ShapeError(f"fold: Expected 2D or 3D (batch mode) tensor for input, found {list(input.shape)}")
     if not is_floating(input.dtype):
         raise DTypeError(f"fold: expected a floating input, found {input.dtype}")
-    options = {
-        "size": _sizes("fold", "output_size", output_size, 2, 1),
-        "kernel": _sizes("fold", "kernel_size", kernel_size, 2, 1),
-        "stride": _sizes("fold", "stride", stride, 2, 1),
-        "padding": _sizes("fold", "padding", padding, 2, 0),
-        "dilation": _sizes("fold", "dilation", dilation, 2, 1),
-    }
-    return _batched(ops.Fold, input.ndim == 2, input, **options)
+    size = _sizes("fold", "output_size", output_size, 2, 1)
+    options = _windows("fold", kernel_size, stride, padding, dilation)
+    return _batched(ops.Fold, input.ndim == 2, input, size=size, **options)

@@ -254,10 +254,6 @@ def new_tensor(input: Tensor, data: Any, *, dtype: Any = None, device: Any = Non
     return tensor(data, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
 
 
-def _from_host(array: np.ndarray, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
-    return tensor(array, dtype=dtype, device=device, requires_grad=requires_grad)
-
-
 @public("torch")
 def arange(
     start: float,
@@ -286,26 +282,13 @@ def arange(
         raise ArgumentError(f"upper bound and lower bound inconsistent with step sign: {first} to {last} by {step}")
     count = math.ceil((last - first) / step)
     first, step = _numbers(kind, first, step)
-    return _from_host((first + step * np.arange(count)).astype(kind), None, device, requires_grad)
+    return tensor((first + step * np.arange(count)).astype(kind), device=device, requires_grad=requires_grad)
 
 
 def _numbers(dtype: np.dtype, *values: Any) -> tuple:
     """Numbers or 0-d tensors as Python numbers; for an integer dtype their integer parts, as in PyTorch."""
     plain = (value.item() if isinstance(value, Tensor) else value for value in values)
     return tuple(map(int, plain)) if dtype.kind in "iu" else tuple(plain)
-
-
-def _between(start: Any, end: Any, steps: int, dtype: Any) -> tuple[np.ndarray, np.dtype]:
-    """``steps`` numbers from ``start`` to ``end`` in float64, computed from the nearer end; and the result's dtype."""
-    kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
-    if not hasattr(steps, "__index__"):
-        raise ArgumentTypeError(f"argument 'steps' must be int, not {type(steps).__name__}")
-    if steps < 0:
-        raise ArgumentError(f"number of steps must be non-negative, found {steps}")
-    first, last = _numbers(kind, start, end)
-    count = np.arange(steps)
-    step = (last - first) / max(steps - 1, 1)
-    return np.where(count < steps / 2, first + step * count, last - step * (steps - 1 - count)), kind
 
 
 @public("torch")
@@ -319,26 +302,34 @@ def linspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """``steps`` numbers from ``start`` to ``end``, both included; an integer dtype gets their integer parts."""
-    numbers, kind = _between(start, end, steps, dtype)
-    return _from_host(numbers, kind, device, requires_grad)
+    kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
+    if not hasattr(steps, "__index__"):
+        raise ArgumentTypeError(f"argument 'steps' must be int, not {type(steps).__name__}")
+    if steps < 0:
+        raise ArgumentError(f"number of steps must be non-negative, found {steps}")
+    first, last = _numbers(kind, start, end)
+    count = np.arange(steps)
+    step = (last - first) / max(steps - 1, 1)
+    numbers = np.where(count < steps / 2, first + step * count, last - step * (steps - 1 - count))  # from the nearer end
+    return tensor(numbers, dtype=kind, device=device, requires_grad=requires_grad)
 
 
 @public("torch")
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """1 on the diagonal, 0 elsewhere."""
-    return _from_host(np.eye(n, m), dtype or dtypes.get_default_dtype(), device, requires_grad)
+    return tensor(np.eye(n, m), dtype=dtype or dtypes.get_default_dtype(), device=device, requires_grad=requires_grad)
 
 
 @public("torch")
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Rows and columns of the lower triangle, int64 unless another dtype is given, shape (2, n)."""
-    return _from_host(np.stack(np.tril_indices(row, offset, col)), dtype or dtypes.int64, device, False)
+    return tensor(np.stack(np.tril_indices(row, offset, col)), dtype=dtype or dtypes.int64, device=device)
 
 
 @public("torch")
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Rows and columns of the upper triangle, int64 unless another dtype is given, shape (2, n)."""
-    return _from_host(np.stack(np.triu_indices(row, offset, col)), dtype or dtypes.int64, device, False)
+    return tensor(np.stack(np.triu_indices(row, offset, col)), dtype=dtype or dtypes.int64, device=device)
 
 
 @public("torch")

@@ -36,12 +36,7 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     """
     if input.ndim not in (1, 2):
         raise ShapeError(f"diag(): Supports 1D or 2D tensors. Got {input.ndim}D; use diagonal() or diag_embed()")
-    if input.ndim == 2:
-        return apply(convert.Clone, shape.diagonal(input, diagonal))
-    size = input.numel() + abs(diagonal)
-    out = creation.zeros(size, size, dtype=input.dtype, device=input.device)
-    shape.diagonal(out, diagonal).copy_(input)
-    return out
+    return apply(convert.Clone, shape.diagonal(input, diagonal)) if input.ndim == 2 else diag_embed(input, diagonal)
 
 
 @public("Tensor")

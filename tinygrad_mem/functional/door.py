@@ -45,7 +45,7 @@ POLICIES: dict[str, dict[Any, Policy]] = {"cpu": {}, "cuda": {}}
 """Device type -> function -> policy."""
 
 
-def public(*names: str, cpu: Policy | None = None, cuda: Policy | None = None) -> Callable[[F], F]:
+def public(*names: str, cpu: Policy | None = None, cuda: Policy | None = None, through: str = "") -> Callable[[F], F]:
     """Make a function public. A function without a docstring is the in-place form of another.
 
     Args:
@@ -53,12 +53,13 @@ def public(*names: str, cpu: Policy | None = None, cuda: Policy | None = None) -
             there if it differs (``"torch.clip"``, ``"Tensor.__add__"``). No names: only layers call it.
         cpu: the policy of autocast on the CPU; ``None``: no cast.
         cuda: the same on a GPU.
+        through: what an in-place form takes besides, for its docstring.
     """
 
     def decorated(function: F) -> F:
         door: Any = _door(function) if isinstance(function, FunctionType) else function
         if door.__doc__ is None:
-            door.__doc__ = f"In-place form of :func:`{door.__name__.removesuffix('_')}`."
+            door.__doc__ = f"In-place form of :func:`{door.__name__.removesuffix('_')}`{through and f', through {through}'}."
         for name in names:
             place, own = (name, door.__name__) if name == "Tensor" or name in PUBLIC else name.rsplit(".", 1)
             if place == "Tensor":

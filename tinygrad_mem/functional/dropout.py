@@ -19,10 +19,15 @@ from .door import public
 _LOW = -1.7580993408473766  # SELU's lower limit: -scale * alpha
 
 
-def _drop(input: Tensor, p: float, training: bool, inplace: bool, length: int = 1, alpha: bool = False) -> Tensor:
-    """Drop cells of ``length`` elements; ``alpha`` keeps mean and variance of SELU's outputs."""
+def want_probability(p: float) -> None:
+    """Check that ``p`` is from 0 to 1. Raises: ArgumentError: it is not."""
     if not 0.0 <= p <= 1.0:
         raise ArgumentError(f"dropout probability has to be between 0 and 1, but got {p}")
+
+
+def _drop(input: Tensor, p: float, training: bool, inplace: bool, length: int = 1, alpha: bool = False) -> Tensor:
+    """Drop cells of ``length`` elements; ``alpha`` keeps mean and variance of SELU's outputs."""
+    want_probability(p)
     if not training or p == 0.0 or input.numel() == 0:
         return input
     if not is_floating(input.dtype):

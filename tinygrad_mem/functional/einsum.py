@@ -53,10 +53,7 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
         later = set(result).union(*[t for t, _ in rest[i + 1 :]])
         first = _contract(*first, term, x, later)
     term, x = first
-    gone = [i for i, letter in enumerate(term) if letter not in result]
-    if gone:
-        x = reduce.sum(x, gone)
-        term = [letter for letter in term if letter in result]
+    x, term = _summed(x, term, set(result))
     x = _permuted(x, [term.index(letter) for letter in result])
     return shape.expand(x, *[sizes[letter] for letter in result]) if list(x.shape) != [sizes[c] for c in result] else x
 
@@ -136,6 +133,7 @@ def _contract(left: list[str], a: Tensor, right: list[str], b: Tensor, later: se
 
 
 def _summed(x: Tensor, term: list[str], needed: set[str]) -> tuple[Tensor, list[str]]:
+    """The operand summed over the letters that are not needed."""
     gone = [i for i, c in enumerate(term) if c not in needed]
     return (reduce.sum(x, gone), [c for c in term if c in needed]) if gone else (x, term)
 

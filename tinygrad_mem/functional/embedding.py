@@ -45,11 +45,7 @@ def embedding(
     """
     if sparse and scale_grad_by_freq:
         raise ArgumentError(_NOT_BOTH)
-    if input.dtype.name not in ("int64", "int32"):
-        raise DTypeError(
-            "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; "
-            f"but got {input.dtype} instead (embedding)"
-        )
+    _want_integers("embedding", input)
     if weight.ndim != 2:
         raise ShapeError(f"embedding: 'weight' must be 2-D, found {list(weight.shape)}")
     if padding_idx is not None:
@@ -59,6 +55,15 @@ def embedding(
     if max_norm is not None:
         apply_(ops.EmbeddingRenorm, weight.detach(), input, max_norm=float(max_norm), norm_type=float(norm_type))
     return apply(ops.Embedding, input, weight, padding=padding_idx, by_frequency=scale_grad_by_freq, sparse=sparse)
+
+
+def _want_integers(name: str, *tensors: Tensor | None) -> None:
+    for x in tensors:
+        if x is not None and x.dtype.name not in ("int64", "int32"):
+            raise DTypeError(
+                "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; "
+                f"but got {x.dtype} instead ({name})"
+            )
 
 
 @public("nn.functional")
@@ -123,12 +128,7 @@ def embedding_bag(
 
 def _bags_of(input: Tensor, offsets: Tensor | None, include_last: bool) -> tuple[Tensor, Tensor | None, int]:
     """The indices and the offsets, in one dtype, and the number of bags."""
-    for x in (input, offsets):
-        if x is not None and x.dtype.name not in ("int64", "int32"):
-            raise DTypeError(
-                "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; "
-                f"but got {x.dtype} instead (embedding_bag)"
-            )
+    _want_integers("embedding_bag", input, offsets)
     if input.ndim == 2:
         if offsets is not None:
             raise ShapeError(

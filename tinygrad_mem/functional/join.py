@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -58,27 +57,16 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
     return cat([x if x.ndim > 1 else shape.reshape(x, (1, -1)) for x in tensors], 0)
 
 
-def _of_each(function: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
-    """Decorator: ``function`` also takes several tensors, or a list of them, and then returns a tuple."""
-
-    @functools.wraps(function)
-    def of_each(*tensors: Any) -> Any:
-        alone = len(tensors) == 1 and not isinstance(tensors[0], (list, tuple))
-        given = tensors[0] if len(tensors) == 1 and not alone else tensors
-        for i, each in enumerate(given):
-            if not isinstance(each, Tensor):
-                raise ArgumentTypeError(f"expected Tensor as element {i} in argument 0, but got {type(each).__name__}")
-        return function(given[0]) if alone else tuple(map(function, given))
-
-    del of_each.__wrapped__  # its own signature is what callers see
-    return of_each
-
-
 @public("torch", "Tensor")
-@_of_each
-def atleast_1d(input: Tensor) -> Tensor:
-    """The tensor with at least one dimension; for several tensors, a tuple."""
-    return input if input.ndim else shape.reshape(input, 1)
+def atleast_1d(*tensors: Any) -> Any:
+    """The tensor with at least one dimension; for several tensors, or a list of them, a tuple."""
+    alone = len(tensors) == 1 and not isinstance(tensors[0], (list, tuple))
+    given = tensors[0] if len(tensors) == 1 and not alone else tensors
+    for i, each in enumerate(given):
+        if not isinstance(each, Tensor):
+            raise ArgumentTypeError(f"expected Tensor as element {i} in argument 0, but got {type(each).__name__}")
+    made = tuple(x if x.ndim else shape.reshape(x, 1) for x in given)
+    return made[0] if alone else made
 
 
 @public("torch")

@@ -156,8 +156,9 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
     return elementwise.mul(shape.unsqueeze(input, 1), vec2)
 
 
-def _added(run: Any, input: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+def _added(run: Any, name: str, ndim: int, input: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
     """``beta * input + alpha * (a @ b)``; for integers, beta and alpha are truncated, as in PyTorch."""
+    _need(name, (a, ndim), (b, ndim), first=2)
     if not input.is_floating_point():
         beta, alpha = int(beta), int(alpha)
     return run(ops.AddMM, input, a, b, beta=beta, alpha=alpha)
@@ -172,27 +173,23 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: 
     Raises:
         ShapeError, DTypeError: they do not fit.
     """
-    _need("addmm", (mat1, 2), (mat2, 2), first=2)
-    return _added(apply, input, mat1, mat2, beta, alpha)
+    return _added(apply, "addmm", 2, input, mat1, mat2, beta, alpha)
 
 
 @public("Tensor")
 def addmm_(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    _need("addmm_", (mat1, 2), (mat2, 2), first=2)
-    return _added(apply_, input, mat1, mat2, beta, alpha)
+    return _added(apply_, "addmm_", 2, input, mat1, mat2, beta, alpha)
 
 
 @public("torch", "Tensor", cpu=LOWER, cuda=LOWER)
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta * input + alpha * (batch1 @ batch2)``, batch by batch. Saves and raises as :func:`addmm`."""
-    _need("baddbmm", (batch1, 3), (batch2, 3), first=2)
-    return _added(apply, input, batch1, batch2, beta, alpha)
+    return _added(apply, "baddbmm", 3, input, batch1, batch2, beta, alpha)
 
 
 @public("Tensor")
 def baddbmm_(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    _need("baddbmm_", (batch1, 3), (batch2, 3), first=2)
-    return _added(apply_, input, batch1, batch2, beta, alpha)
+    return _added(apply_, "baddbmm_", 3, input, batch1, batch2, beta, alpha)
 
 
 @public("nn.functional", cpu=LOWER, cuda=LOWER)
@@ -268,9 +265,6 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, un
     if A.dtype is not B.dtype or A.dtype not in (float32, float64):
         raise DTypeError(f"linalg.solve_triangular: A and B must be float32 or float64, found {A.dtype} and {B.dtype}")
     if not left:
-        return shape.transpose(solve_triangular(_turned(A), _turned(B), upper=not upper, unitriangular=unitriangular), -2, -1)
+        turned = solve_triangular(shape.adjoint(A), shape.adjoint(B), upper=not upper, unitriangular=unitriangular)
+        return shape.adjoint(turned)
     return apply(ops.SolveTriangular, A, B, upper=bool(upper), unit=bool(unitriangular))
-
-
-def _turned(x: Tensor) -> Tensor:
-    return shape.transpose(x, -2, -1)

@@ -56,15 +56,6 @@ def no_gradient(name: str, weight: Tensor | None) -> None:
         raise NotOfferedError(f"the derivative for '{name}' is not implemented: detach() it")
 
 
-def _warn_broadcast(input: Tensor, target: Tensor) -> None:
-    if input.shape != target.shape:
-        warnings.warn(
-            f"Using a target size ({list(target.shape)}) that is different to the input size ({list(input.shape)}). "
-            "This will likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
-            stacklevel=3,
-        )
-
-
 # --- classes ------------------------------------------------------------------------------------------------------------
 
 
@@ -212,7 +203,11 @@ def l1_loss(
 def _weighted(op: Any, input: Tensor, target: Tensor, reduction: str, weight: Tensor | None, numbers: tuple = ()) -> Tensor:
     """A loss of pairs; with weights the mean is over their sum."""
     if input.shape != target.shape:
-        _warn_broadcast(input, target)
+        warnings.warn(
+            f"Using a target size ({list(target.shape)}) that is different to the input size ({list(input.shape)}). "
+            "This will likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
+            stacklevel=2,
+        )
     if weight is None:
         return apply(op, input, target, scale=_scale(reduction, _count(input, target)), numbers=numbers)
     if input.shape != weight.shape:

@@ -11,7 +11,7 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from . import attention
 from .door import LOWER, public
-from .dropout import dropout
+from .dropout import dropout, want_probability
 from .join import cat
 from .linalg import linear
 from .softmax import softmax
@@ -132,7 +132,7 @@ def _attention(
     masks: tuple[Tensor | None, Tensor | None, bool],
     need_weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention of a batch of 3-d tensors; the weights are (N, heads, L, S)."""
+    """Attention of a batch of 3-d tensors; the weights are (N, heads, L, S), a static tensor is (N * heads, S, E / heads)."""
     query, key, value = tensors
     (packed, separate, bias), (bias_k, bias_v, add_zero), (key_padding_mask, attn_mask, causal) = in_proj, extra, masks
     count, rows = heads.size(query)
@@ -157,7 +157,11 @@ def _attention(
     if bias_k is not None and bias_v is not None:
         k, v = heads.append(k, bias_k), heads.append(v, bias_v)
     more = int(bias_k is not None)
-    q, k, v = heads.split(q), *(_fixed(t, heads, s, count) for t, s in ((k, static[0]), (v, static[1])))
+    q = heads.split(q)
+    k, v = (
+        heads.split(t) if given is None else given.reshape(count, heads.count, *given.shape[1:])
+        for t, given in zip((k, v), static, strict=True)
+    )
     if add_zero:
         k, v = (cat([t, t.new_zeros((*t.shape[:2], 1, t.shape[3]))], 2) for t in (k, v))
         more += 1
@@ -166,11 +170,6 @@ def _attention(
         y, weights = _weighted(q, k, v, mask, p)
         return linear(heads.join(y), *out_proj), weights
     return linear(heads.join(attention._attend(q, k, v, mask, p, causal)), *out_proj), None
-
-
-def _fixed(t: Tensor, heads: _Heads, static: Tensor | None, count: int) -> Tensor:
-    """Keys or values by head, or the given static ones (N * heads, S, E / heads)."""
-    return heads.split(t) if static is None else static.reshape(count, heads.count, *static.shape[1:])
 
 
 def _refuse(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, heads: int) -> None:
@@ -294,8 +293,7 @@ def multi_head(
     _refuse_weights(key, value, embed_dim, (in_proj_weight, separate, in_proj_bias), (bias_k, bias_v))
     if is_causal and attn_mask is None:
         raise ArgumentError("Need attn_mask if specifying the is_causal hint.")
-    if not 0.0 <= dropout_p <= 1.0:
-        raise ArgumentError(f"dropout probability has to be between 0 and 1, but got {dropout_p}")
+    want_probability(dropout_p)
     batched = query.ndim == 3
     tensors = (query, key, value)
     if not batched:

@@ -127,7 +127,6 @@ def rms_norm(
     input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
     """Divide by the root of the mean square over the last dimensions. Saves: input, 1 number a row, and weight."""
-
     rows, size = _last(input, normalized_shape, "rms_norm", weight, None)
     tiny = finfo(arithmetic(input.dtype)).eps if eps is None else eps  # that of the arithmetic
     return apply(ops.SampleNorm, input, weight, None, layout=(rows, 1, 1, size), affine=(1, 1, size), eps=tiny, centre=False)
@@ -218,8 +217,6 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     """Divide by ``(k + alpha * mean of the squares of size neighbour channels) ** beta``: (N, C, ...) -> (N, C, ...).
 
     Saves: what its parts save.
-
-    Composed of other functions, each of which saves what it needs.
 
     Raises:
         ShapeError: fewer than 3 dimensions.

@@ -80,12 +80,6 @@ def _at_ranks(line: Tensor, q: Tensor, between: str) -> Tensor:
     return elementwise.lerp(below, above, elementwise.sub(rank, low) if between == "linear" else 0.5)
 
 
-def _chosen(input: Tensor, axis: int, index: Tensor, keepdim: bool) -> ValuesIndices:
-    """The values at ``index`` along ``axis``, and the index; the axis, of size 1, is removed unless it is kept."""
-    values = gather.gather(input, axis, index)
-    return ValuesIndices(values, index) if keepdim else ValuesIndices(shape.squeeze(values, axis), shape.squeeze(index, axis))
-
-
 @public("torch", "Tensor")
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
     """The most frequent value along ``dim``, the smallest of several, and the last index at which it occurs.
@@ -109,4 +103,6 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
         elementwise.mul(compare.ne(late, early), shape.narrow(position, axis, builtins.min(1, size), size - 1))
     )
     length = elementwise.sub(position, scan.cummax(begins, axis).values)
-    return _chosen(input, axis, gather.gather(order, axis, reduce.argmax(length, axis, keepdim=True)), keepdim)
+    index = gather.gather(order, axis, reduce.argmax(length, axis, keepdim=True))
+    values = gather.gather(input, axis, index)
+    return ValuesIndices(values, index) if keepdim else ValuesIndices(shape.squeeze(values, axis), shape.squeeze(index, axis))

@@ -125,9 +125,7 @@ def randint(
         low, high = 0, low
     if size is None:
         raise ArgumentTypeError('randint() missing 1 required argument: "size"; () is the shape of one number')
-    _whole("randint", low, high)
-    if high <= low:
-        raise ArgumentError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    _check_range("randint", low, high)
     out = creation.empty(sizes_of((size,)), dtype=dtype or dtypes.int64, device=device)
     return random_(out, low, high, generator=generator).requires_grad_(requires_grad)
 
@@ -158,16 +156,16 @@ def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tenso
 def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Integers of ``input``'s shape. Raises: ArgumentError: the range is empty, or wider than the dtype."""
     first, last = (0, low) if high is None else (low, high)
-    _whole("randint_like", first, last)
-    if last <= first:
-        raise ArgumentError(f"random_ expects 'from' to be less than 'to', but got from={first} >= to={last}")
+    _check_range("randint_like", first, last)
     return random_(creation.empty_like(input, dtype=dtype, device=device), first, last)
 
 
-def _whole(name: str, *bounds: Any) -> None:
-    for bound in bounds:
+def _check_range(name: str, low: Any, high: Any) -> None:
+    for bound in (low, high):
         if not hasattr(bound, "__index__"):
             raise ArgumentTypeError(f"{name}(): bounds must be integers, found {bound!r} ({type(bound).__name__})")
+    if high <= low:
+        raise ArgumentError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
 
 
 @public("torch")

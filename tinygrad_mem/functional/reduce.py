@@ -62,15 +62,12 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
     return apply(ops.Prod, input, axes=axes_of(input, dim), keepdim=keepdim, dtype=wanted)
 
 
-def _correction(unbiased: bool | None, correction: float | None) -> float:
-    return (1 if unbiased is None or unbiased else 0) if correction is None else correction
-
-
 def _variance(input: Tensor, dim: Any, unbiased: bool | None, keepdim: bool, correction: float | None, **what: bool) -> Any:
     if isinstance(dim, bool):  # var(x, False)
         dim, unbiased = None, dim
-    divisor = _correction(unbiased, correction)
-    return apply(ops.Var, input, axes=axes_of(input, dim), correction=divisor, keepdim=keepdim, **what)
+    if correction is None:
+        correction = 1 if unbiased is None or unbiased else 0
+    return apply(ops.Var, input, axes=axes_of(input, dim), correction=correction, keepdim=keepdim, **what)
 
 
 @public("torch", "Tensor")

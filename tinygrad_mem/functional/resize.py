@@ -117,18 +117,13 @@ def _taps(mode: str, length: int, out: int, scale: float | None, align: bool) ->
         place = j * (length - 1) / (out - 1) if out > 1 else np.zeros(out)
     else:
         place = (j + 0.5) * step - 0.5
-    if mode == "bicubic":
-        return _cubic(place, length)
+    if mode == "bicubic":  # Keys' cubic convolution (1981) with PyTorch's coefficient
+        near = np.floor(place).astype(np.int64) + np.arange(-1, 3)[:, None]
+        return np.clip(near, 0, length - 1), _keys(np.abs(place - near), -0.75)
     place = np.maximum(place, 0.0)
     low = np.minimum(place.astype(np.int64), length - 1)
     part = place - low
     return np.stack([low, np.minimum(low + 1, length - 1)]), np.stack([1 - part, part])
-
-
-def _cubic(place: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Keys' cubic convolution (1981) with PyTorch's coefficient."""
-    near = np.floor(place).astype(np.int64) + np.arange(-1, 3)[:, None]
-    return np.clip(near, 0, length - 1), _keys(np.abs(place - near), -0.75)
 
 
 def _keys(d: np.ndarray, a: float) -> np.ndarray:

@@ -15,6 +15,8 @@ from . import choose, compare, convert, elementwise, scan, unary
 from .door import public
 from .elementwise import Number
 
+_TEMPORARY = "a temporary of the same size"
+
 
 def _rewrite(function: Callable[..., Tensor], input: Tensor, *args: Any, dtype: Any = None) -> Tensor:
     """``input`` becomes ``function(input, *args)``."""
@@ -35,123 +37,103 @@ def _rewrite(function: Callable[..., Tensor], input: Tensor, *args: Any, dtype: 
     return convert.copy_(input, result)
 
 
-@public("Tensor", "Tensor.__ifloordiv__")
+@public("Tensor", "Tensor.__ifloordiv__", through=_TEMPORARY)
 def floor_divide_(input: Tensor, other: Tensor | Number) -> Tensor:
-    """In-place form of :func:`floor_divide`, through a temporary of the same size."""
     return _rewrite(elementwise.floor_divide, input, other)
 
 
-@public("Tensor")
+@public("Tensor", through=_TEMPORARY)
 def fmod_(input: Tensor, other: Tensor | Number) -> Tensor:
-    """In-place form of :func:`fmod`, through a temporary of the same size."""
     return _rewrite(elementwise.fmod, input, other)
 
 
-@public("torch", "Tensor")
+@public("torch", "Tensor", through=_TEMPORARY)
 def frac_(input: Tensor) -> Tensor:
-    """In-place form of :func:`frac`, through a temporary of the same size."""
     return _rewrite(unary.frac, input)
 
 
-@public("Tensor", "Tensor.arctan2_")
+@public("Tensor", "Tensor.arctan2_", through=_TEMPORARY)
 def atan2_(input: Tensor, other: Tensor) -> Tensor:
-    """In-place form of :func:`atan2`, through a temporary of the same size."""
     return _rewrite(elementwise.atan2, input, other)
 
 
-@public("torch", "Tensor")
+@public("torch", "Tensor", through=_TEMPORARY)
 def xlogy_(input: Tensor, other: Tensor) -> Tensor:
-    """In-place form of :func:`xlogy`, through a temporary of the same size."""
     return _rewrite(choose.xlogy, input, other)
 
 
-@public("torch", "Tensor")
+@public("torch", "Tensor", through=_TEMPORARY)
 def nan_to_num_(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
-    """In-place form of :func:`nan_to_num`, through a temporary of the same size."""
     return _rewrite(choose.nan_to_num, input, nan, posinf, neginf)
 
 
-@public("torch", "Tensor")
+@public("torch", "Tensor", through=_TEMPORARY)
 def clamp_min_(input: Tensor, min: Tensor | Number) -> Tensor:
-    """In-place form of :func:`clamp_min`, through a temporary of the same size."""
     return _rewrite(choose.clamp_min, input, min)
 
 
-@public("torch", "Tensor")
+@public("torch", "Tensor", through=_TEMPORARY)
 def clamp_max_(input: Tensor, max: Tensor | Number) -> Tensor:
-    """In-place form of :func:`clamp_max`, through a temporary of the same size."""
     return _rewrite(choose.clamp_max, input, max)
 
 
-@public("Tensor")
+@public("Tensor", through=_TEMPORARY)
 def cumprod_(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
-    """In-place form of :func:`cumprod`, through a temporary of the same size."""
     return _rewrite(scan.cumprod, input, dim, dtype=dtype)
 
 
-@public("Tensor")
+@public("Tensor", through=_TEMPORARY)
 def eq_(input: Tensor, other: Tensor | Number) -> Tensor:
-    """In-place form of :func:`eq`, through a temporary of the same size."""
     return _rewrite(compare.eq, input, other)
 
 
-@public("Tensor", "Tensor.not_equal_")
+@public("Tensor", "Tensor.not_equal_", through=_TEMPORARY)
 def ne_(input: Tensor, other: Tensor | Number) -> Tensor:
-    """In-place form of :func:`ne`, through a temporary of the same size."""
     return _rewrite(compare.ne, input, other)
 
 
-@public("Tensor", "Tensor.less_")
+@public("Tensor", "Tensor.less_", through=_TEMPORARY)
 def lt_(input: Tensor, other: Tensor | Number) -> Tensor:
-    """In-place form of :func:`lt`, through a temporary of the same size."""
     return _rewrite(compare.lt, input, other)
 
 
-@public("Tensor", "Tensor.less_equal_")
+@public("Tensor", "Tensor.less_equal_", through=_TEMPORARY)
 def le_(input: Tensor, other: Tensor | Number) -> Tensor:
-    """In-place form of :func:`le`, through a temporary of the same size."""
     return _rewrite(compare.le, input, other)
 
 
-@public("Tensor", "Tensor.greater_")
+@public("Tensor", "Tensor.greater_", through=_TEMPORARY)
 def gt_(input: Tensor, other: Tensor | Number) -> Tensor:
-    """In-place form of :func:`gt`, through a temporary of the same size."""
     return _rewrite(compare.gt, input, other)
 
 
-@public("Tensor", "Tensor.greater_equal_")
+@public("Tensor", "Tensor.greater_equal_", through=_TEMPORARY)
 def ge_(input: Tensor, other: Tensor | Number) -> Tensor:
-    """In-place form of :func:`ge`, through a temporary of the same size."""
     return _rewrite(compare.ge, input, other)
 
 
-@public("Tensor")
+@public("Tensor", through=_TEMPORARY)
 def logical_and_(input: Tensor, other: Tensor | Number) -> Tensor:
-    """In-place form of :func:`logical_and`, through a temporary of the same size."""
     return _rewrite(compare.logical_and, input, other)
 
 
-@public("Tensor")
+@public("Tensor", through=_TEMPORARY)
 def logical_or_(input: Tensor, other: Tensor | Number) -> Tensor:
-    """In-place form of :func:`logical_or`, through a temporary of the same size."""
     return _rewrite(compare.logical_or, input, other)
 
 
-@public("Tensor")
+@public("Tensor", through=_TEMPORARY)
 def logical_xor_(input: Tensor, other: Tensor | Number) -> Tensor:
-    """In-place form of :func:`logical_xor`, through a temporary of the same size."""
     return _rewrite(compare.logical_xor, input, other)
 
 
-@public("Tensor")
+@public("Tensor", through=_TEMPORARY)
 def logical_not_(input: Tensor) -> Tensor:
-    """In-place form of :func:`logical_not`, through a temporary of the same size."""
     return _rewrite(compare.logical_not, input)
 
 
-@public("Tensor")
+@public("Tensor", through=_TEMPORARY)
 def bitwise_not_(input: Tensor) -> Tensor:
-    """In-place form of :func:`bitwise_not`, through a temporary of the same size."""
     return _rewrite(compare.bitwise_not, input)
 
 

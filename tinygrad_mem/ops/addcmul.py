@@ -20,7 +20,6 @@ class Addcmul(Op):
     """x + value * a * b. Saves a if b needs a gradient, and b if a does."""
 
     saves = ("a", "b")
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, a, b, value):
@@ -53,7 +52,6 @@ class Addcdiv(Op):
     """x + value * a / b. Saves a if b needs a gradient, and b if ``needs["a"] or needs["b"]``."""
 
     saves = ("a", "b")
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, a, b, value):
@@ -93,7 +91,6 @@ class Lerp(Op):
     does."""
 
     saves = ("x", "end", "weight")
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, end, weight):

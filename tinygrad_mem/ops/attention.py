@@ -54,16 +54,14 @@ def _all(q, k, v):
 
 
 def _workspace(ctx, q_shape, k_shape, v_shape, dtype, backward):
-    size = ctx.kernels.attention_workspace(q_shape, k_shape, v_shape, dtype, backward)
-    return ctx.workspace(size)
+    return ctx.workspace(ctx.kernels.attention_workspace(q_shape, k_shape, v_shape, dtype, backward))
 
 
 def _keep(ctx, q, k, v, y, lse, **others):
     """Save what the wanted gradients need; the scores' need v and y."""
-    if any(ctx.needs):
-        ctx.save(q=q, k=k, lse=lse, **others)
-        if ctx.scored:
-            ctx.save(v=v, y=y)
+    ctx.save(q=q, k=k, lse=lse, **others)
+    if ctx.scored:
+        ctx.save(v=v, y=y)
 
 
 class Attention(Op):
@@ -133,8 +131,7 @@ class SelfAttention(Op):
         ctx.settings = (scale, window, p, ticket)
         shape = (batch, heads, rows, depth)
         y, lse = _laid_out_as(ctx, x[:, 0], shape), ctx.empty(shape[:3], arithmetic(x.dtype))
-        if ctx.needs[0]:
-            ctx.save(x=x, y=y, lse=lse, mask=mask)
+        ctx.save(x=x, y=y, lse=lse, mask=mask)
         if y.size:
             parts = _thirds(_readable(ctx, x))
             ctx.kernels.attention(*parts, mask, *ctx.settings, _workspace(ctx, shape, shape, shape, x.dtype, False), y, lse)

@@ -8,7 +8,7 @@ Rules, each checked by ``tests/ops/test_contract.py``:
 
 - Memory is taken through ``ctx`` only, and kernels allocate nothing.
 - ``ctx.save(x=x)`` keeps an input, an output or a buffer that this op allocated, never a view of one. If only the gradient of
-  input ``i`` needs an array, save it under ``if ctx.needs[i]``, so that nothing is kept for a branch without gradients.
+  one of several inputs needs an array, save it under ``ctx.needs[i]``, so that nothing is kept for a branch without gradients.
 - ``backward`` returns its incoming gradient, a view of it, or buffers that it allocated; never a saved array. It writes
   into the incoming gradient only when ``ctx.owns_grad``.
 - No array is kept on ``ctx`` by assignment; shapes, axes and numbers may be.
@@ -34,6 +34,11 @@ def root_of(array: Any) -> Any:
     while base is not None and type(base) is type(array):
         array, base = base, base.base
     return array
+
+
+def address_of(array: Any) -> int:
+    """The address of the array's first element."""
+    return array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
 
 
 class RowsGradient:
@@ -171,7 +176,12 @@ class Context:
         return x if x.shape == shape else self.device.xp.broadcast_to(x, shape)
 
     def save(self, **arrays: Array | None) -> None:
-        """Keep ``arrays`` for backward, except ``None``. An array that an in-place op is about to overwrite is copied."""
+        """Keep ``arrays`` for backward, except ``None``; nothing if there will be none.
+
+        An array that an in-place op is about to overwrite is copied.
+        """
+        if True not in self.needs:
+            return
         for name, array in arrays.items():
             if array is not None:
                 overwritten = array is self.target and name not in self.op.outputs
@@ -192,7 +202,7 @@ class Op:
 
     Attributes:
         saves: the names that ``forward`` may save, for listings and for the contract test.
-        outputs: those of them that are outputs of the op (they stay valid when the op runs in place).
+        outputs: names of saved outputs: ``y`` unless given. They stay valid when the op runs in place.
         view: the result shares its first input's memory.
         differentiable: False for ops whose results have no gradient (comparisons, argmax, rounding to integers).
     """

@@ -6,20 +6,19 @@ from .. import dtypes
 from ..dtypes import result_type
 from ..errors import DTypeError
 from .base import Op, broadcast
+from .unary import Flat
 
 
 class Clamp(Op):
     """x within [low, high], numbers or None; the gradient is gy where x is inside, else 0. Saves x."""
 
     saves = ("x",)
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, *, low, high):
         bounds = [b for b in (low, high) if b is not None]
         y = ctx.output(x.shape, result_type(x, *bounds))
-        if ctx.needs[0]:
-            ctx.save(x=x)
+        ctx.save(x=x)
         ctx.low, ctx.high = low, high
         ctx.kernels.clamp(x, low, high, out=y)
         return y
@@ -35,7 +34,6 @@ class Where(Op):
     """x where condition, else y; each gets gy where it was taken, else 0. Saves the condition: one byte per element."""
 
     saves = ("condition",)
-    outputs = ()
 
     @staticmethod
     def forward(ctx, condition, x, y):
@@ -43,8 +41,7 @@ class Where(Op):
             raise DTypeError(f"where expected condition to be a boolean tensor, but got a tensor with dtype {condition.dtype}")
         shape = broadcast("where", *[z.shape for z in (condition, x, y) if hasattr(z, "shape")])
         out = ctx.output(shape, result_type(x, y))
-        if any(ctx.needs):
-            ctx.save(condition=condition)
+        ctx.save(condition=condition)
         ctx.kernels.where(condition, x, y, out=out)
         return out
 
@@ -65,7 +62,6 @@ class MaskedFill(Op):
     """x with ``value`` where mask; the gradient is gy, 0 where mask. Saves the mask: one byte per element."""
 
     saves = ("mask",)
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, mask, *, value):
@@ -73,8 +69,7 @@ class MaskedFill(Op):
             raise DTypeError(f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}")
         value = dtypes.fitting(value, x.dtype)
         y = ctx.output(broadcast("masked_fill", x.shape, mask.shape), x.dtype)
-        if ctx.needs[0]:
-            ctx.save(mask=mask)
+        ctx.save(mask=mask)
         if y is not x:
             ctx.kernels.copy(x, out=y)
         ctx.kernels.masked_fill(value, mask, out=y)
@@ -91,13 +86,11 @@ class NanToNum(Op):
     """x with nan and infinities replaced. Saves x."""
 
     saves = ("x",)
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, *, nan, high, low):
         y = ctx.output_like(x)
-        if ctx.needs[0]:
-            ctx.save(x=x)
+        ctx.save(x=x)
         ctx.kernels.nan_to_num(x, nan, high, low, out=y)
         return y
 
@@ -111,8 +104,8 @@ class NanToNum(Op):
         return gx
 
 
-class Fill(Op):
-    """Every element becomes ``value``. Saves nothing; the gradient is zero."""
+class Fill(Flat):
+    """Every element becomes ``value``. Saves nothing."""
 
     @staticmethod
     def forward(ctx, x, *, value):
@@ -120,7 +113,3 @@ class Fill(Op):
         y = ctx.output_like(x)
         ctx.kernels.fill(value, out=y)
         return y
-
-    @staticmethod
-    def backward(ctx, gy):
-        return ctx.grad_zeros(gy)

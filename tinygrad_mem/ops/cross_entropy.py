@@ -77,7 +77,6 @@ class CrossEntropy(Op):
     """
 
     saves = ("x", "target", "weight", "lse", "norm")
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, target, weight, *, ignore, smoothing, reduction):
@@ -88,8 +87,7 @@ class CrossEntropy(Op):
         else:
             without_classes(ctx, smoothing, lse, rows)
         norm = weight_of_targets(ctx, goal, scores, weights, ignore) if reduction == "mean" else None
-        if ctx.needs[0]:
-            ctx.save(x=x, target=target, lse=lse, weight=weight, norm=norm)
+        ctx.save(x=x, target=target, lse=lse, weight=weight, norm=norm)
         ctx.options = ignore, smoothing
         return reduced(ctx, rows, x.dtype, target.shape if x.ndim > 1 else (), reduction, norm)
 
@@ -116,7 +114,6 @@ class CrossEntropyProbabilities(Op):
     """
 
     saves = ("x", "target", "weight", "lse")
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, target, weight, *, smoothing, reduction):
@@ -130,8 +127,7 @@ class CrossEntropyProbabilities(Op):
             ctx.kernels.soft_cross_entropy(scores, goal, weights, smoothing, lse, rows)
         else:
             without_classes(ctx, 0, lse, rows)
-        if any(ctx.needs):
-            ctx.save(x=x, target=target, lse=lse, weight=weight)
+        ctx.save(x=x, target=target, lse=lse, weight=weight)
         ctx.count = outer * inner if reduction == "mean" else 1
         ctx.smoothing = smoothing
         lines = outer * inner if scores.shape[1] else 0  # as PyTorch counts them: elements by classes
@@ -162,7 +158,6 @@ class NLLLoss(Op):
     """
 
     saves = ("target", "weight", "norm")
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, target, weight, *, ignore, reduction):
@@ -172,8 +167,7 @@ class NLLLoss(Op):
         else:
             without_classes(ctx, 0, rows)
         norm = weight_of_targets(ctx, goal, scores, weights, ignore) if reduction == "mean" else None
-        if ctx.needs[0]:
-            ctx.save(target=target, weight=weight, norm=norm)
+        ctx.save(target=target, weight=weight, norm=norm)
         ctx.like = x.shape, x.dtype, scores.shape, ignore
         return reduced(ctx, rows, x.dtype, target.shape if x.ndim > 1 else (), reduction, norm)
 

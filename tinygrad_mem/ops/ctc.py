@@ -17,7 +17,6 @@ class CTCLoss(Op):
     """
 
     saves = ("x", "targets", "spans")
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, targets, spans, *, states, blank, zero_infinity):
@@ -28,8 +27,7 @@ class CTCLoss(Op):
         out = ctx.empty((x.shape[1],), x.dtype)
         sums, rest = _buffers(ctx, x, 2, states)
         ctx.kernels.ctc_loss(x, targets, spans, blank, zero_infinity, sums, *rest, out=out)
-        if ctx.needs[0]:
-            ctx.save(x=x, targets=targets, spans=spans)
+        ctx.save(x=x, targets=targets, spans=spans)
         return out
 
     @staticmethod

@@ -152,8 +152,7 @@ class Pow(Op):
             keep_factor(ctx, "x", x)
             keep_factor(ctx, "y", y)
         ctx.kernels.power(x, y, out=out)
-        if ctx.needs[1]:
-            ctx.save(out=out)
+        ctx.save(out=out if ctx.needs[1] else None)
         return out
 
     @staticmethod
@@ -174,16 +173,16 @@ class _Extremum(Op):
 
     saves = ("x", "y")
     outputs = ()
-    kernel: ClassVar[str]
     low: ClassVar[bool]
 
     @classmethod
     def forward(cls, ctx, x, y):
-        out = binary_output(ctx, cls.__name__.lower(), x, y)
+        kernel = cls.__name__.lower()
+        out = binary_output(ctx, kernel, x, y)
         if any(ctx.needs):
             keep_factor(ctx, "x", x)
             keep_factor(ctx, "y", y)
-        getattr(ctx.kernels, cls.kernel)(x, y, out=out)
+        getattr(ctx.kernels, kernel)(x, y, out=out)
         return out
 
     @classmethod
@@ -201,13 +200,13 @@ class _Extremum(Op):
 class Maximum(_Extremum):
     """max(x, y); nan if either is. Saves x and y."""
 
-    kernel, low = "maximum", False
+    low = False
 
 
 class Minimum(_Extremum):
     """min(x, y); nan if either is. Saves x and y."""
 
-    kernel, low = "minimum", True
+    low = True
 
 
 class Atan2(Op):
@@ -222,8 +221,7 @@ class Atan2(Op):
     @staticmethod
     def forward(ctx, y, x):
         out = binary_output(ctx, "atan2", y, x, floating=True)
-        if any(ctx.needs):
-            ctx.save(y=y, x=x)
+        ctx.save(y=y, x=x)
         if not is_floating(result_type(y, x)):  # NumPy would compute bools and bytes in half precision
             ctx.kernels.copy(y, out=out)
             y = out

@@ -15,7 +15,6 @@ class Embedding(Op):
     """
 
     saves = ("index",)
-    outputs = ()
 
     @staticmethod
     def forward(ctx, index, weight, *, padding, by_frequency, sparse=False):
@@ -23,8 +22,7 @@ class Embedding(Op):
         out = ctx.empty((*index.shape, weight.shape[1]), weight.dtype)
         flat = _flat(ctx, index)
         ctx.kernels.embedding(ctx.contiguous(weight), flat, out=out.reshape(index.size, weight.shape[1]))
-        if ctx.needs[1]:
-            ctx.save(index=index)
+        ctx.save(index=index)
         ctx.table, ctx.options, ctx.sparse = weight.shape, (padding, by_frequency), sparse
         return out
 
@@ -59,7 +57,6 @@ class EmbeddingBag(Op):
     """
 
     saves = ("index", "offsets", "shares", "weight")
-    outputs = ()
 
     @staticmethod
     def forward(ctx, index, weight, offsets, shares, *, bags, mean, padding, by_frequency, sparse):
@@ -138,7 +135,6 @@ class EmbeddingBagMax(Op):
     """
 
     saves = ("places",)
-    outputs = ()
 
     @staticmethod
     def forward(ctx, index, weight, offsets, *, bags, padding):
@@ -146,8 +142,7 @@ class EmbeddingBagMax(Op):
         places = ctx.empty(y.shape, int32 if len(weight) < 2**31 else int64)
         arrays = (_flat(ctx, index), _flat(ctx, offsets))
         ctx.kernels.embedding_bag_max(ctx.contiguous(weight), *arrays, padding, out=y, places=places)
-        if ctx.needs[1]:
-            ctx.save(places=places)
+        ctx.save(places=places)
         ctx.table = weight.shape
         return y
 

@@ -14,14 +14,12 @@ class Take(Op):
     """Rows of x (axis 0) by an index of any shape. The gradient is gy, added up per row. Saves the index: 8 bytes per entry."""
 
     saves = ("index",)
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, index):
         out = ctx.empty((*index.shape, *x.shape[1:]), x.dtype)
         ctx.shape = x.shape
-        if ctx.needs[0]:
-            ctx.save(index=index)
+        ctx.save(index=index)
         x, index = ctx.contiguous(x), ctx.contiguous(index)
         ctx.kernels.take(x, index, out=out)
         return out
@@ -38,7 +36,6 @@ class IndexPut(Op):
     """x with ``value`` at the places of a key of arrays and slices; added there if ``accumulate``. Saves the indices."""
 
     saves = tuple(f"index{i}" for i in range(8))
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, value, *indices, key, accumulate):
@@ -52,8 +49,7 @@ class IndexPut(Op):
                 f"{list(shape)}"
             ) from None
         y = ctx.output_copy(x)
-        if any(ctx.needs):
-            ctx.save(**{f"index{i}": index for i, index in enumerate(indices)})
+        ctx.save(**{f"index{i}": index for i, index in enumerate(indices)})
         ctx.key, ctx.accumulate, ctx.shape = key, accumulate, shape
         _put(ctx, value, full, accumulate, y)
         return y
@@ -122,13 +118,11 @@ class Gather(Op):
     """x at ``index`` along an axis. Saves the index: 8 bytes per entry."""
 
     saves = ("index",)
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, index, *, axis):
         ctx.shape, ctx.axis = x.shape, axis
-        if ctx.needs[0]:
-            ctx.save(index=index)
+        ctx.save(index=index)
         return gathered(ctx, x, axis, index)
 
     @staticmethod
@@ -142,7 +136,6 @@ class Scatter(Op):
     """x with ``source`` (a tensor or a number) written, or added, at ``index`` along an axis. Saves the index."""
 
     saves = ("index",)
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, index, source, *, axis, add):
@@ -153,8 +146,7 @@ class Scatter(Op):
         y = ctx.output_copy(x)
         ctx.axis, ctx.add = axis, add
         ctx.source_shape = getattr(source, "shape", None)
-        if any(ctx.needs):
-            ctx.save(index=index)
+        ctx.save(index=index)
         (ctx.kernels.scatter_add if add else ctx.kernels.scatter)(source, axis, index, out=y)
         return y
 

@@ -40,8 +40,7 @@ class InPlaceABN(Op):
         ctx.kernels.leaky_relu(flat, slope, out=flat)
         if flat is not y:
             ctx.kernels.copy(flat, out=y)
-        if any(ctx.needs):
-            ctx.save(y=y, rstd=rstd, weight=weight, bias=bias)
+        ctx.save(y=y, rstd=rstd, weight=weight, bias=bias)
         return y
 
     @staticmethod

@@ -138,7 +138,6 @@ class SolveTriangular(Op):
     """
 
     saves = ("a", "y")
-    outputs = ("y",)
 
     @staticmethod
     def forward(ctx, a, b, *, upper, unit):
@@ -175,7 +174,6 @@ class Linear(Op):
     """
 
     saves = ("x", "weight")
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, weight, bias):
@@ -246,7 +244,6 @@ class AddMM(Op):
     """beta * x + alpha * (a @ b), matrices or batches. Saves a if b needs a gradient, and b if a does."""
 
     saves = ("a", "b")
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, a, b, *, beta, alpha):

@@ -24,7 +24,6 @@ class LinearCrossEntropy(Op):
     """
 
     saves = ("x", "weight", "bias", "target", "class_weight", "lse", "norm")
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, weight, bias, target, class_weight, *, ignore, smoothing, reduction, rows, classes, cap):
@@ -44,8 +43,7 @@ class LinearCrossEntropy(Op):
         if reduction == "mean":
             norm = ctx.empty((), wide)
             ctx.kernels.target_weight(goal, weights, ignore, out=norm)
-        if any(ctx.needs):
-            ctx.save(x=x, weight=weight, target=target, lse=lse, bias=bias, class_weight=class_weight, norm=norm)
+        ctx.save(x=x, weight=weight, target=target, lse=lse, bias=bias, class_weight=class_weight, norm=norm)
         return reduced(ctx, losses, x.dtype, target.shape, reduction, norm)
 
     @staticmethod

@@ -30,8 +30,7 @@ class _Pair(Op):
         given = [w for w in weights if w is not None]
         shape = broadcast(cls.kernel, x.shape, y.shape, *[w.shape for w in given])
         out = ctx.empty(shape if scale is None else (), dtype)
-        if ctx.needs[0] or ctx.needs[1]:
-            ctx.save(x=x, y=y, **dict(zip(cls.weights, weights, strict=True)))
+        ctx.save(x=x, y=y, **dict(zip(cls.weights, weights, strict=True)))
         ctx.options = shape, numbers, scale
         getattr(ctx.kernels, cls.kernel)(*_spread(ctx, shape, x, y, *weights), *numbers, scale, out=out)
         return out

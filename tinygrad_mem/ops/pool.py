@@ -31,7 +31,6 @@ class MaxPool(Op):
     """
 
     saves = ("index",)
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, *, outs, geometry, positions=False):
@@ -42,8 +41,7 @@ class MaxPool(Op):
         flat = None if index is None else _planes(index, outs)
         ctx.shape, ctx.geometry = x.shape, geometry
         ctx.kernels.max_pool(_planes(x, outs), geometry, flat, out=_planes(out, outs))
-        if ctx.needs[0]:
-            ctx.save(index=index)
+        ctx.save(index=index)
         if not positions:
             return out
         places = ctx.empty(out.shape, int64)
@@ -111,8 +109,7 @@ class AdaptiveMaxPool(Op):
         out, index = _empty(ctx, x, outs, x.dtype), _empty(ctx, x, outs, int64)
         ctx.shape, ctx.outs = x.shape, outs
         ctx.kernels.adaptive_max_pool(_planes(x, outs), _planes(index, outs), out=_planes(out, outs))
-        if ctx.needs[0]:
-            ctx.save(index=index)
+        ctx.save(index=index)
         return out, index
 
     @staticmethod

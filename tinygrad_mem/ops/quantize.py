@@ -90,7 +90,6 @@ class QuantizedLinear(Op):
     """
 
     saves = ("codes", "absmax", "nested", "offset")
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, codes, bias, absmax, nested, offset, *, table, block, shape):

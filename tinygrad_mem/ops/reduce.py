@@ -85,8 +85,7 @@ class Prod(Op):
         out, kept = reduced_output(ctx, x, axes, keepdim, dtype or (x.dtype if is_floating(x.dtype) else dtypes.int64))
         ctx.axes = axes
         ctx.kernels.prod(x, axes, out=kept)
-        if ctx.needs[0]:
-            ctx.save(x=x, y=out)
+        ctx.save(x=x, y=out)
         return out
 
     @staticmethod
@@ -125,8 +124,7 @@ class Var(Op):
         elif wide is not kept:
             ctx.kernels.copy(wide, out=kept)
         ctx.axes, ctx.count, ctx.divisor = axes, count, divisor
-        if ctx.needs[0]:
-            ctx.save(x=x, mean=mean, y=out if root else None)
+        ctx.save(x=x, mean=mean, y=out if root else None)
         return (out, mean) if with_mean else out
 
     @staticmethod
@@ -162,8 +160,7 @@ class Extremum(Op):
         out, kept = reduced_output(ctx, x, axes, keepdim, x.dtype)
         ctx.axes = axes
         getattr(ctx.kernels, kernel)(x, axes, out=kept)
-        if ctx.needs[0]:
-            ctx.save(x=x, y=out)
+        ctx.save(x=x, y=out)
         return out
 
     @staticmethod
@@ -187,15 +184,13 @@ class ExtremumAlong(Ranks):
         first_extremum(ctx, x, axis, low, index.reshape(line_shape(x.shape, axis, 1, False)))
         kept = values.reshape(line_shape(x.shape, axis, 1, True))
         (ctx.kernels.amin if low else ctx.kernels.amax)(x, (axis,), out=kept)
-        if ctx.needs[0]:
-            ctx.save(index=index)
+        ctx.save(index=index)
         return values, index
 
 
 def first_extremum(ctx, x, axis, low, out):
     """out = the int64 index of the first largest or smallest along ``axis``, with the kernel's workspace."""
-    size = ctx.kernels.arg_workspace(x.shape, axis, x.dtype)
-    work = ctx.workspace(size)
+    work = ctx.workspace(ctx.kernels.arg_workspace(x.shape, axis, x.dtype))
     (ctx.kernels.argmin if low else ctx.kernels.argmax)(x, axis, work, out=out)
 
 
@@ -254,8 +249,7 @@ class LogSumExp(Op):
             ctx.kernels.logsumexp(x, axes, ctx.empty(kept.shape, wide.dtype), out=wide)
             if wide is not kept:
                 ctx.kernels.copy(wide, out=kept)
-        if ctx.needs[0]:
-            ctx.save(x=x, y=out)
+        ctx.save(x=x, y=out)
         return out
 
     @staticmethod
@@ -282,7 +276,7 @@ class Norm(Op):
         ctx.kernels.norm(x, axes, p, out=wide)
         if wide is not kept:
             ctx.kernels.copy(wide, out=kept)
-        if ctx.needs[0] and p != 0:
+        if p != 0:
             ctx.save(x=x, y=out if p != 1 else None)
         return out
 

@@ -12,7 +12,6 @@ class Resize(Op):
     """
 
     saves = ("back", "shares")
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, places, weights, back, shares, *, outs, taps, back_taps, plain):
@@ -22,8 +21,7 @@ class Resize(Op):
         out = ctx.empty((x.shape[0], *outs), x.dtype)
         ctx.shape, ctx.taps = x.shape, back_taps
         _run(ctx, x, places, weights, taps, plain, out)
-        if ctx.needs[0]:
-            ctx.save(back=back, shares=shares)
+        ctx.save(back=back, shares=shares)
         return out
 
     @staticmethod
@@ -34,6 +32,5 @@ class Resize(Op):
 
 
 def _run(ctx, x, places, weights, taps, plain, out):
-    size = ctx.kernels.resize_workspace(x.shape, out.shape[1:], taps, plain, x.dtype)
-    work = ctx.workspace(size)
+    work = ctx.workspace(ctx.kernels.resize_workspace(x.shape, out.shape[1:], taps, plain, x.dtype))
     ctx.kernels.resize(x, places, weights, taps, plain, work, out=out)

@@ -13,7 +13,6 @@ class GridSample(Op):
     """
 
     saves = ("grid", "x")
-    outputs = ()
 
     @staticmethod
     def forward(ctx, x, grid, *, mode, padding, align):
@@ -26,8 +25,7 @@ class GridSample(Op):
         out = ctx.empty((*x.shape[:2], *grid.shape[1:-1]), x.dtype)
         ctx.kernels.grid_sample(x, grid, mode, padding, align, out=out)
         ctx.options, ctx.shape = (mode, padding, align), x.shape
-        if any(ctx.needs):
-            ctx.save(grid=grid, x=x if ctx.needs[1] else None)
+        ctx.save(grid=grid, x=x if ctx.needs[1] else None)
         return out
 
     @staticmethod

@@ -41,8 +41,7 @@ class _FromBoth(Op):
         ctx.axis = axis
         line, axis = along(x, axis)
         getattr(ctx.kernels, cls.kernel)(line, axis, out=out.reshape(line.shape))
-        if ctx.needs[0]:
-            ctx.save(x=x, y=out)
+        ctx.save(x=x, y=out)
         return out
 
     @classmethod
@@ -79,8 +78,7 @@ class CumExtremum(Op):
         ctx.axis = axis
         line, axis = along(x, axis)
         ctx.kernels.cumulative_extremum(line, axis, largest, out.reshape(line.shape), index.reshape(line.shape))
-        if ctx.needs[0]:
-            ctx.save(index=index)
+        ctx.save(index=index)
         return out, index
 
     @staticmethod

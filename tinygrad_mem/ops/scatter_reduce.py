@@ -21,7 +21,6 @@ class ScatterReduce(Op):
     """
 
     saves = ("index", "x", "source", "y")
-    outputs = ("y",)
 
     @staticmethod
     def forward(ctx, x, index, source, *, axis, reduce, include_self):
@@ -29,14 +28,13 @@ class ScatterReduce(Op):
             raise DTypeError(f"scatter(): Expected self.dtype to be equal to src.dtype, found {x.dtype} and {source.dtype}")
         y = ctx.output_like(x)
         ctx.axis, ctx.reduce, ctx.include_self, ctx.source_shape = axis, reduce, include_self, source.shape
-        if any(ctx.needs):
-            ctx.save(index=index)
-            if reduce not in ("sum", "mean"):
-                ctx.save(x=x, source=source)
+        ctx.save(index=index)
+        if reduce not in ("sum", "mean"):
+            ctx.save(x=x, source=source)
         if y is not x:
             ctx.kernels.copy(x, out=y)
         combine(ctx, index, source, y)
-        if any(ctx.needs) and reduce in ("amax", "amin"):
+        if reduce in ("amax", "amin"):
             ctx.save(y=y)
         return y
 

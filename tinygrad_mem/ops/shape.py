@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import operator
 from itertools import product
-from typing import Any
 
 import numpy as np
 
 from ..dtypes import arithmetic
 from ..errors import GraphError, ShapeError
-from .base import Op, SliceGradient
+from .base import Op, SliceGradient, address_of, root_of
 
 
 class View(Op):
@@ -137,19 +136,10 @@ def strided(ctx, x, shape, strides):
     """A view of ``x`` with these shape and strides (in bytes)."""
     if not isinstance(x, np.ndarray):
         return ctx.device.xp.lib.stride_tricks.as_strided(x, shape, strides)
-    root, offset = root_and_offset(x)
+    root = root_of(x)
     if not root.flags.c_contiguous or not x.size:
         return np.lib.stride_tricks.as_strided(x, shape, strides)
-    return np.ndarray(shape, x.dtype, root, offset, strides)  # which knows its root, as every view does
-
-
-def root_and_offset(x):
-    """The array that x is a view of, and bytes from its first element to x's."""
-    root: Any = x
-    while type(root.base) is type(x):
-        root = root.base
-    first, start = [a.__array_interface__["data"][0] if isinstance(a, np.ndarray) else a.data.ptr for a in (x, root)]
-    return root, first - start
+    return np.ndarray(shape, x.dtype, root, address_of(x) - address_of(root), strides)  # it knows its root, as every view
 
 
 def diagonal(ctx, x, offset, axis1, axis2):
@@ -233,9 +223,9 @@ class AsStrided(Op):
 
 def _memory(ctx, x, offset):
     """The memory that x shares, as a line from ``offset`` elements behind x's first on."""
-    root, before = root_and_offset(x)
+    root = root_of(x)
     line = strided(ctx, root, (root.size,), (root.itemsize,)).view(x.dtype)
-    return line[before // x.itemsize + offset :]
+    return line[(address_of(x) - address_of(root)) // x.itemsize + offset :]
 
 
 def _apart(size, stride):

@@ -30,8 +30,7 @@ class _OfLines(Op):
         ctx.axis = axis
         lines = line_view(ctx, x, axis)
         getattr(ctx.kernels, cls.kernel)(lines, out=y.reshape(lines.shape))
-        if ctx.needs[0]:
-            ctx.save(y=y)
+        ctx.save(y=y)
         return y
 
     @classmethod

@@ -35,8 +35,8 @@ def spread(ctx, gy, index):
 
 def fill_order(ctx, x, axis, start, stop, descending, out):
     """out = int64 indices of the ranks ``start`` to ``stop``, with the kernel's workspace."""
-    size = ctx.kernels.order_workspace(x, axis)
-    ctx.kernels.order(x, axis, start, stop, descending, ctx.workspace(size), out=out)
+    work = ctx.workspace(ctx.kernels.order_workspace(x, axis))
+    ctx.kernels.order(x, axis, start, stop, descending, work, out=out)
 
 
 class Ranks(Op):
@@ -65,8 +65,7 @@ def ranks(ctx, x, axis, start, stop, descending, keepdim, *, nan_first=False):
     if nan_first and is_floating(x.dtype):
         _to_nan(ctx, x, axis, places, values.reshape(kept))
     ctx.kernels.gather(x, axis, places, out=values.reshape(kept))
-    if ctx.needs[0]:
-        ctx.save(index=index)
+    ctx.save(index=index)
     return values, index
 
 
@@ -116,8 +115,7 @@ class MedianOfAll(Op):
     @staticmethod
     def forward(ctx, x):
         y = ctx.empty((), x.dtype)
-        if ctx.needs[0]:
-            ctx.save(x=x, y=y)
+        ctx.save(x=x, y=y)
         if not x.size:
             ctx.kernels.fill(math.nan if is_floating(x.dtype) else np.iinfo(x.dtype).min, out=y)
             return y

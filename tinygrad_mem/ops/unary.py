@@ -13,36 +13,36 @@ from .base import Op
 class Unary(Op):
     """The base of functions of one tensor: ``saves`` is ``("x",)`` or ``("y",)``, what the gradient is computed from.
 
-    The kernels are ``KERNEL(x, out=y)`` and ``KERNEL_backward(gy, x or y, out=gx)``; ``kernel`` is the name of the class in
-    lower case unless given. Integers give the default dtype where ``floating``.
+    The kernels are ``KERNEL(x, out=y)`` and ``KERNEL_backward(gy, x or y, out=gx)``, or ``gradient`` in its place. ``kernel``
+    is the name of the class in lower case unless given. Integers give the default dtype where ``floating``.
     """
 
     kernel: ClassVar[str]
+    gradient: ClassVar[str] = ""
     floating: ClassVar[bool] = True
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "kernel" not in vars(cls):
-            cls.kernel = cls.__name__.lower()
+        cls.kernel = vars(cls).get("kernel") or cls.__name__.lower()
 
     @classmethod
     def forward(cls, ctx, x):
         dtype = x.dtype if is_floating(x.dtype) or not cls.floating else dtypes.get_default_dtype()
         y = ctx.output(x.shape, dtype)
-        if cls.saves == ("x",) and ctx.needs[0]:
+        if cls.saves == ("x",):
             ctx.save(x=x)
         if x.dtype != dtype:  # NumPy would compute bools and bytes in half precision
             ctx.kernels.copy(x, out=y)
             x = y
         getattr(ctx.kernels, cls.kernel)(x, out=y)
-        if cls.saves == ("y",) and ctx.needs[0]:
+        if cls.saves == ("y",):
             ctx.save(y=y)
         return y
 
     @classmethod
     def backward(cls, ctx, gy):
         gx = ctx.grad_buffer(gy)
-        getattr(ctx.kernels, cls.kernel + "_backward")(gy, ctx.take(cls.saves[0]), out=gx)
+        getattr(ctx.kernels, cls.gradient or cls.kernel + "_backward")(gy, ctx.take(cls.saves[0]), out=gx)
         return gx
 
 
@@ -70,36 +70,15 @@ class Abs(Unary):
     saves, kernel, floating = ("x",), "absolute", False
 
 
-class Exp(Unary):
-    """e**x; the derivative is y. Saves y."""
-
-    saves = ("y",)
-
-    @staticmethod
-    def backward(ctx, gy):
-        gx = ctx.grad_buffer(gy)
-        ctx.kernels.multiply(gy, ctx.take("y"), out=gx)
-        return gx
-
-
-class Log(Unary):
-    """ln(x); the derivative is 1 / x. Saves x."""
-
-    saves = ("x",)
-
-    @staticmethod
-    def backward(ctx, gy):
-        gx = ctx.grad_buffer(gy)
-        ctx.kernels.divide(gy, ctx.take("x"), out=gx)
-        return gx
-
-
-def _unary(name: str, saved: str, formula: str, derivative: str, kernel: str = "") -> type[Unary]:
-    """A class of this name, whose kernel is called so too unless ``kernel`` is given."""
+def _unary(name: str, saved: str, formula: str, derivative: str, kernel: str = "", gradient: str = "") -> type[Unary]:
+    """A class of this name."""
     text = f"{formula}; the derivative is {derivative}. Saves {saved}."
-    return type(name, (Unary,), {"__doc__": text, "saves": (saved,), "kernel": kernel or name.lower(), "__module__": __name__})
+    rule = {"saves": (saved,), "kernel": kernel, "gradient": gradient}
+    return type(name, (Unary,), {"__doc__": text, "__module__": __name__, **rule})
 
 
+Exp = _unary("Exp", "y", "e**x", "y", gradient="multiply")
+Log = _unary("Log", "x", "ln(x)", "1 / x", gradient="divide")
 Exp2 = _unary("Exp2", "y", "2**x", "y ln 2")
 Expm1 = _unary("Expm1", "y", "e**x - 1", "y + 1")
 Log1p = _unary("Log1p", "x", "ln(1 + x)", "1 / (1 + x)")
@@ -137,8 +116,16 @@ class Square(Unary):
         return y
 
 
-class Round(Op):
-    """floor, ceil, round or trunc by the kernel's name. Saves nothing; the gradient is zero."""
+class Flat(Op):
+    """The base of ops whose gradient is zero. Saves nothing."""
+
+    @staticmethod
+    def backward(ctx, gy):
+        return ctx.grad_zeros(gy)
+
+
+class Round(Flat):
+    """floor, ceil, round or trunc by the kernel's name. Saves nothing."""
 
     @staticmethod
     def forward(ctx, x, *, kernel):
@@ -149,20 +136,12 @@ class Round(Op):
             ctx.kernels.copy(x, out=y)
         return y
 
-    @staticmethod
-    def backward(ctx, gy):
-        return ctx.grad_zeros(gy)
 
-
-class Sign(Op):
-    """-1, 0 or 1. Saves nothing; the gradient is zero."""
+class Sign(Flat):
+    """-1, 0 or 1. Saves nothing."""
 
     @staticmethod
     def forward(ctx, x):
         y = ctx.output_like(x)
         ctx.kernels.sign(x, out=y)
         return y
-
-    @staticmethod
-    def backward(ctx, gy):
-        return ctx.grad_zeros(gy)
