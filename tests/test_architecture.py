@@ -274,7 +274,6 @@ SHARED_NAMES = {
     "MLP": "two networks have one",
     "Named": "a network by its name, and that of a tip",
     "Attention": "the op, and a tip's",
-    "Log": "the logarithm, and a track's",
     "Transformer": "PyTorch's, in nn and in fx",
     "Node": "PyTorch's, in autograd and in fx",
 }
