@@ -36,10 +36,10 @@ from .backends.precision import get_float32_matmul_precision, set_float32_matmul
 from .devices import Generator, device
 from .dtypes import *
 from .errors import OutOfMemoryError
+from .functional.convert import channels_last, channels_last_3d, contiguous_format, preserve_format
+from .functional.convert import contiguous_format as legacy_contiguous_format
 from .functional.creation import strided
 from .functional.door import PUBLIC as _PUBLIC
-from .functional.formats import channels_last, channels_last_3d, contiguous_format, preserve_format
-from .functional.formats import contiguous_format as legacy_contiguous_format
 from .functional.typed import *
 from .io import load, save
 from .stand_ins import (

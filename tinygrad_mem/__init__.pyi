@@ -38,11 +38,11 @@ from .devices import Generator as Generator
 from .devices import device as device
 from .dtypes import *
 from .errors import OutOfMemoryError as OutOfMemoryError
+from .functional.convert import channels_last as channels_last
+from .functional.convert import channels_last_3d as channels_last_3d
+from .functional.convert import contiguous_format as contiguous_format
+from .functional.convert import preserve_format as preserve_format
 from .functional.creation import strided as strided
-from .functional.formats import channels_last as channels_last
-from .functional.formats import channels_last_3d as channels_last_3d
-from .functional.formats import contiguous_format as contiguous_format
-from .functional.formats import preserve_format as preserve_format
 from .functional.typed import *
 from .io import load as load
 from .io import save as save
@@ -74,6 +74,7 @@ from .functional.activation import relu as relu
 from .functional.activation import relu_ as relu_
 from .functional.activation import selu as selu
 from .functional.activation import threshold as threshold
+from .functional.choose import argwhere as argwhere
 from .functional.choose import clamp as clamp
 from .functional.choose import clamp_max as clamp_max
 from .functional.choose import clamp_min as clamp_min
@@ -81,6 +82,7 @@ from .functional.choose import clamp as clip
 from .functional.choose import fill_ as fill_
 from .functional.choose import masked_fill as masked_fill
 from .functional.choose import nan_to_num as nan_to_num
+from .functional.choose import nonzero as nonzero
 from .functional.choose import where as where
 from .functional.choose import xlogy as xlogy
 from .functional.choose import zero_ as zero_
@@ -208,8 +210,6 @@ from .functional.linalg import mv as mv
 from .functional.linalg import outer as outer
 from .functional.linalg import tensordot as tensordot
 from .functional.linalg import trace as trace
-from .functional.nonzero import argwhere as argwhere
-from .functional.nonzero import nonzero as nonzero
 from .functional.quantile import mode as mode
 from .functional.quantile import quantile as quantile
 from .functional.random import bernoulli as bernoulli

@@ -16,7 +16,6 @@ from . import gather as _gather
 from . import index as _index
 from . import join as _join
 from . import linalg as _linalg
-from . import nonzero as _nonzero
 from . import quantile as _quantile
 from . import random as _random
 from . import rearrange as _rearrange
@@ -114,7 +113,7 @@ class Methods(_BackwardMethod):
     argmax = _reduce.argmax
     argmin = _reduce.argmin
     argsort = _sort.argsort
-    argwhere = _nonzero.argwhere
+    argwhere = _choose.argwhere
     as_strided = _strided.as_strided
     as_strided_ = _strided.as_strided_
     asin = _unary.asin
@@ -316,7 +315,7 @@ class Methods(_BackwardMethod):
     new_ones = _creation.new_ones
     new_tensor = _creation.new_tensor
     new_zeros = _creation.new_zeros
-    nonzero = _nonzero.nonzero
+    nonzero = _choose.nonzero
     norm = _reduce.norm
     normal_ = _random.normal_
     not_equal = _compare.ne

@@ -1,4 +1,4 @@
-"""Functions that keep, bound or replace elements by a condition, a mask, or their own value."""
+"""Functions that keep, bound, replace or find elements by a condition, a mask, or their own value."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .. import dtypes
 from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ArgumentTypeError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, DataDependenceError, ShapeError
 from ..ops import choose as ops
 from .compare import eq, gt, isnan, logical_and, logical_not, logical_or, lt
 from .convert import copy_
+from .creation import tensor
 from .door import AS_IS, public
 from .elementwise import Number, mul
-from .nonzero import nonzero
 from .unary import log
 
 
@@ -61,6 +61,31 @@ def clamp_min(input: Tensor, min: Tensor | Number) -> Tensor:
 def clamp_max(input: Tensor, max: Tensor | Number) -> Tensor:
     """``input``, not above ``max``. Saves: input."""
     return clamp(input, max=max)
+
+
+@public("torch", "Tensor")
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
+    """Indices of elements that are not zero, int64: (n, dims), or one vector a dimension.
+
+    Raises:
+        DataDependenceError: on device meta, where their number is unknown.
+    """
+    if input.is_meta:
+        raise DataDependenceError(
+            "nonzero: how many elements are not zero depends on values, which device meta has not. "
+            "Use where(condition, a, b) or masked_fill, whose shapes do not depend on values."
+        )
+    found = np.nonzero(np.atleast_1d(input.detach()._host()))
+    if as_tuple:
+        return tuple(tensor(f, device=input.device) for f in found)
+    count = input.ndim
+    return tensor(np.stack(found[:count], 1) if count else np.empty((len(found[0]), 0), np.int64), device=input.device)
+
+
+@public("torch", "Tensor")
+def argwhere(input: Tensor) -> Tensor:
+    """:func:`nonzero`."""
+    return nonzero(input)
 
 
 @public("torch")

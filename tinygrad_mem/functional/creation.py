@@ -16,9 +16,8 @@ from ..devices import device as Device
 from ..dtypes import borrowed
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..scope import local
-from .convert import to
+from .convert import formatted, to
 from .door import public
-from .formats import formatted
 from .host import host_array
 from .shape import sizes_of
 

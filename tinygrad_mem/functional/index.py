@@ -15,10 +15,10 @@ from ..errors import ArgumentError, ArgumentTypeError, DimensionError, DTypeErro
 from ..ops import index as ops
 from ..ops import shape as shape_ops
 from . import elementwise, rewrite, shape
+from .choose import nonzero
 from .creation import tensor
 from .door import WIDEST, public
 from .host import host_array
-from .nonzero import nonzero
 
 
 def _expanded(input: Tensor, key: Any) -> list:

@@ -12,7 +12,7 @@ from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ShapeError
 from ..ops import resize as ops
-from . import adaptive_pool, convert, creation
+from . import convert, creation, pool
 from .door import FLOAT32, public
 
 _DIMENSIONS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
@@ -59,7 +59,7 @@ def interpolate(
     if mode == "nearest" and n == 2 and tuple(sizes) == input.shape[2:]:
         scales = [None, None]  # PyTorch copies images whose size stays, whatever the scale
     if mode == "area":
-        return getattr(adaptive_pool, f"adaptive_avg_pool{n}d")(input, tuple(sizes))
+        return getattr(pool, f"adaptive_avg_pool{n}d")(input, tuple(sizes))
     wide = np.float64 if input.dtype == np.float64 else np.float32
     corners = bool(align_corners)
     tables, taps = _tables(mode, tuple(input.shape[2:]), tuple(sizes), tuple(scales), corners, antialias, np.dtype(wide))

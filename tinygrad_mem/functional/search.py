@@ -12,9 +12,9 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DataDependenceError, DTypeError, ShapeError
 from ..ops import search as ops
 from . import compare, creation, elementwise, gather, join, rearrange, reduce, rewrite, scan, shape
+from .choose import nonzero
 from .door import public
 from .elementwise import Number
-from .nonzero import nonzero
 from .sort import argsort, sort
 
 

@@ -27,12 +27,6 @@ from ..functional.activation import softplus as softplus
 from ..functional.activation import softsign as softsign
 from ..functional.activation import threshold as threshold
 from ..functional.activation import threshold_ as threshold_
-from ..functional.adaptive_pool import adaptive_avg_pool1d as adaptive_avg_pool1d
-from ..functional.adaptive_pool import adaptive_avg_pool2d as adaptive_avg_pool2d
-from ..functional.adaptive_pool import adaptive_avg_pool3d as adaptive_avg_pool3d
-from ..functional.adaptive_pool import adaptive_max_pool1d as adaptive_max_pool1d
-from ..functional.adaptive_pool import adaptive_max_pool2d as adaptive_max_pool2d
-from ..functional.adaptive_pool import adaptive_max_pool3d as adaptive_max_pool3d
 from ..functional.attention import scaled_dot_product_attention as scaled_dot_product_attention
 from ..functional.conv import conv1d as conv1d
 from ..functional.conv import conv2d as conv2d
@@ -78,6 +72,12 @@ from ..functional.norm import layer_norm as layer_norm
 from ..functional.norm import local_response_norm as local_response_norm
 from ..functional.norm import normalize as normalize
 from ..functional.norm import rms_norm as rms_norm
+from ..functional.pool import adaptive_avg_pool1d as adaptive_avg_pool1d
+from ..functional.pool import adaptive_avg_pool2d as adaptive_avg_pool2d
+from ..functional.pool import adaptive_avg_pool3d as adaptive_avg_pool3d
+from ..functional.pool import adaptive_max_pool1d as adaptive_max_pool1d
+from ..functional.pool import adaptive_max_pool2d as adaptive_max_pool2d
+from ..functional.pool import adaptive_max_pool3d as adaptive_max_pool3d
 from ..functional.pool import avg_pool1d as avg_pool1d
 from ..functional.pool import avg_pool2d as avg_pool2d
 from ..functional.pool import avg_pool3d as avg_pool3d

@@ -10,8 +10,8 @@ import numpy as np
 
 from ..autograd.tensor import Tensor
 from ..errors import DataDependenceError, ShapeError
+from ..functional.choose import nonzero
 from ..functional.gather import index_select
-from ..functional.nonzero import nonzero
 
 
 def labelled_positions(labels: Tensor, ignore_index: int = -100) -> Tensor:
