@@ -75,9 +75,7 @@ def backward(
     Args:
         tensors: one or several outputs.
         grad_tensors: their gradients; ``None`` for tensors of one element.
-        retain_graph: keep the saved tensors, so that backward can be called again.
-        create_graph: True is an error: second-order gradients are not offered.
-        inputs: leaves to accumulate into, instead of all.
+        retain_graph, create_graph, inputs: as of :meth:`Tensor.backward`.
 
     Raises:
         GraphError, ShapeError, DTypeError: see :meth:`Tensor.backward`.

@@ -139,20 +139,13 @@ def scaled_dot_product_attention(
 
 
 def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float, is_causal: bool, scale: float | None, gqa: bool
 ) -> Tensor:
     """:func:`scaled_dot_product_attention` with a mask and ``is_causal``: the triangle needs no memory."""
-    lead, (q, k, v) = _batch(query, key, value, enable_gqa)
+    lead, (q, k, v) = _batch(query, key, value, gqa)
     rows, columns = query.shape[-2], key.shape[-2]
-    mask = None if attn_mask is None else _mask(attn_mask, query, (*lead, rows, columns))
-    p, ticket = _dropout(query, dropout_p)
+    mask = None if mask is None else _mask(mask, query, (*lead, rows, columns))
+    p, ticket = _dropout(query, p)
     window = (None, 0 if is_causal else None)
     y = apply(ops.Attention, q, k, v, mask, scale=_scale(query, scale), window=window, p=p, ticket=ticket)
     shape = (*lead, rows, value.shape[-1])
@@ -194,8 +187,7 @@ def varlen_attn(
         max_q, max_k: the longest lengths, or upper bounds of them.
         window_size: the number of keys before and after its own that a query attends to, -1 for all: (-1, 0) is causal. If a
             sequence has more keys than queries, its last query is at its last key.
-        enable_gqa: key and value have fewer heads; each is shared by the same number of neighbouring heads of query.
-        dropout_p: the dropout of the softmax.
+        scale, enable_gqa, dropout_p: as of :func:`scaled_dot_product_attention`.
         softcap: a bound of the scores, as in Gemma 2: they become ``softcap * tanh(score / softcap)``.
 
     Saves: query, key, value, the output, the cumulative lengths, and one number a row and head.

@@ -169,7 +169,7 @@ def _attention(
     if need_weights:
         y, weights = _weighted(q, k, v, mask, p)
         return linear(heads.join(y), *out_proj), weights
-    return linear(heads.join(attention._attend(q, k, v, mask, p, causal)), *out_proj), None
+    return linear(heads.join(attention._attend(q, k, v, mask, p, causal, None, False)), *out_proj), None
 
 
 def _refuse(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, heads: int) -> None:

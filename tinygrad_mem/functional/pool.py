@@ -156,14 +156,7 @@ def max_pool3d(
 
 
 def _avg_pool(
-    n: int,
-    input: Tensor,
-    kernel_size: Sizes,
-    stride: Any,
-    padding: Sizes,
-    ceil_mode: bool,
-    count_pad: bool,
-    divisor: int | None,
+    n: int, input: Tensor, kernel_size: Sizes, stride: Any, padding: Any, ceil_mode: bool, count_pad: bool, divisor: int | None
 ) -> Tensor:
     name = f"avg_pool{n}d"
     if divisor == 0:
@@ -172,8 +165,7 @@ def _avg_pool(
         raise DTypeError(f'"{name}" not implemented for {input.dtype}: convert it with .float()')
     want_planes(input, n, name)
     outs, geometry = _geometry(input, n, name, kernel_size, stride, padding, 1, ceil_mode)
-    options: dict[str, Any] = {"count_include_pad": count_pad, "divisor": divisor}
-    return apply(ops.AvgPool, input, outs=outs, geometry=geometry, **options)
+    return apply(ops.AvgPool, input, outs=outs, geometry=geometry, count_include_pad=count_pad, divisor=divisor)
 
 
 @public("nn.functional")

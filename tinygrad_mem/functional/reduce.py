@@ -17,6 +17,7 @@ from ..errors import ArgumentError, DTypeError
 from ..ops import reduce as ops
 from . import choose, compare, elementwise
 from .door import AS_IS, FLOAT32, FLOAT32_RESULT, public
+from .scan import given_dtype
 from .sort import ValuesIndices
 from .sort import median as median
 
@@ -44,22 +45,19 @@ def axes_of(input: Tensor, dim: Dim) -> tuple[int, ...]:
 @public("torch", "Tensor", cuda=FLOAT32_RESULT)
 def sum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum over ``dim``; integers are summed in int64. Saves nothing."""
-    wanted = None if dtype is None else dtypes.as_dtype(dtype)
-    return apply(ops.Sum, input, axes=axes_of(input, dim), keepdim=keepdim, dtype=wanted)
+    return apply(ops.Sum, input, axes=axes_of(input, dim), keepdim=keepdim, dtype=given_dtype(dtype))
 
 
 @public("torch", "Tensor")
 def mean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The mean over ``dim``, of floating tensors. Saves nothing."""
-    wanted = None if dtype is None else dtypes.as_dtype(dtype)
-    return apply(ops.Mean, input, axes=axes_of(input, dim), keepdim=keepdim, dtype=wanted)
+    return apply(ops.Mean, input, axes=axes_of(input, dim), keepdim=keepdim, dtype=given_dtype(dtype))
 
 
 @public("torch", "Tensor", cpu=FLOAT32, cuda=FLOAT32_RESULT)
 def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The product over ``dim``. Saves: input and output."""
-    wanted = None if dtype is None else dtypes.as_dtype(dtype)
-    return apply(ops.Prod, input, axes=axes_of(input, dim), keepdim=keepdim, dtype=wanted)
+    return apply(ops.Prod, input, axes=axes_of(input, dim), keepdim=keepdim, dtype=given_dtype(dtype))
 
 
 def _variance(input: Tensor, dim: Any, unbiased: bool | None, keepdim: bool, correction: float | None, **what: bool) -> Any:

@@ -15,20 +15,21 @@ from .door import FLOAT32_RESULT, public
 from .sort import ValuesIndices
 
 
-def _dtype(dtype: Any) -> Any:
+def given_dtype(dtype: Any) -> Any:
+    """The dtype, or ``None`` without one."""
     return None if dtype is None else dtypes.as_dtype(dtype)
 
 
 @public("torch", "Tensor", cuda=FLOAT32_RESULT)
 def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     """Running sums along ``dim``; integers and bools in int64. Saves nothing."""
-    return apply(ops.CumSum, input, axis=normalize_dim(dim, input.ndim), dtype=_dtype(dtype))
+    return apply(ops.CumSum, input, axis=normalize_dim(dim, input.ndim), dtype=given_dtype(dtype))
 
 
 @public("Tensor")
 def cumsum_(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     """:func:`cumsum` in place. Raises: DTypeError: ``dtype`` is not that of the tensor."""
-    if dtype is not None and _dtype(dtype) != input.dtype:
+    if dtype is not None and given_dtype(dtype) != input.dtype:
         raise DTypeError(f"Bad in-place call: input tensor dtype {input.dtype} and output tensor dtype {dtype} should match")
     return apply_(ops.CumSum, input, axis=normalize_dim(dim, input.ndim), dtype=input.dtype)
 
@@ -36,7 +37,7 @@ def cumsum_(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
 @public("torch", "Tensor", cuda=FLOAT32_RESULT)
 def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     """Running products along ``dim``; integers and bools in int64. Saves: input and output."""
-    return apply(ops.CumProd, input, axis=normalize_dim(dim, input.ndim), dtype=_dtype(dtype))
+    return apply(ops.CumProd, input, axis=normalize_dim(dim, input.ndim), dtype=given_dtype(dtype))
 
 
 @public("torch", "Tensor")
