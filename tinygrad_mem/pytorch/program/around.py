@@ -23,7 +23,7 @@ from torch.utils._foreach_utils import _foreach_supported_types as works_in_list
 from ...errors import DeviceError, NotOfferedError
 from ...interrupts import context
 from .calls import swap
-from .cuda import patched, refused
+from .cuda import all_patched, handled, patched, refused
 from .loading import loading, on_gpu
 from .recurrent import flatten_parameters
 from .saving import saving
@@ -57,41 +57,42 @@ def _overridden(tensors: Any) -> bool:
 def around(watch: Watch) -> Iterator[None]:
     """Loaders read real data, in this process; what is compiled runs as it is written."""
 
-    def compiled(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-        watch.note(_COMPILED)
-        return (lambda function: function) if model is None else model
-
-    def graphed(callables: Any, *args: Any, **kwargs: Any) -> Any:
-        watch.note(_GRAPHED)
-        return callables
-
-    state = {"get_rng_state": _owned(watch, torch.get_rng_state), "set_rng_state": _known(torch.set_rng_state)}
+    changes = [
+        (torch, {"compile": partial(_compiled, watch)}),
+        *[handled(watch, each, get_rng_state=_state, set_rng_state=_set_state) for each in (torch, torch.random)],
+        (nn.RNNBase, {"flatten_parameters": flatten_parameters}),
+        (torch.cuda, {"make_graphed_callables": partial(_graphed, watch), "graph": _graph, "CUDAGraph": _graph}),
+        (torch._C, {"_group_tensors_by_device_and_dtype": _grouped}),
+        handled(watch, torch.utils, swap_tensors=swap),
+        handled(watch, transformer, _detect_is_causal_mask=_causal),
+        (comm, {"scatter": _scattered, **dict.fromkeys(_BETWEEN_GPUS, _several)}),
+        (torch.nested, dict.fromkeys(_NESTED, _nested)),
+        (torch.cuda.jiterator._JittedFunction, {"__call__": _jitted}),
+        (torch.overrides, {"has_torch_function": _overridden}),
+        handled(watch, nn.Module, _apply=_moved),
+        handled(watch, threading.Thread, start=_started),
+        (nn.parallel.DistributedDataParallel, {"__init__": _alone}),
+        (getattr(torch.distributed, "DeviceMesh", None), {"__init__": _alone}),
+        (getattr(torch.distributed, "distributed_c10d", None), {"rendezvous": _alone}),
+    ]
     with ExitStack() as stack:
-        for owner, replacements in [
-            (torch, {"compile": compiled, **state}),
-            (torch.random, state),
-            (nn.RNNBase, {"flatten_parameters": flatten_parameters}),
-            (torch.cuda, {"make_graphed_callables": graphed, "graph": _graph, "CUDAGraph": _graph}),
-            (torch._C, {"_group_tensors_by_device_and_dtype": _grouped}),
-            (torch.utils, {"swap_tensors": partial(swap, watch, torch.utils.swap_tensors)}),
-            (transformer, {"_detect_is_causal_mask": _causal(watch, transformer._detect_is_causal_mask)}),
-            (comm, {"scatter": _scattered, **dict.fromkeys(_BETWEEN_GPUS, _several)}),
-            (torch.nested, dict.fromkeys(_NESTED, _nested)),
-            (torch.cuda.jiterator._JittedFunction, {"__call__": _jitted}),
-            (torch.overrides, {"has_torch_function": _overridden}),
-            (nn.Module, {"_apply": _moved(watch, nn.Module._apply)}),
-            (threading.Thread, {"start": _started(watch, threading.Thread.start)}),
-            (nn.parallel.DistributedDataParallel, {"__init__": _alone}),
-            (getattr(torch.distributed, "DeviceMesh", None), {"__init__": _alone}),
-            (getattr(torch.distributed, "distributed_c10d", None), {"rendezvous": _alone}),
-        ]:
-            stack.enter_context(patched(owner, replacements))
+        stack.enter_context(all_patched(changes))
         stack.enter_context(_loaded(_MASKS, lambda masks: stack.enter_context(_one_sequence(watch, masks))))
         stack.enter_context(_in_lists())
         stack.enter_context(loading(watch))
         stack.enter_context(saving(watch))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
+
+
+def _compiled(watch: Watch, model: Any = None, *args: Any, **kwargs: Any) -> Any:
+    watch.note(_COMPILED)
+    return (lambda function: function) if model is None else model
+
+
+def _graphed(watch: Watch, callables: Any, *args: Any, **kwargs: Any) -> Any:
+    watch.note(_GRAPHED)
+    return callables
 
 
 def _grouped(lists: list[list[Any]], with_indices: bool = False) -> dict:
@@ -116,21 +117,18 @@ def _in_lists() -> Iterator[None]:
             types.remove(FakeTensor)
 
 
-def _owned(watch: Watch, own: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-    """A function whose result is a real tensor of the program, which it may keep."""
-
-    def state() -> torch.Tensor:
-        made = own()
-        with torch._C.DisableTorchFunction():
-            watch.own(made, made)
-        return made
-
-    return state
+def _state(watch: Watch, own: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """A state of random numbers: a real tensor of the program, which it may keep."""
+    made = own()
+    with torch._C.DisableTorchFunction():
+        watch.own(made, made)
+    return made
 
 
-def _known(own: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+def _set_state(watch: Watch, own: Callable[[torch.Tensor], None], new_state: torch.Tensor) -> None:
     """Random numbers are not drawn: a state without values changes nothing."""
-    return lambda new_state: None if isinstance(new_state, FakeTensor) else own(new_state)
+    if not isinstance(new_state, FakeTensor):
+        own(new_state)
 
 
 _graph = refused(
@@ -156,21 +154,17 @@ def _scattered(
     return (tensor.to(torch.device("cuda", devices[0]) if isinstance(devices[0], int) else devices[0], non_blocking=True),)
 
 
-def _causal(watch: Watch, own: Callable[..., bool]) -> Callable[..., bool]:
+def _causal(watch: Watch, own: Callable[..., bool], mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
     """Take a mask as causal, without reading it; the comparison takes its memory all the same."""
-
-    def detect(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
-        if is_causal is not None or mask is None:
-            return own(mask, is_causal, size)
-        length = mask.size(-2) if size is None else size
-        causal = transformer._generate_square_subsequent_mask(length, device=mask.device, dtype=mask.dtype)
-        if mask.size() != causal.size():
-            return False
-        (mask == causal).all()
-        watch.note(_CAUSAL)
-        return True
-
-    return detect
+    if is_causal is not None or mask is None:
+        return own(mask, is_causal, size)
+    length = mask.size(-2) if size is None else size
+    causal = transformer._generate_square_subsequent_mask(length, device=mask.device, dtype=mask.dtype)
+    if mask.size() != causal.size():
+        return False
+    (mask == causal).all()
+    watch.note(_CAUSAL)
+    return True
 
 
 def _one_sequence(watch: Watch, masks: Any) -> AbstractContextManager[None]:
@@ -223,35 +217,27 @@ def _loaded(name: str, then: Callable[[Any], object]) -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-def _moved(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
+def _moved(watch: Watch, own: Callable[..., Any], module: nn.Module, function: Any, recurse: bool = True) -> Any:
     """``.to``, ``.cuda`` and ``.half`` of a module: one that was made before the prediction would be changed for good."""
-
-    def apply(module: nn.Module, function: Any, recurse: bool = True) -> Any:
-        for tensor in (*module._parameters.values(), *module._buffers.values()):
-            if tensor is not None and not isinstance(watch.local(tensor), FakeTensor):
-                raise DeviceError(
-                    f"a {type(module).__name__} that was made outside of the prediction is moved. Make the model inside the "
-                    "function that is predicted"
-                )
-        return own(module, function, recurse)
-
-    return apply
+    for tensor in (*module._parameters.values(), *module._buffers.values()):
+        if tensor is not None and not isinstance(watch.local(tensor), FakeTensor):
+            raise DeviceError(
+                f"a {type(module).__name__} that was made outside of the prediction is moved. Make the model inside the "
+                "function that is predicted"
+            )
+    return own(module, function, recurse)
 
 
-def _started(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
+def _started(watch: Watch, own: Callable[..., Any], thread: threading.Thread) -> None:
     """A thread of the program: it may do other things, but nothing that a prediction would have to count."""
+    body = thread.run
 
-    def start(thread: threading.Thread) -> None:
-        body = thread.run
+    def run() -> None:
+        with _Elsewhere(watch):
+            body()
 
-        def run() -> None:
-            with _Elsewhere(watch):
-                body()
-
-        thread.run = run  # type: ignore[method-assign]
-        own(thread)
-
-    return start
+    thread.run = run  # type: ignore[method-assign]
+    own(thread)
 
 
 class _Elsewhere(TorchFunctionMode):

@@ -15,7 +15,7 @@ from torch.nn.modules import module as hooks
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...interrupts import context
-from .cuda import patched
+from .cuda import all_patched, patched
 
 
 @context
@@ -115,16 +115,7 @@ def constructors(
 
         return init
 
-    with _all(optimizer_classes(), wrap):
-        yield
-
-
-@context
-def _all(classes: list[type], wrap: Callable[[Callable[..., None]], Callable[..., None]]) -> Iterator[None]:
-    if not classes:
-        yield
-        return
-    with patched(classes[0], {"__init__": wrap(vars(classes[0])["__init__"])}), _all(classes[1:], wrap):
+    with all_patched([(kind, {"__init__": wrap(vars(kind)["__init__"])}) for kind in optimizer_classes()]):
         yield
 
 
@@ -181,8 +172,7 @@ def adam_becomes(kind: type, keep: tuple[str, ...]) -> Iterator[None]:
 
         return init
 
-    adam, adamw = ({"__init__": replaced(vars(each)["__init__"], decay)} for each, decay in _DECAYS.items())
-    with patched(torch.optim.Adam, adam), patched(torch.optim.AdamW, adamw):
+    with all_patched([(each, {"__init__": replaced(vars(each)["__init__"], decay)}) for each, decay in _DECAYS.items()]):
         yield
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
@@ -215,6 +216,21 @@ def patched(owner: Any, replacements: dict[str, Any]) -> Iterator[None]:
                 setattr(owner, name, function)
 
 
+@context
+def all_patched(changes: list[tuple[Any, dict[str, Any]]]) -> Iterator[None]:
+    """Each owner of functions is :func:`patched` with the replacements beside it."""
+    if not changes:
+        yield
+        return
+    with patched(*changes[0]), all_patched(changes[1:]):
+        yield
+
+
+def handled(watch: Any, owner: Any, **handlers: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
+    """A change for :func:`all_patched`: handlers get ``watch`` and the owner's own function before their arguments."""
+    return owner, {name: partial(handler, watch, getattr(owner, name)) for name, handler in handlers.items()}
+
+
 def refused(why: str) -> Callable[..., Any]:
     """A function that refuses its call."""
 
@@ -292,16 +308,17 @@ def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
         **{name: answers[name] for name in _OF_ACCELERATORS},
     }
     without = {"_record_memory_history": _nothing, "_dump_snapshot": _nothing, "memory_snapshot": lambda *a, **k: []}
-    with (
-        patched(torch.cuda, answers),
-        patched(fake_tensor, {"init_gpu_context": _nothing}),  # it would make a tensor on a real GPU
-        patched(torch.cuda.memory, {**answers, **without}),
-        patched(torch.cuda.random, answers),
-        patched(torch.cuda.profiler, {"check_error": _nothing, "cudart": _Stream}),
-        patched(torch.accelerator, accelerator),
-        patched(torch.cuda.nvtx, dict.fromkeys(("range_push", "range_pop", "mark"), _nothing)),
-        patched(torch, {"Generator": _generator, "Stream": card.stream, "Event": _Event}),
-        patched(_functions, {"_get_stream": lambda device: card.stream().__enter__()}),  # DataParallel's own, for copies
-        patched(torch.Tensor, {"record_stream": recorded}),  # PyTorch looks at the stream before the mode sees the call
-    ):
+    changes = [
+        (torch.cuda, answers),
+        (fake_tensor, {"init_gpu_context": _nothing}),  # it would make a tensor on a real GPU
+        (torch.cuda.memory, {**answers, **without}),
+        (torch.cuda.random, answers),
+        (torch.cuda.profiler, {"check_error": _nothing, "cudart": _Stream}),
+        (torch.accelerator, accelerator),
+        (torch.cuda.nvtx, dict.fromkeys(("range_push", "range_pop", "mark"), _nothing)),
+        (torch, {"Generator": _generator, "Stream": card.stream, "Event": _Event}),
+        (_functions, {"_get_stream": lambda device: card.stream().__enter__()}),  # DataParallel's own, for copies
+        (torch.Tensor, {"record_stream": recorded}),  # PyTorch looks at the stream before the mode sees the call
+    ]
+    with all_patched(changes):
         yield

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
 from .dispatcher import decomposed
-from .kernels.packing import dense
+from .kernels.call import dense
 
 aten = torch.ops.aten
 _FORMULAS = {

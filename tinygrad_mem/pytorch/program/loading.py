@@ -14,16 +14,15 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, dataloader
 
 from ...interrupts import context
-from .cuda import patched
+from .cuda import all_patched, handled
 from .watch import Watch
 
 
 @context
 def loading(watch: Watch) -> Iterator[None]:
     """Loaders read in this process."""
-    with (
-        patched(DataLoader, {"_get_iterator": _single(watch, DataLoader._get_iterator)}),
-        patched(dataloader._BaseDataLoaderIter, {"__next__": _read(watch, dataloader._BaseDataLoaderIter.__next__)}),
+    with all_patched(
+        [handled(watch, DataLoader, _get_iterator=_single), handled(watch, dataloader._BaseDataLoaderIter, __next__=_read)]
     ):
         yield
 
@@ -34,30 +33,22 @@ def on_gpu(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     return func is torch.Tensor.cuda or any(isinstance(p, FakeTensor) or str(p).startswith("cuda") for p in places)
 
 
-def _single(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
+def _single(watch: Watch, own: Callable[..., Any], loader: Any) -> Any:
     """An iterator that reads in this process: a batch of another one has no bytes on the GPU either."""
-
-    def iterator(loader: Any) -> Any:
-        loader = copy.copy(loader)
-        options = {"num_workers": 0, "prefetch_factor": None, "timeout": 0, "persistent_workers": False, "pin_memory": False}
-        vars(loader).update(options)
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
-            return own(loader)
-
-    return iterator
+    loader = copy.copy(loader)
+    options = {"num_workers": 0, "prefetch_factor": None, "timeout": 0, "persistent_workers": False, "pin_memory": False}
+    vars(loader).update(options)
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        return own(loader)
 
 
-def _read(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
+def _read(watch: Watch, own: Callable[..., Any], iterator: Any) -> Any:
     """The next batch, with its values: samplers and transforms decide by them."""
-
-    def following(self: Any) -> Any:
-        with watch.places.within("data"):
-            with _disable_current_modes(), _Ops(watch), _Functions(watch), torch.no_grad():
-                batch = own(self)
-            watch.found(batch)
-        return batch
-
-    return following
+    with watch.places.within("data"):
+        with _disable_current_modes(), _Ops(watch), _Functions(watch), torch.no_grad():
+            batch = own(iterator)
+        watch.found(batch)
+    return batch
 
 
 class _Ops(TorchDispatchMode):

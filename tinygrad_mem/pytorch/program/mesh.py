@@ -6,7 +6,7 @@ All of them run as PyTorch wrote them. A mesh is made of real numbers: which pro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import NotOfferedError
 from ...interrupts import cleanup, context
-from .cuda import patched, refused
+from .cuda import all_patched, handled, patched, refused
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -55,27 +55,24 @@ def meshes(watch: Watch) -> Iterator[None]:
         _clear_sharding_prop_cache()  # it holds meshes, and one of another world may be equal
         _random._rng_tracker = tracker
 
+    unpredicted = {
+        "set_symm_mem": refused(f"set_symm_mem {_UNKNOWN}: leave it out"),
+        "set_allocate_memory_from_process_group": refused(f"memory of a process group {_UNKNOWN}: leave it out"),
+    }
+    changes = [
+        handled(watch, sharding, **dict.fromkeys(_GATHERING, _sends), foreach_reduce=_reduces),
+        handled(watch, ShardingPropagator, _propagate_tensor_meta_non_cached=_shapes),
+        handled(watch, FSDPParam, reset_sharded_param=_reset, _init_sharded_param=_divided),
+        handled(watch, beginning, _move_states_to_device=_moved),
+        handled(watch, _GROUP, _validate_no_meta_params=_with_memory),
+        handled(watch, torch.UntypedStorage, resize_=_resized),
+        (FullyShardedDataParallel, {"__init__": refused(f"FullyShardedDataParallel {_UNKNOWN}: use fully_shard")}),
+        (_GROUP, unpredicted),
+    ]
     _clear_sharding_prop_cache()
     _random._rng_tracker = None
     try:
-        with ExitStack() as stack:
-            stack.enter_context(_real_numbers(watch))
-            for owner, answers in (
-                (sharding, {name: _sends(watch, getattr(sharding, name)) for name in _GATHERING}),
-                (sharding, {"foreach_reduce": _reduces(watch)}),
-                (ShardingPropagator, {"_propagate_tensor_meta_non_cached": _shapes(watch)}),
-                (FSDPParam, {"reset_sharded_param": _reset, "_init_sharded_param": _divided(watch)}),
-                (beginning, {"_move_states_to_device": _moved(watch)}),
-                (_GROUP, {"_validate_no_meta_params": _with_memory(watch)}),
-                (torch.UntypedStorage, {"resize_": _resized(watch)}),
-                (FullyShardedDataParallel, {"__init__": refused(f"FullyShardedDataParallel {_UNKNOWN}: use fully_shard")}),
-                (_GROUP, {"set_symm_mem": refused(f"set_symm_mem {_UNKNOWN}: leave it out")}),
-                (
-                    _GROUP,
-                    {"set_allocate_memory_from_process_group": refused(f"memory of a process group {_UNKNOWN}: leave it out")},
-                ),
-            ):
-                stack.enter_context(patched(owner, answers))
+        with _real_numbers(watch), all_patched(changes):
             yield
     finally:
         cleanup(forget)
@@ -89,7 +86,7 @@ def _real_numbers(watch: Watch) -> Iterator[None]:
     try:
         for name, member in own.items():
             setattr(DeviceMesh, name, _outside(member))
-        with patched(DeviceMesh, {"__init__": _mesh(watch)}):
+        with patched(DeviceMesh, {"__init__": partial(_mesh, watch)}):
             yield
     finally:
         for name, member in own.items():
@@ -110,112 +107,75 @@ def _outside(member: Any) -> Any:
     return call
 
 
-def _mesh(watch: Watch) -> Callable[..., None]:
-    own = _outside(_own_mesh)
-
-    def make(mesh: DeviceMesh, device_type: str, ranks: Any = None, **kwargs: Any) -> None:
-        if isinstance(ranks, FakeTensor):
-            raise NotOfferedError(
-                "DeviceMesh: a tensor of ranks has no values in a prediction. Give it a list, or use init_device_mesh"
-            )
-        if isinstance(kwargs.get("_rank_map"), FakeTensor):  # of ``init_device_mesh``: all ranks in order
-            with _disable_current_modes(), torch._C.DisableTorchFunction():
-                kwargs["_rank_map"] = torch.arange(kwargs["_layout"].numel(), dtype=torch.int)
-        own(mesh, device_type, ranks, **kwargs)
-        if mesh._root_mesh is None:  # else it has the numbers of that one
-            with torch._C.DisableTorchFunction():
-                watch.own(mesh._rank_map, mesh._rank_map)
-            with _disable_current_modes(), torch._C.DisableTorchFunction():
-                watch.processes.met(mesh.mesh_dim_names, np.array(mesh.mesh.tolist()))
-
-    return make
+_own_mesh = DeviceMesh.__init__
 
 
-def _shapes(watch: Watch) -> Callable[..., Any]:
+def _mesh(watch: Watch, mesh: DeviceMesh, device_type: str, ranks: Any = None, **kwargs: Any) -> None:
+    if isinstance(ranks, FakeTensor):
+        raise NotOfferedError(
+            "DeviceMesh: a tensor of ranks has no values in a prediction. Give it a list, or use init_device_mesh"
+        )
+    if isinstance(kwargs.get("_rank_map"), FakeTensor):  # of ``init_device_mesh``: all ranks in order
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            kwargs["_rank_map"] = torch.arange(kwargs["_layout"].numel(), dtype=torch.int)
+    _outside(_own_mesh)(mesh, device_type, ranks, **kwargs)
+    if mesh._root_mesh is None:  # else it has the numbers of that one
+        with torch._C.DisableTorchFunction():
+            watch.own(mesh._rank_map, mesh._rank_map)
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            watch.processes.met(mesh.mesh_dim_names, np.array(mesh.mesh.tolist()))
+
+
+def _shapes(watch: Watch, own: Callable[..., Any], *args: Any) -> Any:
     """PyTorch runs each op once with tensors of the whole shape to learn that of its result: they have no memory."""
-    own = ShardingPropagator._propagate_tensor_meta_non_cached
-
-    def learn(*args: Any) -> Any:
-        with _disable_current_modes(), torch._C.DisableTorchFunction(), watch.fake:
-            return own(*args)
-
-    return learn
+    with _disable_current_modes(), torch._C.DisableTorchFunction(), watch.fake:
+        return own(*args)
 
 
-def _sends(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
+def _sends(watch: Watch, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A function of ``fully_shard`` whose requests are communication."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with watch.as_role("COMMUNICATION"):
-            return own(*args, **kwargs)
-
-    return call
+    with watch.as_role("COMMUNICATION"):
+        return own(*args, **kwargs)
 
 
-def _reduces(watch: Watch) -> Callable[..., Any]:
+def _reduces(watch: Watch, own: Callable[..., Any], parameters: list[Any], *args: Any) -> Any:
     """The function of ``fully_shard`` that sends gradients; those that come back are no communication."""
-    own = _sends(watch, _fsdp_collectives.foreach_reduce)
-
-    def call(parameters: list[Any], *args: Any) -> Any:
-        found = own(parameters, *args)
-        for each in parameters:
-            if each.sharded_param.grad is not None and (held := watch.find(each.sharded_param.grad)) is not None:
-                watch.ledger.was(held, "GRADIENT")
-        return found
-
-    return call
+    found = _sends(watch, own, parameters, *args)
+    for each in parameters:
+        if each.sharded_param.grad is not None and (held := watch.find(each.sharded_param.grad)) is not None:
+            watch.ledger.was(held, "GRADIENT")
+    return found
 
 
-def _resized(watch: Watch) -> Callable[..., Any]:
-    own = torch.UntypedStorage.resize_
-
-    def resize(storage: torch.UntypedStorage, size: int) -> Any:
-        found = own(storage, size)
-        watch.resized(storage)
-        return found
-
-    return resize
+def _resized(watch: Watch, own: Callable[..., Any], storage: torch.UntypedStorage, size: int) -> Any:
+    found = own(storage, size)
+    watch.resized(storage)
+    return found
 
 
-_own_mesh, _own_reset = DeviceMesh.__init__, FSDPParam.reset_sharded_param
-
-
-def _reset(param: Any) -> None:
+def _reset(watch: Watch, own: Callable[..., Any], param: Any) -> None:
     """Look whether the program has replaced the part of a parameter: PyTorch compares addresses, which are all 0 here."""
     now = getattr(param._module_info.module, param._module_info.param_name)
     if now is param.sharded_param and _storage(now._local_tensor) == _storage(param._sharded_param_data):
         param._sharding_spec = now._spec
     else:
-        _own_reset(param)
+        own(param)
 
 
 def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _moved(watch: Watch) -> Callable[..., None]:
+def _moved(watch: Watch, own: Callable[..., Any], params: list, buffers: list, device: torch.device) -> None:
     """``fully_shard`` leaves on ``meta`` what is there: here it lies on the CPU."""
-    own = beginning._move_states_to_device
-
-    def move(params: list, buffers: list, device: torch.device) -> None:
-        there = [[each for each in tensors if not watch.without_memory(each)] for tensors in (params, buffers)]
-        own(there[0], there[1], device)
-
-    return move
+    there = [[each for each in tensors if not watch.without_memory(each)] for tensors in (params, buffers)]
+    own(*there, device)
 
 
-def _divided(watch: Watch) -> Callable[..., None]:
-    own = FSDPParam._init_sharded_param
-
-    def divide(param: Any, whole: Any, device: torch.device, *args: Any) -> None:
-        own(param, whole, torch.device("cpu") if watch.without_memory(whole) else device, *args)
-
-    return divide
+def _divided(watch: Watch, own: Callable[..., Any], param: Any, whole: Any, device: torch.device, *args: Any) -> None:
+    own(param, whole, torch.device("cpu") if watch.without_memory(whole) else device, *args)
 
 
-def _with_memory(watch: Watch) -> Callable[..., None]:
-    def check(group: Any) -> None:
-        if names := [each._param_fqn for each in group.fsdp_params if watch.without_memory(each.sharded_param)]:
-            raise RuntimeError(f"fully_shard: {names} are still on meta: call to_empty(device=...) before training")
-
-    return check
+def _with_memory(watch: Watch, own: Callable[..., Any], group: Any) -> None:
+    if names := [each._param_fqn for each in group.fsdp_params if watch.without_memory(each.sharded_param)]:
+        raise RuntimeError(f"fully_shard: {names} are still on meta: call to_empty(device=...) before training")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from ...errors import NotOfferedError
 from ...interrupts import context
 from ...memory.ranks import Grid
 from .collectives import Collectives
-from .cuda import patched, refused
+from .cuda import all_patched, handled, refused
 from .mesh import PYTHON, meshes
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Processes:
     """
 
     def __init__(self, watch: Watch, rank: int, world_size: int) -> None:
-        self._watch, self._rank, self._size = watch, rank, world_size
+        self.watch, self._rank, self._size = watch, rank, world_size
         self.rebuilding = self._met = False
         self.grid: Grid | None = None
         self._collectives = Collectives(watch)
@@ -67,10 +67,10 @@ class Processes:
         if self.rebuilding and func is _EMPTY and kwargs.get("device") is None:
             with _disable_current_modes():
                 made = func(*args, **kwargs)
-            self._watch.own(made, made)
+            self.watch.own(made, made)
             return made
         if func in PYTHON:
-            with self._watch:
+            with self.watch:
                 return PYTHON[func](*args, **kwargs)
         return self._collectives.op(func, args) if func.namespace in _NAMESPACES else NotImplemented
 
@@ -81,23 +81,21 @@ class Processes:
             raise NotOfferedError("predict: world_size is given, and there is a process group already: destroy it before")
         told = {"RANK": self._rank, "WORLD_SIZE": self._size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
         before = {name: os.environ.get(name) for name in told}
-        with ExitStack() as stack:
-            for owner, answers in (
-                (groups, {"rendezvous": self._meeting, "_new_process_group_helper": self._group}),
-                (groups, {"_get_default_timeout": lambda backend: groups.default_pg_timeout}),
-                (dist.ProcessGroup, {name: self._told(getattr(dist.ProcessGroup, name)) for name in _REDUCING}),
-                (Reducer, {"_rebuild_buckets": self._rebuilt(Reducer._rebuild_buckets)}),
-                (DistributedDataParallel, {"__init__": self._data_parallel()}),
-                (DistributedDataParallel, {"register_comm_hook": refused(_HOOKED)}),
-                (data_parallel, {"_verify_param_shape_across_processes": lambda *args, **kwargs: None}),
-            ):
-                stack.enter_context(patched(owner, answers))
-            stack.enter_context(meshes(self._watch))
+        changes = [
+            (groups, {"rendezvous": self._meeting, "_get_default_timeout": lambda backend: groups.default_pg_timeout}),
+            (groups, {"_new_process_group_helper": partial(_group, groups._new_process_group_helper)}),
+            handled(self._collectives, dist.ProcessGroup, **dict.fromkeys(_REDUCING, _told)),
+            handled(self, Reducer, _rebuild_buckets=_rebuilt),
+            (DistributedDataParallel, {"__init__": partial(_data_parallel, self.watch)}),
+            (DistributedDataParallel, {"register_comm_hook": refused(_HOOKED)}),
+            (data_parallel, {"_verify_param_shape_across_processes": lambda *args, **kwargs: None}),
+        ]
+        with all_patched(changes), meshes(self.watch):
             try:
                 os.environ.update({name: str(number) for name, number in told.items()})
                 yield
                 if not self._met:
-                    self._watch.note(_ALONE)
+                    self.watch.note(_ALONE)
             finally:
                 for name, value in before.items():
                     os.environ.pop(name, None)
@@ -108,42 +106,38 @@ class Processes:
     def _meeting(self, *args: Any, **kwargs: Any) -> Iterator[tuple]:
         """The answer of the meeting of all processes: which of them this one is."""
         self._met = True
-        self._watch.note(_NCCL)
+        self.watch.note(_NCCL)
         return iter([(FakeStore(), self._rank, self._size)])
 
-    def _group(self, size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
-        return _own_group(size, rank, ranks, "fake", *args, **(kwargs | {"backend_options": None, "device_id": None}))
 
-    def _told(self, own: Callable[..., Any]) -> Callable[..., Any]:
-        def reduce(group: Any, *args: Any) -> Any:
-            self._collectives.averages = getattr(args[-1], "reduceOp", None) == dist.ReduceOp.AVG
-            try:
-                return own(group, *args)
-            finally:
-                self._collectives.averages = False
-
-        return reduce
-
-    def _data_parallel(self) -> Callable[..., None]:
-        def make(model: Any, *args: Any, **kwargs: Any) -> None:
-            for name in _LEFT_OUT:
-                if kwargs.get(name):
-                    raise NotOfferedError(f"{_DDP}({name}={kwargs[name]!r}) is not predicted: leave it out")
-            with self._watch.as_role("COMMUNICATION"):
-                _own_model(model, *args, **kwargs)
-
-        return make
-
-    def _rebuilt(self, own: Callable[..., bool]) -> Callable[..., bool]:
-        def rebuild(reducer: Any) -> bool:
-            self.rebuilding = True
-            try:
-                with self._watch.as_role("COMMUNICATION"):
-                    return own(reducer)
-            finally:
-                self.rebuilding = False
-
-        return rebuild
+_own_model = DistributedDataParallel.__init__
 
 
-_own_group, _own_model = groups._new_process_group_helper, DistributedDataParallel.__init__
+def _group(own: Callable[..., Any], size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
+    return own(size, rank, ranks, "fake", *args, **(kwargs | {"backend_options": None, "device_id": None}))
+
+
+def _told(collectives: Collectives, own: Callable[..., Any], group: Any, *args: Any) -> Any:
+    """A collective whose last argument says if it divides a sum."""
+    collectives.averages = getattr(args[-1], "reduceOp", None) == dist.ReduceOp.AVG
+    try:
+        return own(group, *args)
+    finally:
+        collectives.averages = False
+
+
+def _data_parallel(watch: Watch, model: Any, *args: Any, **kwargs: Any) -> None:
+    for name in _LEFT_OUT:
+        if kwargs.get(name):
+            raise NotOfferedError(f"{_DDP}({name}={kwargs[name]!r}) is not predicted: leave it out")
+    with watch.as_role("COMMUNICATION"):
+        _own_model(model, *args, **kwargs)
+
+
+def _rebuilt(processes: Processes, own: Callable[..., bool], reducer: Any) -> bool:
+    processes.rebuilding = True
+    try:
+        with processes.watch.as_role("COMMUNICATION"):
+            return own(reducer)
+    finally:
+        processes.rebuilding = False

@@ -19,42 +19,12 @@ from . import (
     linalg,
     moving,
     norms,
-    packing,
     recurrent,
     reductions,
     sorting,
 )
-from .call import NOTHING, ROWS, Bound, Gpu, KernelCall, KernelRow, Request, Requests
+from .call import NOTHING, ROWS, Gpu, KernelCall, KernelRow, Requests
 from .unread import unread
-
-__all__ = [
-    "NOTHING",
-    "ROWS",
-    "Bound",
-    "Gpu",
-    "KernelCall",
-    "KernelRow",
-    "Kernels",
-    "Request",
-    "Requests",
-    "attention",
-    "batch_norm",
-    "blas",
-    "convolution",
-    "copies",
-    "decompositions",
-    "elementwise",
-    "fourier",
-    "indexing",
-    "linalg",
-    "moving",
-    "norms",
-    "packing",
-    "recurrent",
-    "reductions",
-    "rows",
-    "sorting",
-]
 
 
 class Kernels:

@@ -155,7 +155,7 @@ def splits(gpu: Gpu, blocks: int, keys: int, most: int = 128) -> int:
 @row(
     "_scaled_dot_product_flash_attention",
     takes="without dropout, where few blocks would run: the keys are split, and each part has a result of float32 and a sum",
-    source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, set_params_splitkv",
+    source="transformers/cuda/flash_attn/flash_api.cpp, set_params_splitkv",
 )
 def flash(call: KernelCall) -> None:
     q, k = call["query"], call["key"]
@@ -177,7 +177,7 @@ def flash(call: KernelCall) -> None:
     takes="copies of gradient and output that are not contiguous; after the results: a number of float32 for each query (a "
     "multiple of 128), the gradient of q in float32 (sizes a multiple of 32), and, where heads are shared, gradients of k and "
     "v of each head",
-    source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu",
+    source="transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu",
 )
 def flash_backward(call: KernelCall) -> None:
     q, k, grad = call["query"], call["key"], call["grad_out"]
@@ -190,17 +190,16 @@ def flash_backward(call: KernelCall) -> None:
     parts = up(call.gpu.processors, batch * heads) if call.gpu.deterministic else 1
     call.ask(parts * batch * rows * heads * up(size, 32) * 32 * 4)
     if k.shape[1] != heads:
-        for _ in range(2):
-            call.ask(batch * k.shape[2] * heads * size * q.element_size(), "TEMPORARY")
+        call.temporary(*[batch * k.shape[2] * heads * size * q.element_size()] * 2)
 
 
 @row(
-    "_scaled_dot_product_efficient_attention", "_efficient_attention_forward",
+    "_scaled_dot_product_efficient_attention _efficient_attention_forward",
     takes="for values of more than 128 numbers of 16 bits: the result in float32; the sums are a result, a multiple of 32 for "
     "each head",
-    source="aten/src/ATen/native/transformers/cuda/attention.cu, _efficient_attention_forward",
+    source="transformers/cuda/attention.cu, _efficient_attention_forward",
     seen="h100",
-)  # fmt: skip
+)
 def efficient(call: KernelCall) -> None:
     q, v = call["query"], call["value"]
     if q.dtype in _HALF and v.shape[-1] > 128:
@@ -248,14 +247,14 @@ def _sums(gpu: Gpu, tile: _Tile, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
 
 
 @row(
-    "_scaled_dot_product_efficient_attention_backward", "_efficient_attention_backward",
+    "_scaled_dot_product_efficient_attention_backward _efficient_attention_backward",
     takes="a copy of a gradient that is not contiguous; after the results a number of float32 for each query, in float32 by "
     "way of the products of gradient and output; sums of the gradient of q in tiles of 64 or 128 queries, and in 16 bits, "
     "where they do not fit into registers, of those of k and v for each part of the keys",
-    source="aten/src/ATen/native/transformers/cuda/attention_backward.cu, _efficient_attention_backward; mem_eff_attention/"
-    "kernel_backward.h, workspace_size",
+    source="transformers/cuda/attention_backward.cu, _efficient_attention_backward; mem_eff_attention/kernel_backward.h, "
+    "workspace_size",
     seen="h100 (float32)",
-)  # fmt: skip
+)
 def efficient_backward(call: KernelCall) -> None:
     q, k, v, grad = call["query"], call["key"], call["value"], call["grad_out_"]
     if call.get("grad_input_mask") is None:  # the op whose tokens come before its heads
@@ -268,8 +267,8 @@ def efficient_backward(call: KernelCall) -> None:
     if half and (call.gpu.capability != (7, 0) or tiles[0].registers):
         delta = call.ask(queries)  # the kernel computes it
     else:
-        wide = [call.ask(prod(grad.shape) * 4, "TEMPORARY") for _ in range(2 * half)]
-        product = call.ask(prod(grad.shape) * 4, "TEMPORARY")
+        wide = [call.temporary(prod(grad.shape) * 4) for _ in range(2 * half)]
+        product = call.temporary(prod(grad.shape) * 4)
         call.free(*wide)
         delta = call.ask(queries)
         if min(q.shape[1:3]) > 1:
@@ -292,7 +291,7 @@ def efficient_backward(call: KernelCall) -> None:
     "_scaled_dot_product_cudnn_attention",
     takes="two numbers of 64 bits come first, for random ones; then the output, and a float32 for each query only where a "
     "gradient is wanted; a workspace that only cuDNN knows, found to be 256 bytes where there is more than one query",
-    source="aten/src/ATen/native/cudnn/MHA.cpp, run_cudnn_SDP_fprop",
+    source="cudnn/MHA.cpp, run_cudnn_SDP_fprop",
     seen="h100",
 )
 def by_cudnn(call: KernelCall) -> None:
@@ -300,7 +299,7 @@ def by_cudnn(call: KernelCall) -> None:
     call.result(6, 7, 0, 1)
     parts = 0
     if q.shape[2] > 1:
-        call.ask(_OF_CUDNN, exact=False)
+        call.ask(_OF_CUDNN)
     else:  # of the keys, each with a result
         parts = prod(q.shape[:2]) * up(k.shape[2], 128) * (v.shape[3] + 2) * 4
     call.bound(_MORE + parts, "cuDNN alone knows the workspace of its attention")
@@ -311,17 +310,17 @@ def by_cudnn(call: KernelCall) -> None:
     takes="after the results, a copy of a gradient whose last axis is not dense; a workspace that only cuDNN knows, found to "
     "be 256 bytes, the gradient of q in float32, a float32 for each query, and, where heads are shared, gradients of k and v "
     "of each head",
-    source="aten/src/ATen/native/cudnn/MHA.cpp, run_cudnn_SDP_bprop; cudnn_frontend, node/scaled_dot_product_flash_attention.h",
+    source="cudnn/MHA.cpp, run_cudnn_SDP_bprop; cudnn_frontend, node/scaled_dot_product_flash_attention.h",
     seen="h100",
 )
 def by_cudnn_backward(call: KernelCall) -> None:
     q, k, v, grad = call["query"], call["key"], call["value"], call["grad_out"]
     call.result(0, 1, 2)
     if grad.stride(-1) != 1:
-        call.ask(nbytes(grad), "TEMPORARY")
+        call.temporary(nbytes(grad))
     sums = prod(q.shape[:3]) * (q.shape[3] + 1) * 4
     if k.shape[1] != q.shape[1]:
         sums += prod(q.shape[:2]) * k.shape[2] * (k.shape[3] + v.shape[3]) * q.element_size()
-    call.ask(_OF_CUDNN + sums, exact=False)
+    call.ask(_OF_CUDNN + sums)
     known = call.gpu.capability == (9, 0) and call.get("attn_bias") is None
     call.bound(_MORE + (0 if known else sums), "cuDNN alone knows the workspace of its attention")

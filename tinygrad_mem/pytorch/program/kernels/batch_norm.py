@@ -14,7 +14,6 @@ _WIDTH, _THREADS = 32, 512  # of a block
 _PIXELS, _BLOCKS = 16, 128  # that a thread adds up, and blocks at most that share a channel
 _FEW = 8  # blocks: with fewer one block takes all pixels of its channels
 _GROUP = 64  # channels of a block of cuDNN's
-_FORWARD, _BACKWARD = 64, 96  # pixels of it
 _CUDNN = "the workspace of cuDNN's batch norm in channels last is known of float32 with channels that are multiples of 4"
 
 
@@ -52,26 +51,21 @@ def blocks(pixels: int, channels: int) -> tuple[int, int]:
     return up(channels, width), sharing if sharing >= _FEW else 1
 
 
-def _staged(call: KernelCall, tensor: torch.Tensor, numbers: int) -> list[int]:
+def _staged(call: KernelCall, tensor: torch.Tensor, numbers: int) -> None:
     """Ask for what blocks that share a channel stage: ``numbers`` for each block and channel, and their semaphores."""
     channels = tensor.shape[1]
     across, sharing = blocks(prod(tensor.shape) // max(channels, 1), channels)
-    if sharing == 1:
-        return []
-    return [
-        call.ask(numbers * channels * sharing * accumulated(tensor.dtype), "TEMPORARY"),
-        call.ask(across * 4, "TEMPORARY"),
-    ]
+    if sharing > 1:
+        call.temporary(numbers * channels * sharing * accumulated(tensor.dtype), across * 4)
 
 
 @row(
     "native_batch_norm",
     takes="while training, channels last: four numbers for each channel and block that shares it, and a semaphore for each "
     "block across; with other strides what a mean and a variance of each channel stage",
-    source="aten/src/ATen/native/cuda/Normalization.cu, batch_norm_mean_var; Normalization.cuh, "
-    "batch_norm_stats_channels_last_cuda_template",
+    source="cuda/Normalization.cu, batch_norm_mean_var; Normalization.cuh, batch_norm_stats_channels_last_cuda_template",
     seen="h100",
-)  # fmt: skip
+)
 def native_batch_norm(call: KernelCall) -> None:
     tensor = call["input"]
     if not call["training"] or prod(tensor.shape) == 0:
@@ -89,80 +83,77 @@ def native_batch_norm(call: KernelCall) -> None:
     takes="channels last, or for weight and bias alone: two sums for each channel before the results, an inverse deviation "
     "where cuDNN ran forward; in channels last the gradients of weight and bias even where nobody wants them, two numbers for "
     "each channel and block that shares it, and semaphores; the input's gradient is asked for after them",
-    source="aten/src/ATen/native/cuda/Normalization.cu, batch_norm_backward_cuda; Normalization.cuh, "
+    source="cuda/Normalization.cu, batch_norm_backward_cuda; Normalization.cuh, "
     "batch_norm_backward_reduce_cuda_channels_last_template",
     seen="h100",
-)  # fmt: skip
+)
 def native_batch_norm_backward(call: KernelCall) -> None:
     tensor, mask, saved = call["input"], call["output_mask"], call["save_invstd"]
     sums = call["train"] or mask[1] or mask[2]
     if prod(tensor.shape) == 0 or (sums and mask[0] and not _last(tensor) and prod(tensor.shape) < 1 << 31):
         return
     each = tensor.shape[1] * accumulated(tensor.dtype)
-    made = [] if saved is not None and saved.numel() else [call.ask(each, "TEMPORARY")]
+    made = [] if saved is not None and saved.numel() else [call.temporary(each)]
     unwanted = []
     if sums:
         last = _last(tensor) and _last(call["grad_out"])
-        made += [call.ask(each, "TEMPORARY") for _ in range(2 * (last or mask[0]))]
+        made += [call.temporary(each) for _ in range(2 * (last or mask[0]))]
         for index in (1, 2):
             if mask[index]:
                 call.result(index)
             elif last and call["weight"] is not None:  # made, and dropped
-                unwanted.append(call.ask(tensor.shape[1] * call["weight"].element_size(), "TEMPORARY"))
+                unwanted.append(call.temporary(tensor.shape[1] * call["weight"].element_size()))
         if last:
-            call.free(*reversed(_staged(call, tensor, 2)))
+            with call.within():
+                _staged(call, tensor, 2)
     call.result(0)
     call.free(*reversed(made), *unwanted)
 
 
 @row(
-    "cudnn_batch_norm", "_batch_norm_impl_index", "miopen_batch_norm",
+    "cudnn_batch_norm _batch_norm_impl_index miopen_batch_norm",
     takes="nothing where channels are the second axis; while training in channels last, of float32: 516 bytes for each 64 "
     "pixels and 64 channels, 4 for each 64 channels, and 1,072",
-    source="aten/src/ATen/native/cudnn/BatchNorm.cpp, cudnn_batch_norm; "
-    "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize, by its sizes",
+    source="cudnn/BatchNorm.cpp, cudnn_batch_norm; cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize, by its sizes",
     seen="cnn-small (nothing: channels are the second axis), h100 (cuDNN 9.19, channels last, 450 sizes)",
-)  # fmt: skip
+)
 def cudnn_batch_norm(call: KernelCall) -> None:
-    tensor = call["input"]
-    if Image.of(tensor).last and call.get("training", True):
-        groups, pixels = up(tensor.shape[1], _GROUP), prod(tensor.shape) // max(tensor.shape[1], 1)
-        call.result(0, 1, 2)
-        _workspace(call, up(pixels, _FORWARD) * groups * 516 + 4 * groups + 1072)
+    if Image.of(call["input"]).last and call.get("training", True):
+        _workspace(call, 64, 516, 1072)
 
 
 @row(
     "cudnn_batch_norm_backward",
     takes="a copy of a gradient that is not in the input's layout; in channels last, of float32: 512 bytes for each 96 pixels "
     "and 64 channels, 4 for each 64 channels, and 1,056",
-    source="aten/src/ATen/native/cudnn/BatchNorm.cpp, cudnn_batch_norm_backward; "
-    "cudnnGetBatchNormalizationBackwardExWorkspaceSize, by its sizes",
+    source="cudnn/BatchNorm.cpp, cudnn_batch_norm_backward; cudnnGetBatchNormalizationBackwardExWorkspaceSize, by its sizes",
     seen="cnn-small (nothing), h100 (cuDNN 9.19, channels last, 450 sizes)",
 )
 def cudnn_batch_norm_backward(call: KernelCall) -> None:
-    tensor, gradient = call["input"], Image.of(call["grad_output"])
-    last = Image.of(tensor).last
-    call.ask(0 if gradient.dense(last) else gradient.size, "TEMPORARY")
+    gradient, last = Image.of(call["grad_output"]), Image.of(call["input"]).last
+    call.temporary(0 if gradient.dense(last) else gradient.size)
     if last:
-        groups, pixels = up(tensor.shape[1], _GROUP), prod(tensor.shape) // max(tensor.shape[1], 1)
-        call.result(0, 1, 2)
-        _workspace(call, up(pixels, _BACKWARD) * groups * 512 + 4 * groups + 1056)
+        _workspace(call, 96, 512, 1056)
 
 
-def _workspace(call: KernelCall, size: int) -> None:
+def _workspace(call: KernelCall, block: int, each: int, rest: int) -> None:
+    """The results, and then ``each`` bytes for each ``block`` pixels and group of channels, 4 for each group, and the rest."""
     tensor = call["input"]
+    groups, pixels = up(tensor.shape[1], _GROUP), prod(tensor.shape) // max(tensor.shape[1], 1)
+    size = up(pixels, block) * groups * each + 4 * groups + rest
+    call.result(0, 1, 2)
     seen = tensor.dtype == torch.float32 and tensor.shape[1] % 4 == 0 and tensor.dim() == 4
     known = seen and call.gpu.capability == (9, 0) and call.gpu.cudnn >= 90000
-    call.once(size, exact=known)
+    call.once(size)
     if not known:
         call.bound(size + (1 << 20), _CUDNN + " on a Hopper")
 
 
 @row(
-    "batch_norm_elemt", "batch_norm_stats",
+    "batch_norm_elemt batch_norm_stats",
     takes="statistics in channels last: as native_batch_norm",
-    source="aten/src/ATen/native/cuda/Normalization.cu, batch_norm_stats_cuda",
-)  # fmt: skip
+    source="cuda/Normalization.cu, batch_norm_stats_cuda",
+)
 def batch_norm_stats(call: KernelCall) -> None:
-    if "stats" in call.func._schema.name and layout(call["input"]) == "last":
+    if "stats" in call.name and layout(call["input"]) == "last":
         _staged(call, call["input"], 4)

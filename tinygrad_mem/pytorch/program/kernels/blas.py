@@ -11,7 +11,6 @@ from .call import Gpu, KernelCall, nbytes, row, up
 
 KIB = 1024
 _DESCRIPTORS = 4 * 128  # bytes in which a multiprocessor describes four tensors
-_POOL = "aten/src/ATen/cuda/CublasHandlePool.cpp"
 
 
 def cublas_workspace(gpu: Gpu) -> int:
@@ -57,7 +56,7 @@ def _matrix(call: KernelCall, matrix: torch.Tensor) -> None:
     else:
         dense = dense or (matrix.is_contiguous() and down > 0 and right > 0)
     if not dense:
-        call.ask(nbytes(matrix), "TEMPORARY")
+        call.temporary(nbytes(matrix))
 
 
 def _nothing(call: KernelCall) -> bool:
@@ -67,11 +66,12 @@ def _nothing(call: KernelCall) -> bool:
 
 
 @row(
-    "mm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addbmm",
+    "mm bmm baddbmm addmv mv dot vdot addbmm",
     takes="cuBLAS's workspace at a thread's first product; a copy of a matrix whose strides cuBLAS does not take",
-    source=f"{_POOL}, getCurrentCUDABlasHandle; aten/src/ATen/native/cuda/Blas.cpp, cublasCommonArgs",
+    source="aten/src/ATen/cuda/CublasHandlePool.cpp, getCurrentCUDABlasHandle; aten/src/ATen/native/cuda/Blas.cpp, "
+    "cublasCommonArgs",
     seen="cnn-small (after the result, in backward's thread)",
-)  # fmt: skip
+)
 def products(call: KernelCall) -> None:
     if _nothing(call):
         return
@@ -86,17 +86,16 @@ def products(call: KernelCall) -> None:
     "_grouped_mm",
     takes="before Hopper, or in other dtypes than bfloat16: cuBLAS's workspace, at a thread's first product; else a table of "
     "each group's addresses, sizes and strides, and CUTLASS's workspace, found to be 512 bytes for each multiprocessor",
-    source="aten/src/ATen/native/cuda/GroupedBlas.cpp, _grouped_mm_cuda, _grouped_mm_fallback; GroupMM.cu, "
-    "bf16bf16_grouped_gemm_impl_sm90_sm100",
+    source="cuda/GroupedBlas.cpp, _grouped_mm_cuda, _grouped_mm_fallback; GroupMM.cu, bf16bf16_grouped_gemm_impl_sm90_sm100",
     seen="h100",
-)  # fmt: skip
+)
 def grouped_products(call: KernelCall) -> None:
     left, ends = call["self"], call.get("offs")
     if call.gpu.capability[0] not in (9, 10) or left.dtype is not torch.bfloat16:
         return handle(call) if prod(call.outs[0].shape) else None
     groups = ends.shape[0] if ends is not None else left.shape[0]
     call.ask(up(groups, 2) * 2 * 3 * 8 + groups * 3 * 4 + groups * 3 * 8)
-    call.ask(call.gpu.processors * _DESCRIPTORS, exact=False)
+    call.ask(call.gpu.processors * _DESCRIPTORS)
     return call.bound(1 << 20, "CUTLASS's grouped product says only when it runs how large its workspace is")
 
 
@@ -116,12 +115,12 @@ def by_cublaslt(call: KernelCall) -> bool:
 
 
 @row(
-    "addmm", "_addmm_activation",
+    "addmm _addmm_activation",
     takes="cuBLAS's workspace as above; with a bias of one axis cuBLASLt's 1 MiB: for the op before PyTorch 2.9, kept by the "
     "handle from 2.9 on, cuBLAS's own from 2.12 on",
-    source="aten/src/ATen/cuda/CUDABlas.cpp, gemm_and_bias; " + _POOL + ", getCUDABlasLtWorkspace",
+    source="aten/src/ATen/cuda/CUDABlas.cpp, gemm_and_bias; aten/src/ATen/cuda/CublasHandlePool.cpp, getCUDABlasLtWorkspace",
     seen="cnn-small",
-)  # fmt: skip
+)
 def addmm(call: KernelCall) -> None:
     if _nothing(call):
         return
@@ -144,11 +143,11 @@ def _cublaslt(call: KernelCall) -> None:
 
 
 @row(
-    "_scaled_mm", "_scaled_mm_v2",
+    "_scaled_mm _scaled_mm_v2",
     takes="cuBLAS's workspace and cuBLASLt's, as for a bias above",
-    source="aten/src/ATen/native/cuda/ScaledBlas.cpp; aten/src/ATen/cuda/CUDABlas.cpp, scaled_gemm",
+    source="cuda/ScaledBlas.cpp; aten/src/ATen/cuda/CUDABlas.cpp, scaled_gemm",
     seen="h100 (one scale, and one for each row)",
-)  # fmt: skip
+)
 def scaled_products(call: KernelCall) -> None:
     if not _nothing(call):
         _cublaslt(call)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from ....interrupts import context
 from ...cards import GraphicsCard
 
 Rule = Callable[["KernelCall"], None]
+LONG = 8  # bytes of an index, and of an address
 _CUDNN = {(2, 5): 90100, (2, 7): 90501, (2, 8): 91002, (2, 11): 91900, (2, 12): 92000}
 """The cuDNN that the wheel on PyPI requires, from a version of PyTorch on. Source: the wheels' ``Requires-Dist``."""
 
@@ -71,14 +73,12 @@ class Request(NamedTuple):
         block: number of the block in this call, or of the result.
         size: bytes.
         role: ``"WORKSPACE"`` or ``"TEMPORARY"``.
-        exact: the size is a formula of the source; False: an estimate, whose reason is one of the bounds.
     """
 
     kind: str
     block: int
     size: int = 0
     role: str = ""
-    exact: bool = True
 
 
 class Bound(NamedTuple):
@@ -147,14 +147,21 @@ class KernelRow(NamedTuple):
 ROWS: dict[str, KernelRow] = {}
 
 
-def row(*ops: str, takes: str, source: str, seen: str = "") -> Callable[[Rule], Rule]:
-    """Add a function of a call to the table."""
+def row(ops: str, takes: str, source: str, seen: str = "") -> Callable[[Rule], Rule]:
+    """Add a function of a call to the table.
+
+    Args:
+        ops: with spaces between them.
+        source: below ``aten/src/ATen/native``, if it does not begin with ``aten``.
+    """
+    source = source if source.startswith("aten/") else f"aten/src/ATen/native/{source}"
 
     def add(rule: Rule) -> Rule:
-        for op in ops:
+        found = KernelRow(rule.__name__, tuple(ops.split()), takes, source, seen, rule)
+        for op in found.ops:
             if op in ROWS:
                 raise ValueError(f"{op} has a row: {ROWS[op].name}")
-            ROWS[op] = KernelRow(rule.__name__, ops, takes, source, seen, rule)
+            ROWS[op] = found
         return rule
 
     return add
@@ -181,6 +188,11 @@ class KernelCall:
             self._given[argument.name] = given
         self._next = 0
 
+    @property
+    def name(self) -> str:
+        """The op's, without its overload: ``"aten::sum"``."""
+        return self.func._schema.name
+
     def __getitem__(self, name: str) -> Any:
         """The argument with this name of the op's schema."""
         return self._given[name]
@@ -189,20 +201,26 @@ class KernelCall:
         """The argument with this name, or ``other`` where the op has none."""
         return self._given.get(name, other)
 
-    def ask(self, size: int, role: str = "WORKSPACE", exact: bool = True) -> int:
+    def ask(self, size: int, role: str = "WORKSPACE") -> int:
         """A block of ``size`` bytes, until the op ends or :meth:`free`. None is asked for where ``size`` is 0."""
-        return self._step("ask", size, role, exact)
+        return self._step("ask", size, role)
+
+    def temporary(self, *sizes: int) -> int:
+        """Tensors of so many bytes, each as by :meth:`ask`; the number of the last one."""
+        for size in sizes:
+            self.ask(size, "TEMPORARY")
+        return self._next
 
     def keep(self, key: Any, size: int) -> None:
         """A block that the process keeps under ``key``; it is asked for once."""
         if (self.thread, key) not in self.kept:
             self.kept[self.thread, key] = size
-            self._step("keep", size, "WORKSPACE", True)
+            self._step("keep", size)
 
-    def _step(self, kind: str, size: int, role: str, exact: bool) -> int:
+    def _step(self, kind: str, size: int, role: str = "WORKSPACE") -> int:
         self._next += 1
         if size > 0:
-            self.steps.append(Request(kind, self._next, size, role, exact))
+            self.steps.append(Request(kind, self._next, size, role))
         return self._next
 
     def free(self, *blocks: int) -> None:
@@ -210,9 +228,9 @@ class KernelCall:
         asked = {step.block for step in self.steps if step.kind == "ask"}
         self.steps.extend(Request("free", block) for block in blocks if block in asked)
 
-    def once(self, size: int, role: str = "WORKSPACE", exact: bool = True) -> None:
+    def once(self, size: int, role: str = "WORKSPACE") -> None:
         """A block that ends before the next request."""
-        self.free(self.ask(size, role, exact))
+        self.free(self.ask(size, role))
 
     @context
     def within(self) -> Iterator[None]:
@@ -231,9 +249,15 @@ class KernelCall:
         """``size`` bytes more may be asked for."""
         self.bounds.append(Bound(size, why))
 
-    def contiguous(self, tensor: torch.Tensor) -> int:
-        """A copy of a tensor that is not contiguous."""
-        return self.ask(0 if tensor.is_contiguous() else nbytes(tensor), "TEMPORARY")
+    def contiguous(self, tensor: torch.Tensor, order: torch.memory_format = torch.contiguous_format) -> int:
+        """A copy of a tensor that is not contiguous in this order."""
+        return self.temporary(0 if tensor.is_contiguous(memory_format=order) else nbytes(tensor))
+
+    def copies(self, *names: str) -> None:
+        """A copy of each of these arguments that is a tensor, and not contiguous."""
+        for name in names:
+            if isinstance(self.get(name), torch.Tensor):
+                self.contiguous(self[name])
 
 
 def nbytes(tensor: torch.Tensor) -> int:
@@ -249,6 +273,21 @@ def on_host(tensor: torch.Tensor) -> bool:
 def accumulated(dtype: torch.dtype) -> int:
     """Bytes of the type in which a GPU accumulates ``dtype``."""
     return max(4, dtype.itemsize) if dtype.is_floating_point or dtype.is_complex else 8
+
+
+def one_axis(axes: Iterable[tuple[int, int]]) -> bool:
+    """True if axes, each a stride and a size, the outermost first, can be seen as one."""
+    return all(outer[0] == inner[0] * inner[1] for outer, inner in pairwise(axis for axis in axes if axis[1] != 1))
+
+
+def dense(tensor: torch.Tensor) -> bool:
+    """True if its elements lie beside each other, in whatever order, and none twice."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def up(size: int, step: int) -> int:

@@ -249,21 +249,21 @@ def _cudnn_is_faster(x: Image, weight: Image, stride: list[int]) -> bool:
 
 
 @row(
-    "convolution", "_convolution",
+    "convolution _convolution",
     takes="before the result a copy of an input that is not in cuDNN's layout, after it one of such a weight, until the op "
     "ends; then the workspace of the algorithm that cuDNN's heuristics choose, which ends at once. That is an estimate: copies "
     "of all three in channels last and 16 bytes, where tensor cores take a kernel of several elements; else nothing",
-    source="aten/src/ATen/native/Convolution.cpp, _convolution; cudnn/ConvShared.cpp, cudnn_convolution; Conv_v8.cpp, "
-    "run_conv_plan; cuDNN, cudnnBackendExecute",
+    source="Convolution.cpp, _convolution; cudnn/ConvShared.cpp, cudnn_convolution; Conv_v8.cpp, run_conv_plan; cuDNN, "
+    "cudnnBackendExecute",
     seen="cnn-small, h100 (cuDNN 9.19: 1,588 workspaces)",
-)  # fmt: skip
+)
 def convolution(call: KernelCall) -> None:
     if prod(call["input"].shape) == 0:
         return
     found = Convolution(call.__getitem__)
     if found.slow:
         return _columns(call, found, call.outs[0])
-    call.ask(found.turned * found.x.size, "TEMPORARY")
+    call.temporary(found.turned * found.x.size)
     _copy(call, found.x, found.last)
     call.result(0)
     _copy(call, found.weight, found.last)
@@ -275,8 +275,8 @@ def convolution(call: KernelCall) -> None:
 @row(
     "convolution_backward",
     takes="of each gradient, as forward: copies, the result, and a workspace that ends at once; what the bias's sum stages",
-    source="aten/src/ATen/native/Convolution.cpp, convolution_backward; cudnn/ConvShared.cpp, cudnn_convolution_backward; "
-    "cuda/DepthwiseConv2d.cu, conv_depthwise2d_backward_cuda_out",
+    source="Convolution.cpp, convolution_backward; cudnn/ConvShared.cpp, cudnn_convolution_backward; cuda/DepthwiseConv2d.cu, "
+    "conv_depthwise2d_backward_cuda_out",
     seen="cnn-small (the input's gradient), h100 (cuDNN 9.19: 3,094 workspaces)",
 )
 def convolution_backward(call: KernelCall) -> None:
@@ -286,8 +286,9 @@ def convolution_backward(call: KernelCall) -> None:
     found = Convolution(call.__getitem__)
     if found.slow:
         return _columns(call, found, gradient)
-    call.ask(found.turned * found.x.size, "TEMPORARY")
-    (_backward_of_pytorch if found.depthwise else _backward_of_cudnn)(call, found, mask)
+    call.temporary(found.turned * found.x.size)
+    with call.within():
+        (_backward_of_pytorch if found.depthwise else _backward_of_cudnn)(call, found, mask)
     if mask[2]:
         call.result(2)
         summed(call, gradient, [0, *range(2, gradient.dim())], gradient.dtype)
@@ -304,39 +305,36 @@ def _columns(call: KernelCall, found: Convolution, out: torch.Tensor) -> None:
 
 
 def _backward_of_pytorch(call: KernelCall, found: Convolution, mask: list[bool]) -> None:
-    copy = _copy(call, Image.of(call["grad_output"]), False)
+    _copy(call, Image.of(call["grad_output"]), False)
     if mask[1]:
         call.result(1)
         call.free(_copy(call, found.x, False))
     if mask[0]:
         call.result(0)
         call.free(_copy(call, found.weight, False))
-    call.free(copy)
 
 
 def _backward_of_cudnn(call: KernelCall, found: Convolution, mask: list[bool]) -> None:
     gradient, x = found.gradients(call["grad_output"], mask[1])
-    copies = [
-        call.ask((new.strides != old.strides) * new.size, "TEMPORARY")
-        for new, old in ((x, found.x), (gradient, Image.of(call["grad_output"])))
-    ]
+    for new, old in ((x, found.x), (gradient, Image.of(call["grad_output"]))):
+        call.temporary((new.strides != old.strides) * new.size)
     if mask[0]:
         last = channels_last(gradient, found.weight)
         call.result(0)
-        inner = [_copy(call, found.weight, last), _copy(call, gradient, last)]
-        _workspace(call, "result" if found.transposed else "input", found, x, gradient, last)
-        call.free(*reversed(inner))
+        with call.within():
+            _copy(call, found.weight, last)
+            _copy(call, gradient, last)
+            _workspace(call, "result" if found.transposed else "input", found, x, gradient, last)
     if mask[1]:
         last = channels_last(x, gradient)
-        inner = [_copy(call, each, last) for each in ((x, gradient) if found.transposed else (gradient, x))]
+        for each in (x, gradient) if found.transposed else (gradient, x):
+            _copy(call, each, last)
         call.result(1)
         _workspace(call, "weight", found, x, gradient, last)
-        call.free(*reversed(inner))
-    call.free(*reversed(copies))
 
 
 def _copy(call: KernelCall, image: Image, last: bool) -> int:
-    return call.ask(0 if image.dense(last) else image.size, "TEMPORARY")
+    return call.temporary(0 if image.dense(last) else image.size)
 
 
 def _workspace(call: KernelCall, kind: str, found: Convolution, x: Image, out: Image, last: bool) -> None:
@@ -347,7 +345,7 @@ def _workspace(call: KernelCall, kind: str, found: Convolution, x: Image, out: I
     likely, most = problem.likely(call.gpu), problem.most(call.gpu)
     if call.gpu.benchmark:
         most += problem.taps * (x.size + out.size)  # measured algorithms are those that transform, too
-    call.once(likely, exact=False)
+    call.once(likely)
     call.bound(max(likely, most - likely), _why(call))
 
 

@@ -1,18 +1,23 @@
-"""Copies between the host and the GPU."""
+"""Copies: between the host and the GPU, and of many tensors at once, whose addresses and sizes go to the GPU first."""
 
 from __future__ import annotations
 
+from math import ceil, prod, sqrt
+
 import torch
 
-from .call import KernelCall, on_host, row
+from .call import LONG, KernelCall, dense, on_host, row, up
+
+_THREADS, _TILE = 128, 128 * 16  # threads of a block; bytes that a block copies at a time
+_SOURCE = "cuda/TensorShape.cu"
 
 
 @row(
-    "_to_copy", "copy_",
+    "_to_copy copy_",
     takes="between host and GPU, where dtypes or the order of elements differ: a contiguous copy on the GPU of a source or a "
     "target there that is not contiguous; with non_blocking the dtype changes on the GPU, through a copy of another dtype",
-    source="aten/src/ATen/native/cuda/Copy.cu, copy_kernel_cuda, copy_requires_temporaries",
-)  # fmt: skip
+    source="cuda/Copy.cu, copy_kernel_cuda, copy_requires_temporaries",
+)
 def between(call: KernelCall) -> None:
     """The tensor on the GPU is the source or the target; the other one's copies are on the host."""
     source, target = call.get("src", call["self"]), call.outs[0]
@@ -22,20 +27,71 @@ def between(call: KernelCall) -> None:
     late = bool(call.get("non_blocking"))
     if on_host(target):
         changed = late and not same
-        call.ask(target.numel() * target.element_size() if changed else 0, "TEMPORARY")
-        dense = source.is_contiguous() or (changed and not _is_dense(source))  # a change of dtype fills gaps
-        call.ask(0 if dense else target.numel() * (target if changed else source).element_size(), "TEMPORARY")
+        call.temporary(target.numel() * target.element_size() if changed else 0)
+        in_rows = source.is_contiguous() or (changed and not dense(source))  # a change of dtype fills gaps
+        call.temporary(0 if in_rows else target.numel() * (target if changed else source).element_size())
     elif not target.is_contiguous() or (late and not same):
-        call.ask(target.numel() * (source if late else target).element_size(), "TEMPORARY")
+        call.temporary(target.numel() * (source if late else target).element_size())
 
 
 def _lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     """True if the elements of both lie in the same order, without gaps."""
     alike = all(x == y for x, y, size in zip(a.stride(), b.stride(), a.shape, strict=False) if size > 1)
-    return a.shape == b.shape and alike and _is_dense(a)
+    return a.shape == b.shape and alike and dense(a)
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    shared = any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return not shared and (last + 1 == tensor.numel() or not tensor.numel())
+# --- of many tensors ------------------------------------------------------------------------------------------------------
+
+
+@row(
+    "split_with_sizes_copy.out",
+    takes="8 bytes for each of: 3 numbers a part, the blocks of threads, and the blocks' sums; none where a dtype differs",
+    source=f"{_SOURCE}, split_with_sizes_copy_out_cuda_contiguous_no_cast",
+)
+def split_copy(call: KernelCall) -> None:
+    """``fully_shard`` copies what a unit has gathered into its parameters."""
+    whole, sizes, outs = call["self"], call["split_sizes"], call["out"]
+    if not all(dense(each) and each.dtype == whole.dtype for each in (whole, *outs)):
+        return
+    dim = call["dim"] % whole.dim()
+    parts = [size * whole.stride(dim) * whole.element_size() for size in sizes]
+    chunks = prod(whole.shape[:dim])
+    most = int(call.gpu.processors * call.gpu.threads / _THREADS * 2)
+    factor = up(sum(up(part, _TILE) for part in parts) * chunks, most)
+    rounds = up(factor, max(1, min(ceil(sqrt(factor)), chunks)))
+    blocks = sum(up(part, _TILE * max(1, rounds)) for part in parts)
+    call.temporary(LONG * (4 * len(parts) + 1 + blocks))
+
+
+@row(
+    "_chunk_cat _chunk_cat.out",
+    takes="8 bytes for each of: 6 numbers a tensor, the blocks of threads, and two more, which end before the copy; where "
+    "dtypes differ, other than bfloat16 to float32, or a tensor is not contiguous, before the result: a padded copy of each "
+    "such tensor, and of each that the chunks do not divide",
+    source=f"{_SOURCE}, get_chunk_cat_metadata; TensorShape.cpp, _pad_chunk",
+    seen="h100 (_chunk_cat, 4 sizes)",
+)
+def chunk_cat(call: KernelCall) -> None:
+    """``fully_shard`` puts gradients together before they are reduced."""
+    tensors, out, dim, chunks = call["tensors"], call.get("out", call.outs[0]), call["dim"], call["num_chunks"]
+    kinds = tensors[0].dtype, out.dtype
+    padded = [_padded(each, dim, chunks) for each in tensors]
+    rows = [each.is_contiguous() for each in tensors]
+    if all(rows) and (kinds[0] == kinds[1] or kinds == (torch.bfloat16, torch.float32)):
+        call.result(0)
+        blocks = sum(up(numel // chunks * out.element_size(), _TILE) for numel in padded)
+        call.once(LONG * (6 * len(tensors) + 2 + blocks), "TEMPORARY")
+        return
+    copies = [
+        call.temporary(0 if numel == each.numel() and in_rows else numel * each.element_size())
+        for each, numel, in_rows in zip(tensors, padded, rows, strict=True)
+    ]
+    call.result(0)
+    call.free(*copies)
+
+
+def _padded(tensor: torch.Tensor, dim: int, chunks: int) -> int:
+    """Elements of a tensor whose size in ``dim`` is rounded up to a multiple of ``chunks``."""
+    shape = list(tensor.shape)
+    shape[dim] = up(shape[dim], chunks) * chunks
+    return prod(shape)

@@ -5,52 +5,52 @@ from __future__ import annotations
 import torch
 
 from .blas import handle
-from .call import KernelCall, nbytes, row
-from .linalg import INDEX, NUMBER, addresses, batch_of, checked, infos_of, solver
+from .call import LONG, KernelCall, nbytes, row
+from .linalg import NUMBER, addresses, batch_of, checked, solver
 
-_CUDA = "aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp"
-_LIBRARY = "aten/src/ATen/native/cuda/linalg/BatchLinearAlgebraLib.cpp"
+_CUDA = "cuda/linalg/BatchLinearAlgebra.cpp"
+_LIBRARY = "cuda/linalg/BatchLinearAlgebraLib.cpp"
 _QR, _HOUSEHOLDER, _ROTATIONS = (3 << 20) + 128, 128 << 10, 278_784  # geqrf, orgqr, ormqr: least workspaces
 _SYMMETRIC, _JACOBI, _INDEFINITE = 278_168, 3_968, 98_432  # syevd, gesvdj, sytrf
 
 
 @row(
-    "linalg_cholesky_ex", "cholesky",
+    "linalg_cholesky_ex cholesky",
     takes="of one matrix cuSOLVER's workspace, of several their addresses; cholesky: also a number of errors, and whether one "
     "is there",
     source=f"{_LIBRARY}, cholesky_helper_cusolver",
     seen="h100",
-)  # fmt: skip
+)
 def cholesky(call: KernelCall) -> None:
     matrix = call["self"]
     call.result(*range(len(call.outs)))
-    own = 0 if len(call.outs) > 1 else infos_of(call, matrix)
+    if len(call.outs) == 1:
+        call.temporary(NUMBER * batch_of(matrix))
     if batch_of(matrix) == 1:
         solver(call, 256 + matrix.shape[-1] * (matrix.shape[-1] > 32), matrix, "potrf")
     else:
-        call.once(INDEX * batch_of(matrix) * bool(nbytes(matrix)), "TEMPORARY")
+        call.once(LONG * batch_of(matrix) * bool(nbytes(matrix)), "TEMPORARY")
     if len(call.outs) == 1 and nbytes(matrix):
         checked(call, batch_of(matrix))
-        call.free(own)
 
 
 @row(
-    "cholesky_inverse", "cholesky_solve",
+    "cholesky_inverse cholesky_solve",
     takes="a copy of the decomposition; of one matrix a number of errors, of several cuBLAS's workspace, for MAGMA",
     source=f"{_CUDA}, cholesky_inverse_kernel_impl, _cholesky_solve_helper_cuda",
     seen="h100",
-)  # fmt: skip
+)
 def by_cholesky(call: KernelCall) -> None:
     factors = call.get("input2", call["self"])
     single, solving = batch_of(factors) == 1 and factors.dim() == 2, call.get("input2") is not None
     if single and solving:
-        call.ask(NUMBER, "TEMPORARY")
+        call.temporary(NUMBER)
     call.result(0)
-    call.ask(nbytes(factors), "TEMPORARY")
+    call.temporary(nbytes(factors))
     if not single:
         handle(call)
     elif not solving:
-        call.ask(NUMBER, "TEMPORARY")
+        call.temporary(NUMBER)
 
 
 def _geqrf(call: KernelCall, matrix: torch.Tensor) -> None:
@@ -58,18 +58,18 @@ def _geqrf(call: KernelCall, matrix: torch.Tensor) -> None:
     batch, (m, n) = batch_of(matrix), matrix.shape[-2:]
     if m <= 256 and batch >= max(2, m // 16):
         return addresses(call, batch * bool(nbytes(matrix)), 2)
-    infos = call.ask(NUMBER, "TEMPORARY")
-    solver(call, _QR + 600 * n * (n > 32), matrix, "geqrf")
-    return call.free(infos)
+    with call.within():
+        call.temporary(NUMBER)
+        solver(call, _QR + 600 * n * (n > 32), matrix, "geqrf")
 
 
 def _orgqr(call: KernelCall, matrix: torch.Tensor) -> None:
     """Source: ``BatchLinearAlgebraLib.cpp``, ``apply_orgqr``: a workspace for each matrix."""
-    infos = call.ask(NUMBER, "TEMPORARY")
     columns = matrix.shape[-1]
     size = _HOUSEHOLDER + (1320 * columns if columns > 32 else max(1152, 128 * columns))
-    solver(call, size, matrix, "orgqr", batch_of(matrix))
-    call.free(infos)
+    with call.within():
+        call.temporary(NUMBER)
+        solver(call, size, matrix, "orgqr", batch_of(matrix))
 
 
 @row(
@@ -84,35 +84,28 @@ def householder(call: KernelCall) -> None:
         _orgqr(call, call["input"])
 
 
-@row(
-    "ormqr",
-    takes="as linalg_householder_product",
-    source=f"{_CUDA}, ormqr_kernel",
-    seen="h100",
-)
+@row("ormqr", takes="as linalg_householder_product", source=f"{_CUDA}, ormqr_kernel", seen="h100")
 def ormqr(call: KernelCall) -> None:
     call.result(0)
-    infos = call.ask(NUMBER, "TEMPORARY")
+    call.temporary(NUMBER)
     solver(call, _ROTATIONS, call["input3"], "ormqr", batch_of(call["input3"]))
-    call.free(infos)
 
 
 @row(
     "linalg_qr",
     takes="a number for each reflection; what geqrf takes, and, unless only R is wanted, what orgqr takes",
-    source=f"aten/src/ATen/native/BatchLinearAlgebra.cpp, linalg_qr_out; {_CUDA}, geqrf_kernel, orgqr_kernel_impl",
+    source=f"BatchLinearAlgebra.cpp, linalg_qr_out; aten/src/ATen/native/{_CUDA}, geqrf_kernel, orgqr_kernel_impl",
     seen="h100 (square matrices, reduced)",
-)  # fmt: skip
+)
 def qr(call: KernelCall) -> None:
     matrix, (m, n) = call["A"], call["A"].shape[-2:]
     call.result(0, 1)
-    tau = call.ask(batch_of(matrix) * min(m, n) * matrix.element_size(), "TEMPORARY")
+    call.temporary(batch_of(matrix) * min(m, n) * matrix.element_size())
     _geqrf(call, matrix)
     if call["mode"] != "r":
         _orgqr(call, call.outs[0])
     if m != n and nbytes(matrix):
         call.bound(2 * nbytes(matrix), "what the QR decomposition of matrices that are not square copies is not known")
-    call.free(tau)
 
 
 @row(
@@ -121,35 +114,32 @@ def qr(call: KernelCall) -> None:
     "nobody wants them, a copy of the matrix after the values",
     source=f"{_LIBRARY}, linalg_eigh_cusolver",
     seen="h100",
-)  # fmt: skip
+)
 def eigh(call: KernelCall) -> None:
     matrix = call["A"]
     call.result(*((1, 0) if call["compute_v"] else (0,)))
-    held = call.ask(0 if call["compute_v"] else nbytes(matrix), "TEMPORARY")
-    infos = infos_of(call, matrix)
+    call.temporary(0 if call["compute_v"] else nbytes(matrix), NUMBER * batch_of(matrix))
     each = _SYMMETRIC + 430 * (matrix.shape[-1] - 5) - 192 * (batch_of(matrix) > 1)
     solver(call, batch_of(matrix) * each, matrix, "syevd")
     if nbytes(matrix):
         if batch_of(matrix) > 1:
             call.bound(batch_of(matrix) << 16, "cuSOLVER alone knows the workspace of its syevBatched")
         checked(call, batch_of(matrix))
-    call.free(infos, held)
 
 
 @row(
     "linalg_eig",
     takes="before the results: copies of the matrix and of the results, and a workspace: known to cuSOLVER alone, or none "
     "where MAGMA runs on the host",
-    source="aten/src/ATen/native/BatchLinearAlgebra.cpp, linalg_eig_out",
+    source="BatchLinearAlgebra.cpp, linalg_eig_out",
     seen="h100 (matrices of five rows)",
-)  # fmt: skip
+)
 def eig(call: KernelCall) -> None:
     matrix = call["self"]
     call.results = "last"
-    within = [NUMBER * batch_of(matrix), *[nbytes(out) for out in call.outs], 3 * nbytes(matrix)]
-    asked = [call.ask(size, "TEMPORARY", exact=False) for size in within]
-    solver(call, 132_608, matrix, "geev")
-    call.free(*reversed(asked))
+    with call.within():
+        call.temporary(NUMBER * batch_of(matrix), *map(nbytes, call.outs), 3 * nbytes(matrix))
+        solver(call, 132_608, matrix, "geev")
     call.bound(4 * nbytes(matrix) + 4096, "what eigenvalues copy depends on PyTorch's build")
 
 
@@ -159,59 +149,48 @@ def eig(call: KernelCall) -> None:
     "without vectors also these",
     source=f"{_LIBRARY}, svd_cusolver",
     seen="h100",
-)  # fmt: skip
+)
 def svd(call: KernelCall) -> None:
     matrix, (m, n) = call["A"], call["A"].shape[-2:]
     call.result(0, 2, 1)
     if not nbytes(matrix):
         return
-    width, batch = matrix.element_size(), batch_of(matrix)
-    infos = infos_of(call, matrix)
-    copies = [call.ask(nbytes(matrix), "TEMPORARY")]
-    if not call["compute_uv"]:
-        copies += [call.ask(batch * min(m, n) * side * width, "TEMPORARY") for side in (m, n)]
-    side = max(m, n)
-    copies.append(call.ask(batch * n * n * width * (m < n), "TEMPORARY"))
-    solver(call, _JACOBI if side <= 32 else 9 * side * side * width // 4, matrix, "gesvdj")
-    call.free(*reversed(copies))
-    checked(call, batch_of(matrix))
-    call.free(infos)
+    width, batch, side = matrix.element_size(), batch_of(matrix), max(m, n)
+    call.temporary(NUMBER * batch)
+    with call.within():
+        call.temporary(nbytes(matrix))
+        if not call["compute_uv"]:
+            call.temporary(*[batch * min(m, n) * each * width for each in (m, n)])
+        call.temporary(batch * n * n * width * (m < n))
+        solver(call, _JACOBI if side <= 32 else 9 * side * side * width // 4, matrix, "gesvdj")
+    checked(call, batch)
 
 
-@row(
-    "linalg_ldl_factor_ex",
-    takes="cuSOLVER's workspace",
-    source=f"{_LIBRARY}, ldl_factor_cusolver",
-    seen="h100",
-)
+@row("linalg_ldl_factor_ex", takes="cuSOLVER's workspace", source=f"{_LIBRARY}, ldl_factor_cusolver", seen="h100")
 def ldl_factor(call: KernelCall) -> None:
     call.result(0, 1, 2)
     solver(call, _INDEFINITE, call["self"], "sytrf")
 
 
 @row(
-    "linalg_ldl_solve",
-    takes="pivots of 8 bytes, and a number of errors",
-    source=f"{_LIBRARY}, ldl_solve_cusolver",
-    seen="h100",
+    "linalg_ldl_solve", takes="pivots of 8 bytes, and a number of errors", source=f"{_LIBRARY}, ldl_solve_cusolver", seen="h100"
 )
 def ldl_solve(call: KernelCall) -> None:
     call.result(0)
     if nbytes(call.outs[0]):
-        call.ask(INDEX * call["pivots"].numel(), "TEMPORARY")
-        call.ask(NUMBER, "TEMPORARY")
+        call.temporary(LONG * call["pivots"].numel(), NUMBER)
 
 
 @row(
     "linalg_matrix_exp",
     takes="cuBLAS's workspace; powers of the matrices: how many depends on their norms",
-    source="aten/src/ATen/native/LinearAlgebra.cpp, linalg_matrix_exp, compute_T18_scale_square",
+    source="LinearAlgebra.cpp, linalg_matrix_exp, compute_T18_scale_square",
     seen="h100",
-)  # fmt: skip
+)
 def matrix_exp(call: KernelCall) -> None:
     size = nbytes(call["self"])
     if size:
         call.result(0)
         handle(call)
-        call.ask(10 * size, "TEMPORARY", exact=False)
+        call.temporary(10 * size)
         call.bound(10 * size + (1 << 16), "how many powers of a matrix its exponential takes depends on its norm")

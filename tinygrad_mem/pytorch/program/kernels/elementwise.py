@@ -11,25 +11,25 @@ from .reductions import number
 
 
 @row(
-    "abs", "angle",
+    "abs angle",
     takes="of complex numbers: a complex result, after the real one (abs), or before it",
-    source="aten/src/ATen/native/UnaryOps.cpp, unary_op_impl_with_complex_to_float_out",
+    source="UnaryOps.cpp, unary_op_impl_with_complex_to_float_out",
     seen="h100 (abs)",
-)  # fmt: skip
+)
 def of_complex(call: KernelCall) -> None:
     tensor = call.get("self")
     if isinstance(tensor, torch.Tensor) and tensor.is_complex():
-        if "abs" in call.func._schema.name:
+        if "abs" in call.name:
             call.result(0)
-        call.ask(nbytes(tensor), "TEMPORARY")
-        if "abs" not in call.func._schema.name:
+        call.temporary(nbytes(tensor))
+        if "abs" not in call.name:
             call.result(0)
 
 
 @row(
     "where.self",
     takes="copies of arguments that have not the dtype of the result, and of a condition of bytes",
-    source="aten/src/ATen/native/TensorCompare.cpp, where_self_out",
+    source="TensorCompare.cpp, where_self_out",
 )
 def where(call: KernelCall) -> None:
     """A number on the host is no argument of the GPU."""
@@ -38,16 +38,16 @@ def where(call: KernelCall) -> None:
     for name in ("self", "other"):
         tensor = call[name]
         if tensor.dtype != out.dtype and not on_host(tensor):
-            call.ask(prod(tensor.shape) * out.element_size(), "TEMPORARY")
+            call.temporary(prod(tensor.shape) * out.element_size())
     if call["condition"].dtype is torch.uint8:
-        call.ask(prod(call["condition"].shape), "TEMPORARY")
+        call.temporary(prod(call["condition"].shape))
 
 
 @row(
     "normal",
     takes="where the deviations are a tensor: twice the smallest of them, what finding it stages, and a comparison, which end: "
     "before the result, and after it; where they are a number: a tensor as large as the result; a mean that is a number",
-    source="aten/src/ATen/native/DistributionTemplates.h, normal_impl, normal_out_impl, CHECK_NORMAL_TENSOR_STD",
+    source="DistributionTemplates.h, normal_impl, normal_out_impl, CHECK_NORMAL_TENSOR_STD",
     seen="h100",
 )
 def normal(call: KernelCall) -> None:
@@ -62,15 +62,15 @@ def normal(call: KernelCall) -> None:
             call.result(0)
         if deviations.numel():
             least = number(call, deviations, "min")
-            call.free(call.ask(1, "TEMPORARY"), least)
+            call.free(call.temporary(1), least)
     if not isinstance(call.get("mean"), torch.Tensor):
-        call.ask(call.outs[0].element_size(), "TEMPORARY")
+        call.temporary(call.outs[0].element_size())
 
 
 @row(
     "histc",
     takes="where no range is given: the smallest number and the largest one, with what finding them stages; each ends",
-    source="aten/src/ATen/native/cuda/SummaryOps.cu, _histc_cuda_template",
+    source="cuda/SummaryOps.cu, _histc_cuda_template",
     seen="h100",
 )
 def histc(call: KernelCall) -> None:
@@ -84,7 +84,7 @@ def histc(call: KernelCall) -> None:
 @row(
     "pow.Scalar",
     takes="the base as a number on the GPU: 8 bytes",
-    source="aten/src/ATen/native/Pow.cpp, pow_Scalar_out: wrapped_scalar_tensor",
+    source="Pow.cpp, pow_Scalar_out: wrapped_scalar_tensor",
     seen="h100 (7 sizes)",
 )
 def power_of_number(call: KernelCall) -> None:

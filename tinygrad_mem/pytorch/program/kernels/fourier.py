@@ -2,53 +2,47 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import prod
 
 import torch
 
-from .call import KernelCall, nbytes, row
-
-_DISTANCES = "aten/src/ATen/native/cuda/DistanceKernel.cu"
+from .call import KernelCall, nbytes, one_axis, row
 
 
 @row(
-    "_cdist_forward", "_pdist_forward",
+    "_cdist_forward _pdist_forward",
     takes="copies of rows that are not contiguous",
-    source="aten/src/ATen/native/Distance.cpp, cdist_impl; cuda/DistanceKernel.cu",
+    source="Distance.cpp, cdist_impl; cuda/DistanceKernel.cu",
     seen="h100",
-)  # fmt: skip
+)
 def distances_forward(call: KernelCall) -> None:
-    for name in ("self", "x1", "x2"):
-        rows = call.get(name)
-        if rows is not None:
-            call.contiguous(rows)
+    call.copies("self", "x1", "x2")
 
 
 @row(
     "_cdist_backward",
     takes="a gradient for each number of each pair of rows, unless p is 0",
-    source=f"{_DISTANCES}, cdist_backward_kernel_impl",
+    source="cuda/DistanceKernel.cu, cdist_backward_kernel_impl",
     seen="h100",
 )
 def cdist_backward(call: KernelCall) -> None:
     rows = call["x1"]
     call.result(0)
     if call["p"] and prod(call["grad"].shape):
-        call.ask(prod(call["cdist"].shape) * rows.shape[-1] * rows.element_size(), "TEMPORARY")
+        call.temporary(prod(call["cdist"].shape) * rows.shape[-1] * rows.element_size())
 
 
 @row(
     "_pdist_backward",
     takes="as _cdist_backward, with each row beside all",
-    source=f"{_DISTANCES}, pdist_backward_kernel_impl",
+    source="cuda/DistanceKernel.cu, pdist_backward_kernel_impl",
     seen="h100",
 )
 def pdist_backward(call: KernelCall) -> None:
     rows = call["self"]
     call.result(0)
     if call["p"] and prod(call["grad"].shape):
-        call.ask((rows.shape[0] - 1) * nbytes(rows), "TEMPORARY")
+        call.temporary((rows.shape[0] - 1) * nbytes(rows))
 
 
 def _easy(sizes: list[int]) -> bool:
@@ -65,32 +59,31 @@ def _easy(sizes: list[int]) -> bool:
 def _one_batch(tensor: torch.Tensor, strides: tuple[int, ...], dims: list[int]) -> bool:
     """True if the axes that are not transformed are one, without a copy. Source: ``SpectralOps.cpp``, ``_exec_fft``."""
     rest = [(stride, size) for axis, (stride, size) in enumerate(zip(strides, tensor.shape, strict=True)) if axis not in dims]
-    lines = sorted(((stride, size) for stride, size in rest if size != 1), reverse=True)
-    return all(outer[0] == inner[0] * inner[1] for outer, inner in pairwise(lines))
+    return one_axis(sorted(rest, reverse=True))
 
 
 @row(
-    "_fft_c2c", "_fft_r2c", "_fft_c2r",
+    "_fft_c2c _fft_r2c _fft_c2r",
     takes="before the result, from real to complex, where the first axes are transformed: what lies between; after it, from "
-    "complex to real: a copy of the input, which cuFFT overwrites; a copy where axes that are not "
-    "transformed cannot be one; a workspace of sizes with a prime above 7, or above 4096, of which cuFFT knows the size",
-    source="aten/src/ATen/native/cuda/SpectralOps.cpp, _exec_fft, _fft_c2r_cufft",
+    "complex to real: a copy of the input, which cuFFT overwrites; a copy where axes that are not transformed cannot be one; a "
+    "workspace of sizes with a prime above 7, or above 4096, of which cuFFT knows the size",
+    source="cuda/SpectralOps.cpp, _exec_fft, _fft_c2r_cufft",
     seen="h100 (no workspace)",
-)  # fmt: skip
+)
 def fourier(call: KernelCall) -> None:
     tensor, out = call["self"], call.outs[0]
-    overwrites = "c2r" in call.func._schema.name
+    overwrites = "c2r" in call.name
     dims = [axis % tensor.dim() for axis in call["dim"]]
     between = 0
-    if "r2c" in call.func._schema.name and (len(dims) > 3 or dims[:2] == [0, 1]):  # one axis after the other
-        between = call.ask(nbytes(out), "TEMPORARY")
+    if "r2c" in call.name and (len(dims) > 3 or dims[:2] == [0, 1]):  # one axis after the other
+        between = call.temporary(nbytes(out))
     call.result(0)
     call.free(between)
     strides = tensor.stride()
     if overwrites:
-        call.ask(nbytes(tensor), "TEMPORARY")
+        call.temporary(nbytes(tensor))
         strides = torch.empty(tensor.shape, device="meta").stride()
-    call.ask(0 if _one_batch(tensor, strides, dims) else nbytes(tensor), "TEMPORARY")
+    call.temporary(0 if _one_batch(tensor, strides, dims) else nbytes(tensor))
     real = out if overwrites else tensor
     if not _easy([real.shape[axis] for axis in dims]):
         call.bound(2 * (nbytes(tensor) + nbytes(out)), "cuFFT alone knows the workspace of large sizes, and of large primes")

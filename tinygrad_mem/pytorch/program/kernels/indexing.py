@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from math import prod
 
 import torch
 
-from .call import KernelCall, accumulated, nbytes, on_host, row
+from .call import LONG, KernelCall, accumulated, nbytes, on_host, one_axis, row
 from .cub import radix_sort, scan, scan_by_key, select, unique_by_key
 from .cub import reduce as cub_reduce
 from .reductions import number
 
-_LONG = 8  # bytes of an index
 _ROWS = 10  # of a partial sum: NROWS_PER_THREAD
 _FEW = 3072  # indices that are not sorted
 _MAX = 2  # the mode of a bag
 
 
 @row(
-    "_index_put_impl_", "index_put_", "index_put", "_unsafe_index_put",
+    "_index_put_impl_ index_put_ index_put _unsafe_index_put",
     takes="as index; with accumulate: for n indices of 8 bytes: the wrapped index, its place (the first of which ends at "
     "once), sorted and original places, 0...n-1, and what CUB's sort takes (1 byte up to 2,304 indices); a value that is not "
     "contiguous is copied; a number is one on the host, and is copied to the GPU, but not for a mask alone",
-    source="aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel; CUB dispatch_radix_sort.cuh; "
-    "TensorAdvancedIndexing.cpp, _index_put_impl_, canDispatchToMaskedFill",
+    source="cuda/Indexing.cu, index_put_with_sort_kernel; CUB dispatch_radix_sort.cuh; TensorAdvancedIndexing.cpp, "
+    "_index_put_impl_, canDispatchToMaskedFill",
     seen="lm-medium-128-train, h100",
-)  # fmt: skip
+)
 def index_put(call: KernelCall) -> None:
     """Add or put values at places of a tensor; only what adds is sorted."""
     target, value = call["self"], call["values"]
@@ -35,20 +34,20 @@ def index_put(call: KernelCall) -> None:
     host = value.dim() == 0 and on_host(value)  # a number
     if host and len(indices) == len(masks) == 1 and not call.get("accumulate"):
         return  # written by ``masked_fill_``
-    call.ask(host * value.element_size(), "TEMPORARY")
+    call.temporary(host * value.element_size())
     if masks or not indices:
-        call.bound(5 * _LONG * prod(target.shape), "a mask is an index whose length is not known")
+        call.bound(5 * LONG * prod(target.shape), "a mask is an index whose length is not known")
         return
     if not (call.get("accumulate") or call.gpu.deterministic):
         return alike(call, indices)
     count = prod(torch.broadcast_shapes(*(index.shape for index in indices)))
-    size = count * _LONG
+    size = count * LONG
     for index in indices:
         if index.dtype == torch.int32:
-            call.ask(prod(index.shape) * _LONG, "TEMPORARY")
+            call.temporary(prod(index.shape) * LONG)
     _linear(call, size, len(indices))
     _values(call, count)
-    sort_pairs(call, size, count, _LONG, _bits(target, call["indices"]))
+    sort_pairs(call, size, count, LONG, _bits(target, call["indices"]))
 
 
 def alike(call: KernelCall, indices: list[torch.Tensor]) -> None:
@@ -61,15 +60,15 @@ def alike(call: KernelCall, indices: list[torch.Tensor]) -> None:
     differ = len({index.stride() for index in spread}) > 1
     for index in spread:
         if index.dtype == torch.int32 or (differ and not index.is_contiguous()):
-            call.ask(prod(shape) * _LONG, "TEMPORARY")
+            call.temporary(prod(shape) * LONG)
 
 
 @row(
-    "index.Tensor", "_unsafe_index",
+    "index.Tensor _unsafe_index",
     takes="before the result: 8 bytes for each place, of an index of int32, and of indices that differ in their strides",
-    source="aten/src/ATen/native/TensorAdvancedIndexing.cpp, AdvancedIndex, make_info",
+    source="TensorAdvancedIndexing.cpp, AdvancedIndex, make_info",
     seen="lm-medium-128-train (nothing: one index)",
-)  # fmt: skip
+)
 def index(call: KernelCall) -> None:
     alike(call, [each for each in call["indices"] if each is not None])
     call.result(0)
@@ -78,30 +77,23 @@ def index(call: KernelCall) -> None:
 @row(
     "embedding",
     takes="a copy of indices that cannot be seen as one axis, such as ids[:, :-1]",
-    source="aten/src/ATen/native/Embedding.cpp, embedding_symint: indices.reshape(-1)",
+    source="Embedding.cpp, embedding_symint: indices.reshape(-1)",
 )
 def embedding(call: KernelCall) -> None:
     indices = call["indices"]
-    if not _one_axis(indices):
-        call.ask(nbytes(indices), "TEMPORARY")
+    if indices.numel() and not one_axis(zip(indices.stride(), indices.shape, strict=True)):
+        call.temporary(nbytes(indices))
         call.result(0)
-
-
-def _one_axis(tensor: torch.Tensor) -> bool:
-    """True if a view has all elements on one axis."""
-    axes = [(size, step) for size, step in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
-    return tensor.numel() == 0 or all(one[1] == two[0] * two[1] for one, two in pairwise(axes))
 
 
 def _linear(call: KernelCall, size: int, indices: int) -> None:
     """The place of each index in the flattened tensor, once it is checked. Source: ``Indexing.cu``, ``wrapIndexOnce``."""
     for place in range(indices):
-        if not call.get("unsafe", False) or "impl" not in call.func._schema.name:
+        if not call.get("unsafe", False) or "impl" not in call.name:
             for _ in range(2):  # the largest and the smallest index, each compared with a number
-                found = number(call, call["self"].new_empty(size // _LONG, dtype=torch.int64), "max")
-                call.free(call.ask(1, "TEMPORARY"), found)
-        wrapped = call.ask(size, "TEMPORARY")
-        placed = call.ask(size, "TEMPORARY")
+                found = number(call, call["self"].new_empty(size // LONG, dtype=torch.int64), "max")
+                call.free(call.temporary(1), found)
+        wrapped, placed = call.temporary(size), call.temporary(size)
         call.free(wrapped)
         if place:
             call.free(placed)
@@ -113,7 +105,7 @@ def _values(call: KernelCall, count: int) -> None:
     given = [index is not None for index in call["indices"]]
     rest = prod(size for size, indexed in zip_longest(target.shape, given) if not indexed)
     if prod(values.shape) < count * rest:
-        call.ask(count * rest * values.element_size(), "TEMPORARY")
+        call.temporary(count * rest * values.element_size())
     else:
         call.contiguous(values)
 
@@ -127,9 +119,8 @@ def _bits(target: torch.Tensor, indices: list) -> int:
 
 def sort_pairs(call: KernelCall, size: int, count: int, width: int, bits: int) -> None:
     """The arrays of a sort of indices: sorted, original, 0...n-1, and CUB's own."""
-    call.ask(size, "TEMPORARY")
-    call.ask(size, "TEMPORARY")
-    numbers = call.ask(size, "TEMPORARY")
+    call.temporary(size, size)
+    numbers = call.temporary(size)
     work = call.ask(radix_sort(call.gpu, count, width, width, bits))
     call.free(work, numbers)
 
@@ -138,13 +129,12 @@ def sort_pairs(call: KernelCall, size: int, count: int, width: int, bits: int) -
     "embedding_dense_backward",
     takes="above 3,072 indices or with scale_grad_by_freq: sorted and original indices, 0...n-1 and CUB's sort before the "
     "result; then offsets of segments and of parts, and a row of float32 for each 10 indices and each segment",
-    source="aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda; EmbeddingBackwardKernel.cu",
+    source="cuda/Embedding.cu, embedding_dense_backward_cuda; EmbeddingBackwardKernel.cu",
     seen="h100",
 )
 def embedding_backward(call: KernelCall) -> None:
     grad, indices, weights = call["grad_output"], call["indices"], call["num_weights"]
-    call.contiguous(indices)
-    call.contiguous(grad)
+    call.copies("indices", "grad_output")
     if prod(indices.shape) <= _FEW and not call["scale_grad_by_freq"]:
         call.result(0)
         return
@@ -156,7 +146,7 @@ def _sorted_sums(call: KernelCall, grad: torch.Tensor, indices: torch.Tensor, we
     count, width = prod(indices.shape), indices.element_size()
     sort_pairs(call, count * width, count, width, 8 * width)
     if call["scale_grad_by_freq"]:
-        call.ask(count * width, "TEMPORARY")
+        call.temporary(count * width)
         for _ in range(2):
             call.once(scan_by_key(call.gpu, count, width))
     call.result(0)
@@ -167,99 +157,90 @@ def segments(call: KernelCall, count: int, width: int, weights: int, grad: torch
     """Sums of rows of one index, in parts. Source: ``EmbeddingBackwardKernel.cu``, ``embedding_backward_cuda_kernel``."""
     most = min(count, weights)
     parts = count // _ROWS + most
-    call.ask(count * width, "TEMPORARY")
-    call.ask(_LONG, "TEMPORARY")
+    call.temporary(count * width, LONG)
     keys = call.ask(count * width)
     chosen = call.ask(unique_by_key(call.gpu, count, width))
     call.free(chosen, keys)
-    call.ask(most * width, "TEMPORARY")
-    call.ask(most * width, "TEMPORARY")
+    call.temporary(most * width, most * width)
     call.once(scan(most, width))
-    call.ask(_LONG, "TEMPORARY")
-    call.ask(parts * width, "TEMPORARY")
-    call.ask(parts * grad.shape[-1] * accumulated(grad.dtype), "TEMPORARY")
+    call.temporary(LONG, parts * width, parts * grad.shape[-1] * accumulated(grad.dtype))
 
 
 @row(
     "_embedding_bag",
     takes="nothing: its results in the order of sizes of bags, bags of indices, sums, places of the largest",
-    source="aten/src/ATen/native/cuda/EmbeddingBag.cu, _embedding_bag_cuda",
+    source="cuda/EmbeddingBag.cu, _embedding_bag_cuda",
     seen="h100",
 )
 def embedding_bag(call: KernelCall) -> None:
-    call.contiguous(call["indices"])
-    call.contiguous(call["offsets"])
-    call.contiguous(call["weight"])
+    call.copies("indices", "offsets", "weight")
     call.result(2, 1, 0, 3)
 
 
 @row(
-    "_embedding_bag_backward", "_embedding_bag_dense_backward",
+    "_embedding_bag_backward _embedding_bag_dense_backward",
     takes="of the largest: nothing; else as the gradient of a long embedding",
-    source="aten/src/ATen/native/cuda/EmbeddingBag.cu, embedding_bag_backward_cuda_sum_avg",
+    source="cuda/EmbeddingBag.cu, embedding_bag_backward_cuda_sum_avg",
     seen="h100",
-)  # fmt: skip
+)
 def embedding_bag_backward(call: KernelCall) -> None:
     grad, indices = call["grad"], call["indices"]
-    call.contiguous(indices)
-    call.contiguous(grad)
+    call.copies("indices", "grad")
     if call["mode"] == _MAX or not prod(indices.shape):
         return call.result(0)
     _sorted_sums(call, grad, indices, call["num_weights"])
 
 
 @row(
-    "index_reduce", "index_reduce_",
+    "index_reduce index_reduce_",
     takes="of means: how many each is of, as large as the result; ones for the source and a mask of the result, which end",
-    source="aten/src/ATen/native/cuda/Indexing.cu, index_reduce_func_cuda",
+    source="cuda/Indexing.cu, index_reduce_func_cuda",
     seen="h100",
-)  # fmt: skip
+)
 def index_reduce(call: KernelCall) -> None:
     target = call["self"]
     call.result(0)
     if call["reduce"] == "mean":
-        call.ask(nbytes(target), "TEMPORARY")
+        call.temporary(nbytes(target))
         call.once(nbytes(call["source"]), "TEMPORARY")
         call.once(prod(target.shape), "TEMPORARY")
 
 
 @row(
-    "scatter_reduce.two", "scatter_reduce_.two",
+    "scatter_reduce.two scatter_reduce_.two",
     takes="of means: ones for the source, how many each is of, as large as the result, and a mask of the result",
-    source="aten/src/ATen/native/TensorAdvancedIndexing.cpp, scatter_reduce_two",
+    source="TensorAdvancedIndexing.cpp, scatter_reduce_two",
     seen="h100",
-)  # fmt: skip
+)
 def scatter_reduce(call: KernelCall) -> None:
     target = call["self"]
     call.result(0)
     if call["reduce"] == "mean":
-        call.ask(nbytes(call["src"]), "TEMPORARY")
-        call.ask(nbytes(target), "TEMPORARY")
-        call.ask(prod(target.shape), "TEMPORARY")
+        call.temporary(nbytes(call["src"]), nbytes(target), prod(target.shape))
 
 
 @row(
     "masked_scatter_backward",
     takes="what the mask selects, whose number is a value, zeros for the rest, and both joined (a bound)",
-    source="aten/src/ATen/native/TensorAdvancedIndexing.cpp, masked_scatter_backward_symint; cuda/Nonzero.cu",
+    source="TensorAdvancedIndexing.cpp, masked_scatter_backward_symint; cuda/Nonzero.cu",
 )
 def masked_scatter_backward(call: KernelCall) -> None:
     grad = call["grad_output"]
     count = prod(grad.shape)
     temporary = cub_reduce(call.gpu, count, 4) + select(call.gpu, count) + 8 * 512
-    call.bound(count * (1 + _LONG * grad.dim()) + 2 * nbytes(grad) + temporary, "a mask selects a number that is a value")
+    call.bound(count * (1 + LONG * grad.dim()) + 2 * nbytes(grad) + temporary, "a mask selects a number that is a value")
 
 
 @row(
     "nonzero",
     takes="before its result: a number of 4 bytes, what CUB's reduction takes; then what its selection takes",
-    source="aten/src/ATen/native/cuda/Nonzero.cu, nonzero_cuda_out_impl",
+    source="cuda/Nonzero.cu, nonzero_cuda_out_impl",
     seen="h100",
 )
 def nonzero(call: KernelCall) -> None:
     tensor = call["self"]
     count = prod(tensor.shape)
-    call.contiguous(tensor)
+    call.copies("self")
     call.ask(4)
     call.once(cub_reduce(call.gpu, count, 4))
     call.result(0)
@@ -268,32 +249,32 @@ def nonzero(call: KernelCall) -> None:
 
 
 @row(
-    "masked_select", "masked_scatter", "masked_scatter_",
+    "masked_select masked_scatter masked_scatter_",
     takes="the places of the mask: 8 bytes an element of it, a mask that is expanded, and CUB's scan",
-    source="aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda; IndexKernel.cu, launch_masked_scatter_kernel",
+    source="cuda/IndexKernel.cpp, masked_scatter__cuda; IndexKernel.cu, launch_masked_scatter_kernel",
     seen="h100",
-)  # fmt: skip
+)
 def masked(call: KernelCall) -> None:
     mask = call["mask"]
     count = prod(torch.broadcast_shapes(mask.shape, call["self"].shape))
-    if "scatter" in call.func._schema.name:
+    if "scatter" in call.name:
         call.result(0)
-        call.ask(count * _LONG)
+        call.ask(count * LONG)
         mask = call["mask"].expand(torch.broadcast_shapes(mask.shape, call["self"].shape))
         call.contiguous(mask)
-        call.once(scan(count, _LONG))
+        call.once(scan(count, LONG))
     else:
         call.bound(
-            count * _LONG * call["self"].dim(), "a mask selects by the places that nonzero finds: their number is a value"
+            count * LONG * call["self"].dim(), "a mask selects by the places that nonzero finds: their number is a value"
         )
 
 
 @row(
-    "index_add_", "index_add", "scatter_add_", "scatter_add", "scatter", "gather", "index_select",
+    "index_add_ index_add scatter_add_ scatter_add scatter gather index_select",
     takes="nothing (unless deterministic algorithms are asked for)",
-    source="aten/src/ATen/native/cuda/Indexing.cu, ScatterGatherKernel.cu",
+    source="cuda/Indexing.cu, ScatterGatherKernel.cu",
     seen="lm-medium-128-train",
-)  # fmt: skip
+)
 def in_place(call: KernelCall) -> None:
     if call.gpu.deterministic:
         call.bound(6 * nbytes(call["self"]), "deterministic algorithms sort the indices")

@@ -11,10 +11,10 @@ from math import prod
 import torch
 
 from .blas import handle
-from .call import KernelCall, nbytes, row
+from .call import LONG, KernelCall, nbytes, row
 
-_CUDA = "aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp"
-NUMBER, INDEX = 4, 8  # bytes of a library's integer, and of PyTorch's, or of an address
+_CUDA = "cuda/linalg/BatchLinearAlgebra.cpp"
+NUMBER = 4  # bytes of a library's integer
 
 
 def batch_of(tensor: torch.Tensor) -> int:
@@ -26,27 +26,22 @@ def solver(call: KernelCall, size: int, matrix: torch.Tensor, name: str, times: 
     """A workspace of cuSOLVER's, for each of ``times`` matrices anew."""
     if nbytes(matrix):
         for _ in range(times):
-            call.once(size, exact=False)
+            call.once(size)
         side = max(matrix.shape[-2:])
         call.bound(4 * side * side * matrix.element_size() + (1 << 16), f"cuSOLVER alone knows the workspace of its {name}")
 
 
 def addresses(call: KernelCall, batch: int, count: int) -> None:
     """Addresses of ``batch`` matrices for each of ``count`` arguments, and cuBLAS's workspace."""
-    asked = [call.ask(INDEX * batch, "TEMPORARY") for _ in range(count)]
-    handle(call)
-    call.free(*reversed(asked))
-
-
-def infos_of(call: KernelCall, matrix: torch.Tensor) -> int:
-    """A number of errors for each matrix."""
-    return call.ask(NUMBER * batch_of(matrix), "TEMPORARY")
+    with call.within():
+        call.temporary(*[LONG * batch] * count)
+        handle(call)
 
 
 def checked(call: KernelCall, count: int) -> None:
     """Ask whether one of ``count`` matrices has an error. Source: ``BatchLinearAlgebra.cpp``, ``_linalg_check_errors``."""
-    asked = [call.ask(1, "TEMPORARY") for _ in range(2 if count == 1 else 1)]
-    call.free(*reversed(asked))
+    with call.within():
+        call.temporary(*[1] * (2 if count == 1 else 1))
 
 
 def factor(call: KernelCall, matrix: torch.Tensor) -> None:
@@ -96,18 +91,14 @@ def solve(call: KernelCall, factors: torch.Tensor, right: torch.Tensor, transpos
 
 def _by_triangles(call: KernelCall, factors: torch.Tensor, right: torch.Tensor, transposed: bool) -> None:
     n, batch = factors.shape[-1], batch_of(right)
-    asked = [call.ask(INDEX * n * batch, "TEMPORARY")]
-    if not transposed:
-        asked += [
-            call.ask(INDEX * n, "TEMPORARY"),
-            call.ask(INDEX * n * batch, "TEMPORARY"),
-            call.ask(nbytes(right), "TEMPORARY"),
-        ]
-    for _ in range(2):
-        _triangular(call, factors, right)
-    if transposed:
-        call.once(nbytes(right), "TEMPORARY")
-    call.free(*reversed(asked))
+    with call.within():
+        call.temporary(LONG * n * batch)
+        if not transposed:
+            call.temporary(LONG * n, LONG * n * batch, nbytes(right))
+        for _ in range(2):
+            _triangular(call, factors, right)
+        if transposed:
+            call.once(nbytes(right), "TEMPORARY")
 
 
 # --- LU -------------------------------------------------------------------------------------------------------------------
@@ -116,9 +107,9 @@ def _by_triangles(call: KernelCall, factors: torch.Tensor, right: torch.Tensor, 
 @row(
     "_linalg_check_errors",
     takes="a byte, and one more of a single matrix",
-    source="aten/src/ATen/native/BatchLinearAlgebra.cpp, _linalg_check_errors",
+    source="BatchLinearAlgebra.cpp, _linalg_check_errors",
     seen="h100",
-)  # fmt: skip
+)
 def check_errors(call: KernelCall) -> None:
     checked(call, call["info"].numel())
 
@@ -129,86 +120,81 @@ def check_errors(call: KernelCall) -> None:
     "cuBLAS's workspace; others: cuBLAS's workspace, for MAGMA",
     source=f"{_CUDA}, lu_factor",
     seen="h100",
-)  # fmt: skip
+)
 def lu_factor(call: KernelCall) -> None:
     call.result(0, 1, 2)
     factor(call, call["A"])
 
 
 @row(
-    "linalg_lu", "lu_unpack",
+    "linalg_lu lu_unpack",
     takes="the decomposition, its pivots and a number of errors (linalg_lu); a permutation of 8 bytes a row, and of several "
     "matrices one more",
-    source=f"aten/src/ATen/native/BatchLinearAlgebra.cpp, linalg_lu_out, lu_unpack_out; {_CUDA}, lu_factor",
+    source=f"BatchLinearAlgebra.cpp, linalg_lu_out, lu_unpack_out; aten/src/ATen/native/{_CUDA}, lu_factor",
     seen="h100",
-)  # fmt: skip
+)
 def lu(call: KernelCall) -> None:
     matrix, own = call.get("A", call.get("LU_data")), call.get("A") is not None
+    batch = batch_of(matrix)
     call.result(0, 1, 2)
-    rest = []
     if own and nbytes(matrix):
-        whole = call.ask(nbytes(matrix), "TEMPORARY")
-        rest = [call.ask(NUMBER * batch_of(matrix) * min(matrix.shape[-2:]), "TEMPORARY"), infos_of(call, matrix)]
+        whole = call.temporary(nbytes(matrix))
+        call.temporary(NUMBER * batch * min(matrix.shape[-2:]), NUMBER * batch)
         factor(call, matrix)
         call.free(whole)
     if call.get("pivot", call.get("unpack_pivots", True)):
-        rows = INDEX * matrix.shape[-2]
-        asked = [call.ask(rows, "TEMPORARY"), call.ask(rows * batch_of(matrix) * (matrix.dim() > 2), "TEMPORARY")]
-        call.free(*asked)
-    call.free(*reversed(rest))
+        rows = LONG * matrix.shape[-2]
+        call.free(call.temporary(rows), call.temporary(rows * batch * (matrix.dim() > 2)))
 
 
-def _signs(call: KernelCall, batch: int, n: int) -> int:
-    """The sign of a permutation: the number that is left. Source: ``LinearAlgebra.cpp``, ``lu_det_P``."""
-    order, differ = call.ask(NUMBER * n, "TEMPORARY"), call.ask(batch * n, "TEMPORARY")
-    sums = call.ask(INDEX * batch, "TEMPORARY")
-    call.once(INDEX * batch * n, "TEMPORARY")
+def _signs(call: KernelCall, batch: int, n: int) -> None:
+    """The sign of a permutation, of which a number is left. Source: ``LinearAlgebra.cpp``, ``lu_det_P``."""
+    order, differ = call.temporary(NUMBER * n), call.temporary(batch * n)
+    call.temporary(LONG * batch)
+    call.once(LONG * batch * n, "TEMPORARY")
     call.free(differ, order)
-    return sums
 
 
 @row(
-    "_linalg_det", "_linalg_slogdet",
+    "_linalg_det _linalg_slogdet",
     takes="a number of errors; what the LU decomposition takes; the signs of permutations, the products of diagonals",
-    source="aten/src/ATen/native/LinearAlgebra.cpp, _linalg_det_out, _linalg_slogdet_out, lu_det_P",
+    source="LinearAlgebra.cpp, _linalg_det_out, _linalg_slogdet_out, lu_det_P",
     seen="h100",
-)  # fmt: skip
+)
 def det(call: KernelCall) -> None:
-    matrix, logarithm = call["A"], "slogdet" in call.func._schema.name
+    matrix = call["A"]
     batch, n, width = batch_of(matrix), matrix.shape[-1], matrix.element_size()
     call.result(*range(len(call.outs)))
-    infos = infos_of(call, matrix)
+    call.temporary(NUMBER * batch)
     factor(call, matrix)
-    if logarithm:
-        signs = _signs(call, batch, n)
-        asked = [call.ask(size, "TEMPORARY") for size in (batch * n * width, batch * width)]
-        call.free(*reversed(asked), signs)
+    if "slogdet" in call.name:
+        with call.within():
+            _signs(call, batch, n)
+            call.temporary(batch * n * width, batch * width)
         call.once(batch * n * width, "TEMPORARY")
     else:
-        product = call.ask(batch * width, "TEMPORARY")
-        call.free(_signs(call, batch, n), product)
-    call.free(infos)
+        call.temporary(batch * width)
+        _signs(call, batch, n)
 
 
 @row(
-    "_linalg_solve_ex", "linalg_inv_ex",
+    "_linalg_solve_ex linalg_inv_ex",
     takes="the LU decomposition (linalg_inv_ex), and what it takes; a copy of a right side that is a vector; what "
     "linalg_lu_solve takes",
-    source="aten/src/ATen/native/BatchLinearAlgebra.cpp, _linalg_solve_ex_out, linalg_inv_ex_out",
+    source="BatchLinearAlgebra.cpp, _linalg_solve_ex_out, linalg_inv_ex_out",
     seen="h100",
-)  # fmt: skip
+)
 def solve_ex(call: KernelCall) -> None:
-    matrix, right, held = call["A"], call.outs[0], []
+    matrix, right = call["A"], call.outs[0]
     call.result(*range(len(call.outs)))
     if call.get("B") is None and nbytes(matrix):
-        held = [call.ask(nbytes(matrix), "TEMPORARY"), call.ask(NUMBER * batch_of(matrix) * matrix.shape[-1], "TEMPORARY")]
+        call.temporary(nbytes(matrix), NUMBER * batch_of(matrix) * matrix.shape[-1])
     factor(call, matrix)
     if right.dim() < matrix.dim():
-        held.append(call.ask(nbytes(right), "TEMPORARY"))
+        call.temporary(nbytes(right))
         right = right.unsqueeze(-1)
     left = call.get("left", True)
     solve(call, matrix, right if left else right.mT, not left)
-    call.free(*reversed(held))
 
 
 @row(
@@ -221,7 +207,7 @@ def solve_ex(call: KernelCall) -> None:
 def lu_solve(call: KernelCall) -> None:
     factors, right = call["LU"], call.outs[0]
     call.result(0)
-    call.ask(0 if factors.mT.is_contiguous() else nbytes(factors), "TEMPORARY")
+    call.temporary(0 if factors.mT.is_contiguous() else nbytes(factors))
     solve(call, factors, right if call["left"] else right.mT, call["adjoint"] is call["left"])
 
 
@@ -239,7 +225,7 @@ def triangular_solve(call: KernelCall) -> None:
 @row(
     "linalg_solve_triangular",
     takes="copies of matrices that lie in neither order, or are shared; what triangular_solve takes",
-    source="aten/src/ATen/native/BatchLinearAlgebra.cpp, linalg_solve_triangular_out",
+    source="BatchLinearAlgebra.cpp, linalg_solve_triangular_out",
     seen="h100",
 )
 def solve_triangular(call: KernelCall) -> None:
@@ -247,5 +233,5 @@ def solve_triangular(call: KernelCall) -> None:
     call.result(0)
     spread = batch_of(out) * prod(matrix.shape[-2:]) * matrix.element_size()
     dense = matrix.is_contiguous() or matrix.mT.is_contiguous()
-    call.ask(0 if dense and spread == nbytes(matrix) else spread, "TEMPORARY")
+    call.temporary(0 if dense and spread == nbytes(matrix) else spread)
     _triangular(call, matrix, out)

@@ -6,16 +6,14 @@ from math import prod
 
 import torch
 
-from .call import KernelCall, accumulated, nbytes, row
+from .call import LONG, KernelCall, accumulated, nbytes, row
 from .cub import scan
-
-_LONG = 8
 
 
 @row(
     "roll",
     takes="for each axis after the first: a copy, before the result; of a tensor that is not contiguous, one more",
-    source="aten/src/ATen/native/cuda/TensorTransformations.cu, roll_cuda; TensorTransformations.h, roll_common",
+    source="cuda/TensorTransformations.cu, roll_cuda; TensorTransformations.h, roll_common",
     seen="h100 (8 sizes)",
 )
 def roll(call: KernelCall) -> None:
@@ -24,7 +22,7 @@ def roll(call: KernelCall) -> None:
         return
     dense = call.contiguous(tensor)
     for _ in call["dims"][1:]:
-        call.ask(nbytes(tensor), "TEMPORARY")
+        call.temporary(nbytes(tensor))
         call.free(dense)
         dense = -1
     call.result(0)
@@ -33,7 +31,7 @@ def roll(call: KernelCall) -> None:
 @row(
     "unfold_backward",
     takes="where parts overlap: 0...n-1 for the places of the axis that parts reach",
-    source="aten/src/ATen/native/cuda/UnfoldBackwardKernel.cu; UnfoldBackward.h, _make_unfold_backward_iter_over_grad_out",
+    source="cuda/UnfoldBackwardKernel.cu; UnfoldBackward.h, _make_unfold_backward_iter_over_grad_out",
     seen="h100 (14 sizes)",
 )
 def unfold_backward(call: KernelCall) -> None:
@@ -42,20 +40,20 @@ def unfold_backward(call: KernelCall) -> None:
         return  # a copy into a view
     axis = call["dim"]
     reached = (call["grad_in"].shape[axis] - 1) * step + size
-    call.ask(min(out.shape[axis], reached) * _LONG, "TEMPORARY")
+    call.temporary(min(out.shape[axis], reached) * LONG)
 
 
 @row(
-    "im2col", "col2im",
+    "im2col col2im",
     takes="first a block as large as the input, in which a smaller result lies; a larger one gets its own, and the first ends",
-    source="aten/src/ATen/native/cuda/Im2Col.cu, im2col_out_cuda_template; Col2Im.cu, col2im_out_cuda_template",
+    source="cuda/Im2Col.cu, im2col_out_cuda_template; Col2Im.cu, col2im_out_cuda_template",
     seen="h100 (4 sizes)",
-)  # fmt: skip
+)
 def columns(call: KernelCall) -> None:
     tensor = call["self"]
     larger = prod(call.outs[0].shape) > prod(tensor.shape)
     call.contiguous(tensor)
-    first = call.ask(nbytes(tensor) if larger else 0, "TEMPORARY")
+    first = call.temporary(nbytes(tensor) if larger else 0)
     call.result(0)
     call.free(first)
 
@@ -63,86 +61,85 @@ def columns(call: KernelCall) -> None:
 @row(
     "repeat_interleave.Tensor",
     takes="before the result: sums along the repeats, and CUB's scan",
-    source="aten/src/ATen/native/Repeat.h, repeat_interleave_common; cuda/Repeat.cu",
+    source="Repeat.h, repeat_interleave_common; cuda/Repeat.cu",
     seen="h100 (1 size)",
 )
 def repeat_interleave(call: KernelCall) -> None:
     count = prod(call["repeats"].shape)
     if count:
-        call.ask(count * _LONG, "TEMPORARY")
-        call.once(scan(count, _LONG), exact=False)
+        call.temporary(count * LONG)
+        call.once(scan(count, LONG))
         call.result(0)
 
 
 @row(
-    "max_unpool2d", "max_unpool3d",
+    "max_unpool2d max_unpool3d",
     takes="copies of values and places that are not contiguous",
-    source="aten/src/ATen/native/cuda/MaxUnpooling.cu, max_unpooling2d_forward_out_cuda",
+    source="cuda/MaxUnpooling.cu, max_unpooling2d_forward_out_cuda",
     seen="h100 (14 sizes)",
-)  # fmt: skip
+)
 def max_unpool(call: KernelCall) -> None:
-    call.contiguous(call["self"])
-    call.contiguous(call["indices"])
+    call.copies("self", "indices")
     call.result(0)
 
 
 @row(
-    "renorm", "renorm_",
+    "renorm renorm_",
     takes="after the result: norms, in float32 for 16 bits, and then factors",
-    source="aten/src/ATen/native/Normalization.cpp, renorm_out",
+    source="Normalization.cpp, renorm_out",
     seen="h100 (4 sizes)",
-)  # fmt: skip
+)
 def renorm(call: KernelCall) -> None:
     tensor = call["self"]
     count, wide = tensor.shape[call["dim"]], accumulated(tensor.dtype)
     call.result(0)
-    call.ask(count * wide, "TEMPORARY")
-    call.ask(count * tensor.element_size() if wide != tensor.element_size() else 0, "TEMPORARY")
+    call.temporary(count * wide)
+    call.temporary(count * tensor.element_size() if wide != tensor.element_size() else 0)
     call.bound(4 * 512 + 4 * count * wide, "renorm: what its norms stage was not read")
 
 
 @row(
-    "segment_reduce", "_segment_reduce_backward",
+    "segment_reduce _segment_reduce_backward",
     takes="checks of lengths first; then their sums from 0 on by CUB's scan; of offsets: their differences",
-    source="aten/src/ATen/native/SegmentReduce.cpp, segment_reduce_kernel; cuda/SegmentReduce.cu",
+    source="SegmentReduce.cpp, segment_reduce_kernel; cuda/SegmentReduce.cu",
     seen="h100 (16 sizes)",
-)  # fmt: skip
+)
 def segment_reduce(call: KernelCall) -> None:
     lengths, offsets = call["lengths"], call["offsets"]
     given = offsets if lengths is None else lengths
     rows, width = prod(given.shape[:-1]), given.element_size()
-    vectors = "backward" not in call.func._schema.name and call["data"].dim() == 1
+    vectors = "backward" not in call.name and call["data"].dim() == 1
     if lengths is None:
         call.result(0)
-        call.ask(rows * (offsets.shape[-1] - 1) * width, "TEMPORARY")
+        call.temporary(rows * (offsets.shape[-1] - 1) * width)
         call.ask(int(vectors))
         return
     if not call.get("unsafe", True):
         call.once(width, "TEMPORARY")  # the smallest
-        checks = [call.ask(size, "TEMPORARY") for size in (rows * _LONG, rows, 1)]  # their sums, compared
-        call.free(*reversed(checks))
+        with call.within():
+            call.temporary(rows * LONG, rows, 1)  # their sums, compared
     call.result(0)
-    zeros = call.ask(rows * width, "TEMPORARY")
-    call.ask(rows * (lengths.shape[-1] + 1) * width, "TEMPORARY")
+    zeros = call.temporary(rows * width)
+    call.temporary(rows * (lengths.shape[-1] + 1) * width)
     call.free(zeros)
     if rows == 1:
-        call.once(scan(lengths.shape[-1], width), exact=False)
+        call.once(scan(lengths.shape[-1], width))
     if vectors:
         call.once(1)
 
 
 @row(
-    "_ctc_loss", "_ctc_loss_backward",
+    "_ctc_loss _ctc_loss_backward",
     takes="lengths of inputs and targets and where targets begin, 8 bytes each; the gradient a table as large as the loss's",
-    source="aten/src/ATen/native/cuda/LossCTC.cu, ctc_loss_gpu_template, ctc_loss_backward_gpu_template",
+    source="cuda/LossCTC.cu, ctc_loss_gpu_template, ctc_loss_backward_gpu_template",
     seen="h100 (4 sizes)",
-)  # fmt: skip
+)
 def ctc_loss(call: KernelCall) -> None:
     table: torch.Tensor = call.get("log_alpha", call.outs[-1])
-    lengths = [call.ask(table.shape[0] * _LONG, "TEMPORARY") for _ in range(3)]
+    lengths = [call.temporary(table.shape[0] * LONG) for _ in range(3)]
     if table is call.outs[-1]:
         call.result(1, 0)
     else:
-        call.ask(nbytes(table), "TEMPORARY")
+        call.temporary(nbytes(table))
         call.result(0)
     call.free(*lengths)

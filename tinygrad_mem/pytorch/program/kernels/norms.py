@@ -12,11 +12,11 @@ from .reductions import loads, reduce
 
 
 @row(
-    "native_dropout", "_fused_dropout",
+    "native_dropout _fused_dropout",
     takes="nothing, but the mask is asked for before the result",
-    source="aten/src/ATen/native/cuda/Dropout.cu, dropout_cuda",
+    source="cuda/Dropout.cu, dropout_cuda",
     seen="cnn-small",
-)  # fmt: skip
+)
 def dropout(call: KernelCall) -> None:
     call.result(1, 0)
 
@@ -24,29 +24,24 @@ def dropout(call: KernelCall) -> None:
 @row(
     "native_layer_norm",
     takes="copies of arguments that are not contiguous",
-    source="aten/src/ATen/native/cuda/layer_norm_kernel.cu, layer_norm_cuda",
+    source="cuda/layer_norm_kernel.cu, layer_norm_cuda",
 )
 def layer_norm(call: KernelCall) -> None:
-    for name in ("input", "weight", "bias"):
-        if isinstance(call[name], torch.Tensor):
-            call.contiguous(call[name])
+    call.copies("input", "weight", "bias")
     call.results = "last"
 
 
 @row(
-    "native_layer_norm_backward", "_fused_rms_norm_backward",
+    "native_layer_norm_backward _fused_rms_norm_backward",
     takes="copies of arguments that are not contiguous, the gradient's after the results; since PyTorch 2.8, for more than "
     "65,536 rows of few columns, partial gradients of weight and bias: a row of them for each 32 rows, whose sums replace the "
     "results",
-    source="aten/src/ATen/native/cuda/layer_norm_kernel.cu, LayerNormBackwardKernelImplInternal, "
-    "LaunchGammaBetaBackwardCUDAKernel",
+    source="cuda/layer_norm_kernel.cu, LayerNormBackwardKernelImplInternal, LaunchGammaBetaBackwardCUDAKernel",
     seen="h100",
-)  # fmt: skip
+)
 def layer_norm_backward(call: KernelCall) -> None:
     tensor, weight = call["input"], call["weight"]
-    for argument in (tensor, weight):
-        if isinstance(argument, torch.Tensor):
-            call.contiguous(argument)
+    call.copies("input", "weight")
     columns = prod(call["normalized_shape"])
     rows = prod(tensor.shape) // max(columns, 1)
     kept = [place for place, wanted in enumerate(call["output_mask"]) if wanted and place]
@@ -57,11 +52,11 @@ def layer_norm_backward(call: KernelCall) -> None:
         return
     call.result(0)
     like = weight if weight is not None else tensor
-    first = [call.ask(columns * like.element_size(), "TEMPORARY") for _ in kept]
+    first = [call.temporary(columns * like.element_size()) for _ in kept]
     call.contiguous(call["grad_out"])
     parts = like.new_empty((min(32 * 1024 // up(columns, 32), up(rows, 32)), columns))
     for _ in kept:
-        call.ask(nbytes(parts), "TEMPORARY")
+        call.temporary(nbytes(parts))
     for place, replaced in zip(kept, first, strict=True):
         call.result(place)
         with call.within():
@@ -71,111 +66,106 @@ def layer_norm_backward(call: KernelCall) -> None:
 
 @row(
     "native_group_norm",
-    takes="with weight or bias and more than one value a channel: two numbers (float32 for 16 bits) for each channel "
-    "of each sample",
-    source="aten/src/ATen/native/cuda/group_norm_kernel.cu, GroupNormKernelImplInternal",
+    takes="with weight or bias and more than one value a channel: two numbers (float32 for 16 bits) for each channel of each "
+    "sample",
+    source="cuda/group_norm_kernel.cu, GroupNormKernelImplInternal",
 )
 def group_norm(call: KernelCall) -> None:
     if call["HxW"] > 1 and (call["weight"] is not None or call["bias"] is not None):
-        for _ in range(2):
-            call.ask(call["N"] * call["C"] * accumulated(call["input"].dtype), "TEMPORARY")
+        call.temporary(*[call["N"] * call["C"] * accumulated(call["input"].dtype)] * 2)
 
 
 @row(
     "native_group_norm_backward",
     takes="two numbers for each channel of each sample; for the input's gradient two for each group, and, with a weight and "
     "more than one value a channel, one more for each channel",
-    source="aten/src/ATen/native/cuda/group_norm_kernel.cu, GroupNormBackwardKernelImplInternal, GroupNorm1dBackward",
+    source="cuda/group_norm_kernel.cu, GroupNormBackwardKernelImplInternal, GroupNorm1dBackward",
     seen="h100",
 )
 def group_norm_backward(call: KernelCall) -> None:
     width = accumulated(call["input"].dtype)
-    for _ in range(2):
-        call.ask(call["N"] * call["C"] * width, "TEMPORARY")
+    call.temporary(*[call["N"] * call["C"] * width] * 2)
     if not call["output_mask"][0]:
         return
-    groups = [call.ask(call["N"] * call["group"] * width, "TEMPORARY") for _ in range(2)]
+    groups = [call.temporary(call["N"] * call["group"] * width) for _ in range(2)]
     scales = call["weight"] is not None and call["HxW"] > 1
-    scale = call.ask(scales * call["N"] * call["C"] * width, "TEMPORARY")
+    scale = call.temporary(scales * call["N"] * call["C"] * width)
     call.free(*reversed(groups), scale)
 
 
 @row(
-    "nll_loss_forward", "nll_loss2d_forward", "nll_loss_backward", "nll_loss2d_backward",
+    "nll_loss_forward nll_loss2d_forward nll_loss_backward nll_loss2d_backward",
     takes="copies of arguments that are not contiguous",
-    source="aten/src/ATen/native/cuda/Loss.cu, NLLLoss2d.cu",
-)  # fmt: skip
+    source="cuda/Loss.cu, NLLLoss2d.cu",
+)
 def nll_loss(call: KernelCall) -> None:
-    for name in ("target", "weight") if "2d" not in call.func._schema.name else ("self", "target", "weight"):
-        if isinstance(call.get(name), torch.Tensor):
-            call.contiguous(call[name])
+    call.copies(*["self"] * ("2d" in call.name), "target", "weight")
 
 
 @row(
-    "mse_loss", "smooth_l1_loss", "huber_loss",
+    "mse_loss smooth_l1_loss huber_loss",
     takes="with a reduction: the losses of all elements, and what their sum stages; of mse_loss and smooth_l1_loss the result "
     "is made as large as all losses, and keeps that memory",
-    source="aten/src/ATen/native/Loss.cpp, mse_loss_out, smooth_l1_loss_out, huber_loss",
+    source="Loss.cpp, mse_loss_out, smooth_l1_loss_out, huber_loss",
     seen="h100",
-)  # fmt: skip
+)
 def losses(call: KernelCall) -> None:
     if call["reduction"] == 0:
         return
-    late = "huber" in call.func._schema.name  # asks for its result in the end
+    late = "huber" in call.name  # asks for its result in the end
     if not late:
         call.result(0)
     shape = torch.broadcast_shapes(call["self"].shape, call["target"].shape)
     each = call.outs[0].new_empty(shape)
-    call.ask(nbytes(each), "TEMPORARY")
+    call.temporary(nbytes(each))
     if late:
         call.result(0)
     reduce(call, each, None, accumulated(each.dtype), loads(call, each.dtype))
 
 
 @row(
-    "binary_cross_entropy", "soft_margin_loss",
+    "binary_cross_entropy soft_margin_loss",
     takes="with a reduction: a number, and what the sum of the losses stages; the result keeps the losses of all elements",
-    source="aten/src/ATen/native/cuda/Loss.cu, binary_cross_entropy_out_cuda; Loss.cpp, soft_margin_loss_out",
+    source="cuda/Loss.cu, binary_cross_entropy_out_cuda; Loss.cpp, soft_margin_loss_out",
     seen="h100",
-)  # fmt: skip
+)
 def binary_cross_entropy(call: KernelCall) -> None:
     call.result(0)
     if call["reduction"]:
         losses = call["self"]
-        call.ask(losses.element_size(), "TEMPORARY")
+        call.temporary(losses.element_size())
         reduce(call, losses, None, accumulated(losses.dtype), loads(call, losses.dtype))
 
 
 @row(
-    "max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d",
+    "max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d upsample_nearest2d upsample_bilinear2d",
     takes="a copy of an input that is not contiguous in its memory format; of upsample_bilinear2d only in channels_last",
-    source="aten/src/ATen/native/cuda/DilatedMaxPool2d.cu, AveragePool2d.cu, AdaptiveAveragePooling.cu, UpSampleNearest2d.cu, "
-    "UpSampleBilinear2d.cu",
+    source="cuda/DilatedMaxPool2d.cu, AveragePool2d.cu, AdaptiveAveragePooling.cu, UpSampleNearest2d.cu, UpSampleBilinear2d.cu",
     seen="cnn-small (nothing)",
-)  # fmt: skip
+)
 def pools(call: KernelCall) -> None:
     tensor = call.get("self", call.get("input"))
     order = suggest_memory_format(tensor)
-    if order == torch.channels_last or "bilinear" not in call.func._schema.name:
-        _in_order(call, tensor, order)
+    if order == torch.channels_last or "bilinear" not in call.name:
+        call.contiguous(tensor, order)
 
 
 @row(
-    "max_pool2d_with_indices_backward", "avg_pool2d_backward",
+    "max_pool2d_with_indices_backward avg_pool2d_backward",
     takes="copies of the input and of the gradient, where they are not contiguous in the input's memory format",
-    source="aten/src/ATen/native/cuda/DilatedMaxPool2d.cu, AveragePool2d.cu",
+    source="cuda/DilatedMaxPool2d.cu, AveragePool2d.cu",
     seen="cnn-small (nothing)",
-)  # fmt: skip
+)
 def pools_backward(call: KernelCall) -> None:
     order = suggest_memory_format(call["self"])
-    _in_order(call, call["self"], order)
-    _in_order(call, call["grad_output"], order)
+    call.contiguous(call["self"], order)
+    call.contiguous(call["grad_output"], order)
 
 
 @row(
     "adaptive_max_pool2d",
     takes="in channels_last both results again and the input, in rows; else a copy of an input that is not contiguous",
-    source="aten/src/ATen/native/cuda/AdaptiveMaxPooling2d.cu, adaptive_max_pool2d_out_cuda",
+    source="cuda/AdaptiveMaxPooling2d.cu, adaptive_max_pool2d_out_cuda",
     seen="h100",
 )
 def adaptive_max_pool(call: KernelCall) -> None:
@@ -187,7 +177,7 @@ def adaptive_max_pool(call: KernelCall) -> None:
 @row(
     "adaptive_max_pool2d_backward",
     takes="copies of gradient and places, and the result again, where they are not contiguous",
-    source="aten/src/ATen/native/cuda/AdaptiveMaxPooling2d.cu, adaptive_max_pool2d_backward_out_cuda",
+    source="cuda/AdaptiveMaxPooling2d.cu, adaptive_max_pool2d_backward_out_cuda",
     seen="h100",
 )
 def adaptive_max_pool_backward(call: KernelCall) -> None:
@@ -199,7 +189,7 @@ def adaptive_max_pool_backward(call: KernelCall) -> None:
 @row(
     "_adaptive_avg_pool2d_backward",
     takes="a copy of a gradient that is not contiguous, unless the input is in channels_last",
-    source="aten/src/ATen/native/cuda/AdaptiveAveragePooling.cu",
+    source="cuda/AdaptiveAveragePooling.cu",
 )
 def adaptive_pool_backward(call: KernelCall) -> None:
     if suggest_memory_format(call["self"]) == torch.contiguous_format:
@@ -207,16 +197,11 @@ def adaptive_pool_backward(call: KernelCall) -> None:
 
 
 @row(
-    "upsample_nearest2d_backward", "upsample_bilinear2d_backward", "upsample_bicubic2d_backward",
+    "upsample_nearest2d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward",
     takes="a copy of a gradient that is not contiguous in its memory format (upsample_bicubic2d: in rows)",
-    source="aten/src/ATen/native/cuda/UpSampleNearest2d.cu, UpSampleBilinear2d.cu, UpSampleBicubic2d.cu",
-)  # fmt: skip
+    source="cuda/UpSampleNearest2d.cu, UpSampleBilinear2d.cu, UpSampleBicubic2d.cu",
+)
 def upsample_backward(call: KernelCall) -> None:
     gradient = call["grad_output"]
-    cubic = "bicubic" in call.func._schema.name
-    _in_order(call, gradient, torch.contiguous_format if cubic else suggest_memory_format(gradient))
-
-
-def _in_order(call: KernelCall, tensor: torch.Tensor, order: torch.memory_format) -> None:
-    """A copy of a tensor that is not contiguous in this memory format."""
-    call.ask(0 if tensor.is_contiguous(memory_format=order) else nbytes(tensor), "TEMPORARY")
+    cubic = "bicubic" in call.name
+    call.contiguous(gradient, torch.contiguous_format if cubic else suggest_memory_format(gradient))

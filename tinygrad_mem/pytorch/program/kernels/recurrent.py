@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -11,7 +11,7 @@ from .call import Gpu, KernelCall, nbytes, row, up
 _WIDE = {0: 1, 1: 1, 2: 5, 3: 6}  # numbers kept of each cell of a step: relu, tanh, LSTM (gates and cell), GRU
 _SMALL = {0: 384, 1: 384}  # up to which size of state a layer stays in registers; else 192
 _STREAM = 8 << 20  # bytes that cuDNN takes for the products of each layer and direction
-_SOURCE = "aten/src/ATen/native/cudnn/RNN.cpp"
+_SOURCE = "cudnn/RNN.cpp"
 
 
 class Cells(NamedTuple):
@@ -86,9 +86,9 @@ WHY = "cuDNN alone knows the workspace and reserve of its recurrent layers: a ro
 @row(
     "_cudnn_rnn",
     takes="a copy of an input that is not contiguous; the buffer of weights where they do not lie in one; while training a "
-    "reserve, and always a workspace: both are known to cuDNN alone. The reserve: of each cell of each layer 5 numbers "
-    "(LSTM), 6 (GRU) or 1, the input of each layer but the first, a bit for each number that dropout sees. The workspace: "
-    "8 MiB for each layer and direction, and about 17 times the states (a bound says how much that may be wrong)",
+    "reserve, and always a workspace: both are known to cuDNN alone. The reserve: of each cell of each layer 5 numbers (LSTM), "
+    "6 (GRU) or 1, the input of each layer but the first, a bit for each number that dropout sees. The workspace: 8 MiB for "
+    "each layer and direction, and about 17 times the states (a bound says how much that may be wrong)",
     source=f"{_SOURCE}, _cudnn_rnn; cudnnGetRNNTempSpaceSizes",
     seen="h100 (cuDNN 9.19: all reserves of one layer in both directions, or of two in one; all workspaces within the bound)",
 )
@@ -97,9 +97,9 @@ def rnn(call: KernelCall) -> None:
     call.contiguous(tensor.transpose(0, 1) if call["batch_first"] else tensor)
     call.result(0, 1, 2)
     if given is None:
-        call.ask(sum(nbytes(weight) for weight in weights), "TEMPORARY")
-    call.ask(cells.workspace(), exact=False)
-    call.ask(cells.reserve() if call["train"] else 0, "ACTIVATION", exact=False)
+        call.temporary(sum(nbytes(weight) for weight in weights))
+    call.ask(cells.workspace())
+    call.ask(cells.reserve() if call["train"] else 0, "ACTIVATION")
     call.bound(cells.unsure(call.gpu), WHY)
 
 
@@ -111,19 +111,12 @@ def rnn(call: KernelCall) -> None:
 )
 def rnn_backward(call: KernelCall) -> None:
     cells = _cells(call)
-    call.once(cells.workspace(), exact=False)
-    call.ask(sum(nbytes(weight) for weight in call["weight"]), "TEMPORARY")
-    call.ask(cells.workspace(), exact=False)
+    call.once(cells.workspace())
+    call.temporary(sum(nbytes(weight) for weight in call["weight"]))
+    call.ask(cells.workspace())
     call.bound(cells.unsure(call.gpu), WHY)
 
 
-@row(
-    "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell",
-    takes="nothing: the gates are a result",
-    source="aten/src/ATen/native/cuda/RNN.cu",
-)  # fmt: skip
+@row("_thnn_fused_lstm_cell _thnn_fused_gru_cell", takes="nothing: the gates are a result", source="cuda/RNN.cu")
 def cells(call: KernelCall) -> None:
-    for argument in call.func._schema.arguments:
-        value: Any = call[argument.name]
-        if isinstance(value, torch.Tensor):
-            call.contiguous(value)
+    call.copies(*[argument.name for argument in call.func._schema.arguments])

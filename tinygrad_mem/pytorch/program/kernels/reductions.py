@@ -185,12 +185,12 @@ def loads(call: KernelCall, dtype: torch.dtype) -> int:
 
 
 @row(
-    "sum", "mean", "prod", "nansum",
+    "sum mean prod nansum",
     takes="where blocks share a result: a value for each block (of float32 for 16 bits) and a semaphore for each group of "
     "results; a copy of an input that is summed in another dtype (bool, int32)",
-    source="aten/src/ATen/native/cuda/Reduce.cuh, setReduceConfig; ReduceOps.cpp, make_reduction_from_out_ty",
+    source="cuda/Reduce.cuh, setReduceConfig; ReduceOps.cpp, make_reduction_from_out_ty",
     seen="cnn-small (576 and 4 bytes)",
-)  # fmt: skip
+)
 def sums(call: KernelCall) -> None:
     summed(call, call["self"], call.get("dim"), call.outs[0].dtype)
 
@@ -199,7 +199,7 @@ def summed(call: KernelCall, tensor: torch.Tensor, dim: Any, into: torch.dtype) 
     """Ask for what a sum into the dtype ``into`` takes."""
     dtype = tensor.dtype
     if dtype != into and not (dtype in _16_BITS and into == torch.float32):
-        call.ask(prod(tensor.shape) * into.itemsize, "TEMPORARY")
+        call.temporary(prod(tensor.shape) * into.itemsize)
         dtype = into
     reduce(call, tensor, dim, accumulated(dtype), loads(call, dtype))
 
@@ -207,12 +207,12 @@ def summed(call: KernelCall, tensor: torch.Tensor, dim: Any, into: torch.dtype) 
 @row(
     "count_nonzero",
     takes="a mask of one byte an element before the result, and what its sum takes",
-    source="aten/src/ATen/native/TensorAdvancedIndexing.cpp, count_nonzero_cuda",
+    source="TensorAdvancedIndexing.cpp, count_nonzero_cuda",
     seen="h100",
 )
 def count_nonzero(call: KernelCall) -> None:
     tensor, dims = call["self"], call["dim"]
-    call.ask(prod(tensor.shape) if tensor.dtype != torch.bool else 0, "TEMPORARY")
+    call.temporary(prod(tensor.shape) if tensor.dtype != torch.bool else 0)
     call.result(0)
     summed(call, tensor.new_empty(tensor.shape, dtype=torch.bool), [dims] if isinstance(dims, int) else dims, torch.int64)
 
@@ -220,7 +220,7 @@ def count_nonzero(call: KernelCall) -> None:
 def number(call: KernelCall, tensor: torch.Tensor, name: str) -> int:
     """A number that an op asks of all elements, with what finding it stages, which ends at once: ``"sum"`` or an extreme."""
     width = tensor.element_size()
-    found = call.ask(width, "TEMPORARY")
+    found = call.temporary(width)
     with call.within():
         if name == "sum":
             summed(call, tensor, None, tensor.dtype)
@@ -230,12 +230,12 @@ def number(call: KernelCall, tensor: torch.Tensor, name: str) -> int:
 
 
 @row(
-    "any", "all",
+    "any all",
     takes="where blocks share a result: one byte for each block and a semaphore for each group of results; of one number: "
     "another of one byte",
-    source="aten/src/ATen/native/cuda/ReduceLogicKernel.cu; ReduceOps.cpp, allany_impl",
+    source="cuda/ReduceLogicKernel.cu; ReduceOps.cpp, allany_impl",
     seen="cnn-small (16, 32, 64, 128 and 144 bytes, and 4), h100",
-)  # fmt: skip
+)
 def logic(call: KernelCall) -> None:
     tensor = call["self"]
     if prod(tensor.shape) == 1:
@@ -244,42 +244,37 @@ def logic(call: KernelCall) -> None:
 
 
 @row(
-    "amax", "amin", "aminmax", "max", "min",
+    "amax amin aminmax max min",
     takes="where blocks share a result: a value for each block (two for aminmax) and a semaphore for each group of results",
-    source="aten/src/ATen/native/cuda/ReduceMaxValuesKernel.cu, ReduceAMinMaxKernel.cu",
-)  # fmt: skip
+    source="cuda/ReduceMaxValuesKernel.cu, ReduceAMinMaxKernel.cu",
+)
 def extremes(call: KernelCall) -> None:
     if call.get("other") is not None:
         return  # of two tensors
     tensor = call["self"]
-    pairs = 2 if "aminmax" in call.func._schema.name else 1
+    pairs = 2 if "aminmax" in call.name else 1
     reduce(call, tensor, call.get("dim"), tensor.element_size() * pairs)
 
 
 @row(
-    "max.dim", "min.dim", "argmax", "argmin",
+    "max.dim min.dim argmax argmin",
     takes="where blocks share a result: a value and its place for each block, and a semaphore for each group of results",
-    source="aten/src/ATen/native/cuda/ReduceArgMaxKernel.cu; ReduceMaxValuesKernel.cu, max_launch_kernel",
-)  # fmt: skip
+    source="cuda/ReduceArgMaxKernel.cu; ReduceMaxValuesKernel.cu, max_launch_kernel",
+)
 def extremes_with_places(call: KernelCall) -> None:
     reduce(call, call["self"], call.get("dim"), 16)
 
 
-@row(
-    "norm", "linalg_vector_norm",
-    takes="as sum",
-    source="aten/src/ATen/native/cuda/ReduceNormKernel.cu",
-)  # fmt: skip
+@row("norm linalg_vector_norm", takes="as sum", source="cuda/ReduceNormKernel.cu")
 def norm(call: KernelCall) -> None:
     reduce(call, call["self"], call.get("dim"), accumulated(call["self"].dtype))
 
 
 @row(
-    "std", "var", "std_mean", "var_mean",
-    takes="where blocks share a result: mean, squares and two counts for each block, and a semaphore for each group "
-    "of results",
-    source="aten/src/ATen/native/cuda/ReduceMomentKernel.cu; SharedReduceOps.h, WelfordData",
-)  # fmt: skip
+    "std var std_mean var_mean",
+    takes="where blocks share a result: mean, squares and two counts for each block, and a semaphore for each group of results",
+    source="cuda/ReduceMomentKernel.cu; SharedReduceOps.h, WelfordData",
+)
 def moments(call: KernelCall) -> None:
     reduce(call, call["self"], call.get("dim"), 32 if call["self"].dtype == torch.float64 else 16, 2)
 
@@ -288,27 +283,25 @@ def moments(call: KernelCall) -> None:
     "logsumexp",
     takes="the largest values, their size and a mask of them; the difference to them, as large as the input, before the "
     "result; what finding the largest and summing stage",
-    source="aten/src/ATen/native/ReduceOps.cpp, logsumexp_out_impl",
+    source="ReduceOps.cpp, logsumexp_out_impl",
     seen="h100",
 )
 def log_sum_exp(call: KernelCall) -> None:
     tensor, out = call["self"], call.outs[0]
-    call.ask(nbytes(out), "TEMPORARY")
+    call.temporary(nbytes(out))
     with call.within():
         reduce(call, tensor, call["dim"], out.element_size())
-    size, mask = call.ask(nbytes(out), "TEMPORARY"), call.ask(prod(out.shape), "TEMPORARY")
+    size, mask = call.temporary(nbytes(out)), call.temporary(prod(out.shape))
     call.free(mask, size)
-    difference = call.ask(prod(tensor.shape) * out.element_size(), "TEMPORARY")
+    call.temporary(prod(tensor.shape) * out.element_size())  # the difference
     call.result(0)
-    with call.within():
-        reduce(call, tensor, call["dim"], accumulated(out.dtype))
-    call.free(difference)
+    reduce(call, tensor, call["dim"], accumulated(out.dtype))
 
 
 @row(
     "_foreach_norm",
     takes="before its results: of each tensor one number of float32 for each 65,536 elements that the longest tensor has",
-    source="aten/src/ATen/native/cuda/ForeachReduceOp.cu, foreach_tensor_norm_cuda",
+    source="cuda/ForeachReduceOp.cu, foreach_tensor_norm_cuda",
 )
 def foreach_norm(call: KernelCall) -> None:
     tensors = call["self"]
@@ -326,54 +319,53 @@ def _of_chunks(call: KernelCall, tensors: list[torch.Tensor], element: int) -> N
 @row(
     "_softmax_backward_data",
     takes="the product of gradient and output, as large as the input; copies of arguments that are not contiguous",
-    source="aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out",
+    source="cuda/SoftMax.cu, softmax_backward_cuda_out",
 )
 def softmax_backward(call: KernelCall) -> None:
     grad, output = call["grad_output"], call["output"]
-    call.ask(prod(grad.shape) * max(grad.element_size(), output.element_size()), "TEMPORARY")
+    call.temporary(prod(grad.shape) * max(grad.element_size(), output.element_size()))
     call.contiguous(output)
 
 
 @row(
     "_log_softmax_backward_data",
     takes="copies of arguments that are not contiguous",
-    source="aten/src/ATen/native/cuda/SoftMax.cu, host_softmax_backward",
+    source="cuda/SoftMax.cu, host_softmax_backward",
 )
 def log_softmax_backward(call: KernelCall) -> None:
-    call.contiguous(call["grad_output"])
-    call.contiguous(call["output"])
+    call.copies("grad_output", "output")
 
 
 @row(
-    "_softmax", "_log_softmax", "cummax", "cummin", "median", "nanmedian", "kthvalue",
+    "_softmax _log_softmax cummax cummin median nanmedian kthvalue",
     takes="a copy of an input that is not contiguous",
-    source="aten/src/ATen/native/cuda/SoftMax.cu, host_softmax; ScanUtils.cuh, scan_dim_with_indices; Sorting.cpp, "
-    "median_with_indices_impl, kthvalue_out_cuda",
-)  # fmt: skip
+    source="cuda/SoftMax.cu, host_softmax; ScanUtils.cuh, scan_dim_with_indices; Sorting.cpp, median_with_indices_impl, "
+    "kthvalue_out_cuda",
+)
 def copied(call: KernelCall) -> None:
-    call.contiguous(call["self"])
+    call.copies("self")
 
 
 @row(
-    "cumsum", "cumprod", "logcumsumexp",
+    "cumsum cumprod logcumsumexp",
     takes="a copy of an input that is not contiguous; of one long axis the states of CUB's scan, or, for a cumsum of floats "
     "that must be deterministic, a number for each multiprocessor",
-    source="aten/src/ATen/native/cuda/ScanUtils.cuh, scan_dim; cub.cuh, inclusive_deterministic_scan; CUB dispatch_scan.cuh",
+    source="cuda/ScanUtils.cuh, scan_dim; cub.cuh, inclusive_deterministic_scan; CUB dispatch_scan.cuh",
     seen="h100",
-)  # fmt: skip
+)
 def cumulate(call: KernelCall) -> None:
     tensor, out = call["self"], call.outs[0]
     count = prod(tensor.shape)
     if tensor.dim() == 0 or count == 0:
         return
     if tensor.dtype != out.dtype:
-        call.ask(nbytes(out), "TEMPORARY")
+        call.temporary(nbytes(out))
     else:
         call.contiguous(tensor)
     if count != tensor.shape[call["dim"]]:
         return
     inexact = out.is_floating_point() or out.is_complex()
-    if call.gpu.deterministic and inexact and call.func._schema.name.endswith("::cumsum"):
+    if call.gpu.deterministic and inexact and call.name.endswith("::cumsum"):
         tile = 16 * {16: 128, 8: 256}.get(out.element_size(), 512)
         call.once(min(call.gpu.processors, up(count, tile)) * out.element_size())
     else:
@@ -388,7 +380,7 @@ def plain(dtype: torch.dtype) -> bool:
 @row(
     "_foreach_max",
     takes="before its results: of each tensor one number for each 65,536 elements that the longest tensor has",
-    source="aten/src/ATen/native/cuda/ForeachReduceOp.cu, foreach_tensor_max_cuda",
+    source="cuda/ForeachReduceOp.cu, foreach_tensor_max_cuda",
 )
 def foreach_max(call: KernelCall) -> None:
     _of_chunks(call, call["self"], call["self"][0].element_size())
@@ -402,11 +394,11 @@ _OF_EACH = """
 
 
 @row(
-    *[f"_foreach_{name}" for name in _OF_EACH.split() if hasattr(torch.ops.aten, f"_foreach_{name}")],
-    "_fused_adagrad_", "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_amp_foreach_non_finite_check_and_unscale_",
+    " ".join(f"_foreach_{name}" for name in _OF_EACH.split() if hasattr(torch.ops.aten, f"_foreach_{name}"))
+    + " _fused_adagrad_ _fused_adam_ _fused_adamw_ _fused_sgd_ _amp_foreach_non_finite_check_and_unscale_",
     takes="nothing: the addresses of a list travel with the launch",
-    source="aten/src/ATen/native/cuda/MultiTensorApply.cuh, multi_tensor_apply; Foreach*Op*.cu",
+    source="cuda/MultiTensorApply.cuh, multi_tensor_apply; Foreach*Op*.cu",
     seen="cnn-small (_foreach_sqrt)",
-)  # fmt: skip
+)
 def foreach(call: KernelCall) -> None:
     return None

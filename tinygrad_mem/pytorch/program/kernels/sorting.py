@@ -6,12 +6,12 @@ from math import ceil, log, log2, prod
 
 import torch
 
-from .call import Gpu, KernelCall, nbytes, row, up
+from .call import LONG, Gpu, KernelCall, nbytes, row, up
 from .cub import aliased, radix_sort, scan, scan_by_key, thrust_extreme, thrust_reduce_by_key, thrust_sort
 from .cub import reduce as cub_reduce
 from .reductions import number, plain, reduce, summed
 
-_LONG, _PAIR = 8, 8
+_PAIR = 8
 _SMALL = 4096  # elements of an axis that are sorted in place
 
 
@@ -24,19 +24,19 @@ def stable_sort(call: KernelCall, tensor: torch.Tensor, dim: int) -> None:
     batches, count = prod(tensor.shape) // length, prod(tensor.shape)
     bits = 8 * width
     if batches == 1 or length >= 1_000_000:
-        call.ask(length * _LONG)
+        call.ask(length * LONG)
         for _ in range(batches):
-            call.once(radix_sort(call.gpu, length, width, _LONG, bits))
+            call.once(radix_sort(call.gpu, length, width, LONG, bits))
     elif batches < 128:
         call.ask(count * _PAIR)
         call.ask(count * _PAIR)
         sorted_keys = call.ask(count * width)
         call.once(radix_sort(call.gpu, count, width, _PAIR, bits))
         call.free(sorted_keys)
-        call.once(radix_sort(call.gpu, count, _LONG, 0, max(1, (batches - 1).bit_length())))  # by row
+        call.once(radix_sort(call.gpu, count, LONG, 0, max(1, (batches - 1).bit_length())))  # by row
     else:
-        call.ask(count * _LONG)
-        call.once(aliased(count * width, count * _LONG))
+        call.ask(count * LONG)
+        call.once(aliased(count * width, count * LONG))
 
 
 def sorted_along(call: KernelCall, tensor: torch.Tensor, dim: int) -> None:
@@ -44,22 +44,20 @@ def sorted_along(call: KernelCall, tensor: torch.Tensor, dim: int) -> None:
     if tensor.dim() == 0 or prod(tensor.shape) == 0:
         return
     if tensor.shape[dim] <= _SMALL:
-        call.once(tensor.shape[dim] * _LONG, "TEMPORARY")  # 0...n-1, copied into the indices
+        call.once(tensor.shape[dim] * LONG, "TEMPORARY")  # 0...n-1, copied into the indices
         return
     if tensor.stride(dim) != 1:
-        call.ask(nbytes(tensor), "TEMPORARY")
-        call.ask(nbytes(tensor), "TEMPORARY")
-        call.ask(prod(tensor.shape) * _LONG, "TEMPORARY")
+        call.temporary(nbytes(tensor), nbytes(tensor), prod(tensor.shape) * LONG)
     stable_sort(call, tensor, dim)
 
 
 @row(
-    "sort", "argsort", "msort",
+    "sort argsort msort",
     takes="up to 4,096 elements of an axis: 0...n-1; of a longer one: their places (8 bytes each; twice for 2 to 127 rows) and "
     "CUB's sort; where the axis is not the densest, copies of values and places",
-    source="aten/src/ATen/native/cuda/Sort.cpp, sort_cuda_kernel; SortStable.cu; CUB dispatch_radix_sort.cuh",
+    source="cuda/Sort.cpp, sort_cuda_kernel; SortStable.cu; CUB dispatch_radix_sort.cuh",
     seen="h100",
-)  # fmt: skip
+)
 def sort(call: KernelCall) -> None:
     sorted_along(call, call["self"], call.get("dim", 0))
 
@@ -81,7 +79,7 @@ def _items(gpu: Gpu, slices: int, length: int) -> int:
     "topk",
     takes="where blocks share a slice: for each slice a value, two counts and two patterns of bits (one of each before PyTorch "
     "2.7) and 256 sums of 4 bytes (one before 2.10); for each block 520 bytes; two of CUB's scans; more than 4,096 are sorted",
-    source="aten/src/ATen/native/cuda/TensorTopK.cu, mbtopk::launch; TensorTopK.cpp, topk_out_cuda; CUB scan_by_key",
+    source="cuda/TensorTopK.cu, mbtopk::launch; TensorTopK.cpp, topk_out_cuda; CUB scan_by_key",
     seen="h100",
 )
 def topk(call: KernelCall) -> None:
@@ -98,11 +96,10 @@ def largest(call: KernelCall, tensor: torch.Tensor, dim: int, k: int, ordered: b
         _many_blocks(call, tensor, slices, length)
     if ordered and k > _SMALL:
         values = tensor.new_empty([k if axis == dim % tensor.dim() else size for axis, size in enumerate(tensor.shape)])
-        call.ask(prod(values.shape) * _LONG, "TEMPORARY")
-        call.ask(nbytes(values), "TEMPORARY")
+        call.temporary(prod(values.shape) * LONG, nbytes(values))
         with call.within():
             sorted_along(call, values, dim)
-        call.once(prod(values.shape) * _LONG, "TEMPORARY")
+        call.once(prod(values.shape) * LONG, "TEMPORARY")
 
 
 def _many_blocks(call: KernelCall, tensor: torch.Tensor, slices: int, length: int) -> None:
@@ -124,7 +121,7 @@ def _many_blocks(call: KernelCall, tensor: torch.Tensor, slices: int, length: in
     "randperm",
     takes="n as a number; 0...n-1; keys of 4 bytes (8 from about 40,000 on: the chance of two equal keys stays under a tenth) "
     "twice; CUB's sort",
-    source="aten/src/ATen/native/cuda/Randperm.cu; TensorFactories.h, check_supported_max_int_with_precision",
+    source="cuda/Randperm.cu; TensorFactories.h, check_supported_max_int_with_precision",
     seen="h100",
 )
 def randperm(call: KernelCall) -> None:
@@ -133,19 +130,18 @@ def randperm(call: KernelCall) -> None:
         return
     call.result(0)
     call.once(out.element_size(), "TEMPORARY")
-    call.ask(nbytes(out), "TEMPORARY")
+    call.temporary(nbytes(out))
     bits = min(64, ceil(log2(n - (6 * n * n + 1) / (log(0.9) * 12))))
     key = 4 if bits <= 32 else 8
-    call.ask(n * key, "TEMPORARY")
-    call.ask(n * key, "TEMPORARY")
+    call.temporary(n * key, n * key)
     call.once(radix_sort(call.gpu, n, key, out.element_size(), bits))
 
 
 @row(
     "multinomial",
-    takes="without replacement, or for one sample: checks of the probabilities (extremes, sums and masks), exponential "
-    "numbers as large as them, of which the largest are taken; else three copies of them, and a scan of one row",
-    source="aten/src/ATen/native/Distributions.cpp, multinomial_out; cuda/MultinomialKernel.cu",
+    takes="without replacement, or for one sample: checks of the probabilities (extremes, sums and masks), exponential numbers "
+    "as large as them, of which the largest are taken; else three copies of them, and a scan of one row",
+    source="Distributions.cpp, multinomial_out; cuda/MultinomialKernel.cu",
     seen="h100",
 )
 def multinomial(call: KernelCall) -> None:
@@ -153,17 +149,16 @@ def multinomial(call: KernelCall) -> None:
     rows = prod(tensor.shape[:-1])
     call.result(0)
     if call["replacement"] and samples > 1:
-        for _ in range(3):
-            call.ask(nbytes(tensor), "TEMPORARY")
+        call.temporary(*[nbytes(tensor)] * 3)
         if rows == 1:
             call.once(scan(prod(tensor.shape), tensor.element_size(), plain(tensor.dtype)))
         return
     _checks(call, tensor, rows)
-    call.ask(nbytes(tensor), "TEMPORARY")
+    call.temporary(nbytes(tensor))
     if samples == 1:
         reduce(call, tensor, -1, 16)
     else:
-        call.ask(rows * samples * tensor.element_size(), "TEMPORARY")
+        call.temporary(rows * samples * tensor.element_size())
         largest(call, tensor, -1, samples)
 
 
@@ -171,59 +166,58 @@ def _checks(call: KernelCall, tensor: torch.Tensor, rows: int) -> None:
     """No probability is negative or infinite, and none of the sums is zero; two masks of one byte stay."""
     checked = []
     for name in ("max", "min"):
-        checked += [number(call, tensor, name), call.ask(1, "TEMPORARY")]
-    call.ask(1, "TEMPORARY")
+        checked += [number(call, tensor, name), call.temporary(1)]
+    call.temporary(1)
     call.free(*reversed(checked))
     if tensor.dim() == 1:
-        sums, empty = number(call, tensor, "sum"), call.ask(1, "TEMPORARY")
+        sums, empty = number(call, tensor, "sum"), call.temporary(1)
         call.free(sums)
     else:
-        sums = call.ask(rows * tensor.element_size(), "TEMPORARY")
+        sums = call.temporary(rows * tensor.element_size())
         with call.within():
             summed(call, tensor, 1, tensor.dtype)
-        empty = call.ask(rows, "TEMPORARY")
-        call.ask(1, "TEMPORARY")
+        empty = call.temporary(rows)
+        call.temporary(1)
         call.free(empty, sums)
     call.once(1, "TEMPORARY")
 
 
 @row(
-    "_unique2", "unique_dim", "unique_consecutive", "_unique",
+    "_unique2 unique_dim unique_consecutive _unique",
     takes="sorted copies of values and places; the number of results is a value",
-    source="aten/src/ATen/native/cuda/UniqueCub.cu, compute_unique",
-)  # fmt: skip
+    source="cuda/UniqueCub.cu, compute_unique",
+)
 def unique(call: KernelCall) -> None:
     tensor = call["self"]
-    call.bound(3 * nbytes(tensor) + 4 * _LONG * prod(tensor.shape), "unique sorts: its temporaries depend on what it finds")
+    call.bound(3 * nbytes(tensor) + 4 * LONG * prod(tensor.shape), "unique sorts: its temporaries depend on what it finds")
 
 
 @row(
-    "median.default", "nanmedian.default",
+    "median.default nanmedian.default",
     takes="of all elements: they are sorted, with their places (8 bytes each), and read by a few numbers; nanmedian also makes "
     "a mask of one byte an element, and sums it",
-    source="aten/src/ATen/native/cuda/Sorting.cpp, median_impl",
+    source="cuda/Sorting.cpp, median_impl",
     seen="h100",
-)  # fmt: skip
+)
 def median_of_all(call: KernelCall) -> None:
     tensor = call["self"]
     count = prod(tensor.shape)
     if not count:
         return
     call.contiguous(tensor)
-    call.ask(nbytes(tensor), "TEMPORARY")
-    places = call.ask(count * _LONG, "TEMPORARY")
+    call.temporary(nbytes(tensor))
     with call.within():
+        call.temporary(count * LONG)
         sorted_along(call, tensor.new_empty(count), 0)
-    call.free(places)
-    if "nan" not in call.func._schema.name:
-        call.ask(1, "TEMPORARY")  # whether the last one is a number
+    if "nan" not in call.name:
+        call.temporary(1)  # whether the last one is a number
     else:
-        mask = call.ask(count, "TEMPORARY")
-        sum = call.ask(_LONG, "TEMPORARY")
+        mask = call.temporary(count)
+        sum = call.temporary(LONG)
         with call.within():
             summed(call, tensor.new_empty(count, dtype=torch.bool), None, torch.int64)
-        rest, half = call.ask(_LONG, "TEMPORARY"), call.ask(4, "TEMPORARY")
-        call.ask(_LONG, "TEMPORARY")  # the place
+        rest, half = call.temporary(LONG), call.temporary(4)
+        call.temporary(LONG)  # the place
         call.free(half, rest, sum, mask)
     call.result(0)
 
@@ -232,7 +226,7 @@ def median_of_all(call: KernelCall) -> None:
     "mode",
     takes="a copy with the axis last, where it is not; of an axis of more than 2,048 elements always, and for each row: places "
     "(8 bytes), what Thrust sorts with, different numbers and how many of each, and what Thrust counts with",
-    source="aten/src/ATen/native/cuda/TensorModeKernel.cpp, mode_kernel_impl; TensorModeKernel.cu, ModeImpl",
+    source="cuda/TensorModeKernel.cpp, mode_kernel_impl; TensorModeKernel.cu, ModeImpl",
     seen="h100",
 )
 def mode(call: KernelCall) -> None:
@@ -243,38 +237,35 @@ def mode(call: KernelCall) -> None:
     if length <= 2048:
         call.contiguous(tensor.transpose(dim, -1))
         return
-    call.ask(nbytes(tensor), "TEMPORARY")
+    call.temporary(nbytes(tensor))
     gpu, width = call.gpu, tensor.element_size()
     for _ in range(prod(tensor.shape) // length):
-        places = call.ask(length * _LONG, "TEMPORARY")
-        call.once(thrust_sort(gpu, length, width, _LONG))
-        call.once(cub_reduce(gpu, length, 4) + 4)
-        found, counts = call.ask(length * width, "TEMPORARY"), call.ask(length * _LONG, "TEMPORARY")
-        call.once(thrust_reduce_by_key(length))
-        call.once(thrust_extreme(gpu))
-        call.once(cub_reduce(gpu, length, 16) + 16)  # and where that number is
-        call.free(counts, found, places)
-    less = length * (width + _LONG) + thrust_extreme(gpu)
+        with call.within():
+            call.temporary(length * LONG)
+            call.once(thrust_sort(gpu, length, width, LONG))
+            call.once(cub_reduce(gpu, length, 4) + 4)
+            call.temporary(length * width, length * LONG)
+            call.once(thrust_reduce_by_key(length))
+            call.once(thrust_extreme(gpu))
+            call.once(cub_reduce(gpu, length, 16) + 16)  # and where that number is
+    less = length * (width + LONG) + thrust_extreme(gpu)
     call.bound(less, "mode was counted as for numbers that all differ. With equal ones it needs less")
 
 
 @row(
-    "searchsorted", "bucketize",
+    "searchsorted bucketize",
     takes="copies of what is not contiguous, and of what has another dtype than both together",
-    source="aten/src/ATen/native/cuda/Bucketization.cu; BucketizationUtils.h, searchsorted_maybe_trim_input_tensors",
-)  # fmt: skip
+    source="cuda/Bucketization.cu; BucketizationUtils.h, searchsorted_maybe_trim_input_tensors",
+)
 def searchsorted(call: KernelCall) -> None:
     bounds, values = call.get("sorted_sequence", call.get("boundaries")), call["self"]
     call.contiguous(bounds)
-    sorter = call.get("sorter")
-    if isinstance(sorter, torch.Tensor):
-        call.contiguous(sorter)
+    call.copies("sorter", "self")
     if isinstance(values, torch.Tensor):
-        call.contiguous(values)
         count, dtype = prod(values.shape), values.dtype
     else:
         count, dtype = 1, torch.float64 if isinstance(values, float) else torch.int64
-        call.ask(dtype.itemsize, "TEMPORARY")
+        call.temporary(dtype.itemsize)
     both = torch.result_type(bounds, values)
     for many, kind in ((count, dtype), (prod(bounds.shape), bounds.dtype)):
-        call.ask(many * both.itemsize if kind != both and dtype != bounds.dtype else 0, "TEMPORARY")
+        call.temporary(many * both.itemsize if kind != both and dtype != bounds.dtype else 0)
