@@ -12,7 +12,7 @@ from tests.pytorch.op_samples import real_peak
 from tinygrad_mem.pytorch import predict
 from tinygrad_mem.pytorch.program.alone import Alone, run_alone
 from tinygrad_mem.pytorch.program.described import Within, described
-from tinygrad_mem.pytorch.program.smaller import Elementwise, by_rule, cut_call, needs_nothing, smaller
+from tinygrad_mem.pytorch.program.smaller import FACTORIES, by_rule, cut_call, elementwise, smaller
 
 aten = torch.ops.aten
 SHAPES = some([(3, 5), (65,), (130, 11), (4, 3, 100, 90)], [(3, 5), (4, 3, 100, 90)])
@@ -101,7 +101,7 @@ def test_a_copy_to_another_dtype_inside_is_run_in_full():
     """``where`` and the like turn an argument into the dtype of the result first: a temporary of its size."""
     args = torch.zeros(300, 300), torch.zeros(300, 300, dtype=torch.float64)
     call = described(aten.add.Tensor, args, {})
-    assert Elementwise.of(call) is not None
+    assert elementwise(call) is not None
     assert whole(aten.add.Tensor, args) is not None
     found = Alone().first(call, args, {})
     assert found is None or found == whole(aten.add.Tensor, args)
@@ -110,9 +110,9 @@ def test_a_copy_to_another_dtype_inside_is_run_in_full():
 def test_tensors_that_are_not_dense_or_of_other_shapes_are_another_call():
     x, row = torch.zeros(70, 80), torch.zeros(80)
     for args in ((x, row), (x.t(), x.t()), (x[:, :40], x[:, :40]), (row.sum(), row.sum())):
-        assert Elementwise.of(described(aten.add.Tensor, args, {})) is None
-    assert Elementwise.of(described(aten.add.Tensor, (x, row.sum()), {})) is not None
-    assert Elementwise.of(described(aten.sum.default, (x,), {})) is None
+        assert elementwise(described(aten.add.Tensor, args, {})) is None
+    assert elementwise(described(aten.add.Tensor, (x, row.sum()), {})) is not None
+    assert elementwise(described(aten.sum.default, (x,), {})) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -226,7 +226,7 @@ def test_new_tensors_are_their_size():
     for op, args in [(aten.empty.memory_format, ([3, 40],)), (aten.zeros.default, ([7],)), (aten.full.default, ([3, 4], 2.5))]:
         call = described(op, args, {})
         assert call is not None
-        assert needs_nothing(call)
+        assert call.func in FACTORIES
         assert Alone().within(call, args, {}, op(*args)) == whole(op, args)
 
 

@@ -27,7 +27,7 @@ from . import by_values
 from .described import AloneCall, Given, Made, Within, givens, results_only, storage_bytes, tensors_in
 from .opaque import made_by_forward
 from .remembered import Remembered
-from .smaller import as_cut, by_rule, cut_call, needs_nothing, smaller
+from .smaller import FACTORIES, as_cut, by_rule, cut_call, smaller
 
 _autograd: Any = torch.autograd
 aten = torch.ops.aten
@@ -98,7 +98,7 @@ class Alone:
 
     def _told(self, call: AloneCall, args: tuple, kwargs: dict[str, Any], results: Any) -> Within | None:
         """The memory of a call that is known by its results, or by those of a smaller one."""
-        if needs_nothing(call):
+        if call.func in FACTORIES:
             return results_only(tuple(map(Made.of, tensors_in(results))))
         cut = cut_call(call)
         return as_cut(self.within(cut, args, kwargs, ()), results) if cut is not None else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +64,14 @@ class CudaAutocast:
     def running(self) -> Iterator[None]:
         """Autocast works for the tensors of a prediction."""
         rules = {
-            "LOWER_PRECISION_FP": lambda op: lambda *args, **kwargs: self._call(op, _lower(), args, kwargs),
-            "FP32": lambda op: lambda *args, **kwargs: self._call(op, torch.float32, args, kwargs),
+            "LOWER_PRECISION_FP": lambda op, *args, **kwargs: self._call(op, _lower(), args, kwargs),
+            "FP32": lambda op, *args, **kwargs: self._call(op, torch.float32, args, kwargs),
             "FP32_SET_OPT_DTYPE": self._float32_result,
             "DIFFERENT_REDISPATCH_SIGNATURE": self._float32_norm,
             "PROMOTE": self._widest,
         }
-        table = {
-            name: rules[kind](operator(name))
+        table: dict[str, Callable[..., Any]] = {
+            name: partial(rules[kind], operator(name))
             for kind, names in lists().items()
             if kind in rules
             for name in names
@@ -130,38 +130,27 @@ class CudaAutocast:
 
     # --- the rules --------------------------------------------------------------------------------------------------------
 
-    def _float32_result(self, op: Any) -> Any:
+    def _float32_result(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         place = next((i for i, arg in enumerate(op._schema.arguments) if arg.name == "dtype"), None)
+        with torch._C._DisableAutocast():
+            given = kwargs.get("dtype") if place is None or len(args) <= place else args[place]
+            if _eligible(args[0]) and given is None:
+                args, kwargs = args[:place], {**kwargs, "dtype": torch.float32}
+            return op(*args, **kwargs)
 
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with torch._C._DisableAutocast():
-                given = kwargs.get("dtype") if place is None or len(args) <= place else args[place]
-                if _eligible(args[0]) and given is None:
-                    args, kwargs = args[:place], {**kwargs, "dtype": torch.float32}
-                return op(*args, **kwargs)
-
-        return run
-
-    def _float32_norm(self, op: Any) -> Any:
+    def _float32_norm(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         name = op._overloadname  # before PyTorch 2.13 also names_ScalarOpt_dim
         appended = operator("norm.ScalarOpt_dtype" if name == "Scalar" else f"norm.{name}_dtype")
+        with torch._C._DisableAutocast():
+            if not _eligible(args[0]):
+                return op(*args, **kwargs)
+            defaults = [None, None, False][len(args) :] if op is not operator("norm.Scalar") else []
+            return appended(*args, *([2] if len(args) == 1 and not defaults else []), **kwargs, dtype=torch.float32)
 
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with torch._C._DisableAutocast():
-                if not _eligible(args[0]):
-                    return op(*args, **kwargs)
-                defaults = [None, None, False][len(args) :] if op is not operator("norm.Scalar") else []
-                return appended(*args, *([2] if len(args) == 1 and not defaults else []), **kwargs, dtype=torch.float32)
-
-        return run
-
-    def _widest(self, op: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            tensors = [v for arg in (*args, *kwargs.values()) for v in (arg if isinstance(arg, (list, tuple)) else (arg,))]
-            wide = any(_eligible(t) and t.dtype == torch.float32 for t in tensors)
-            return self._call(op, torch.float32 if wide else _lower(), args, kwargs)
-
-        return run
+    def _widest(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = [v for arg in (*args, *kwargs.values()) for v in (arg if isinstance(arg, (list, tuple)) else (arg,))]
+        wide = any(_eligible(t) and t.dtype == torch.float32 for t in tensors)
+        return self._call(op, torch.float32 if wide else _lower(), args, kwargs)
 
 
 def _end(values: list) -> None:

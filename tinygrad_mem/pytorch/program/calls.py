@@ -43,7 +43,9 @@ class Calls(TorchFunctionMode):
             release(error, OURS)
             raise
         if kwargs and isinstance(kwargs.get("generator"), torch.Generator) and isinstance(made, Tensor):
-            _check_generator(self.watch.local(made).device.type, kwargs["generator"].device.type)
+            wanted, found = self.watch.local(made).device.type, kwargs["generator"].device.type
+            if wanted != found:  # PyTorch's own check: it has asked for the memory of the result by then
+                raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{found}'")
         if kwargs and _is_meta_device(kwargs.get("device")) and isinstance(made, Tensor):
             self.watch.without_memory(made, made=True)
         if torch.is_grad_enabled():
@@ -70,12 +72,6 @@ class Calls(TorchFunctionMode):
         return inner
 
 
-def _check_generator(wanted: str, found: str) -> None:
-    """PyTorch's own check; it has asked for the memory of the result by then."""
-    if wanted != found:
-        raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{found}'")
-
-
 def _is_meta_device(device: Any) -> bool:
     return str(device).startswith("meta")
 
@@ -87,9 +83,7 @@ def _without_memory(watch: Watch) -> torch.device:
     return torch.device("cpu")
 
 
-def _getter(name: str) -> Any:
-    """The function that reads an attribute of a tensor."""
-    return vars(torch._C.TensorBase)[name].__get__
+_attributes: Any = vars(torch._C.TensorBase)  # by name, with the functions that read and set them
 
 
 # --- devices --------------------------------------------------------------------------------------------------------------
@@ -170,7 +164,7 @@ def _cpu(watch: Watch, tensor: Tensor, memory_format: Any = torch.preserve_forma
     return _to(watch, tensor, torch.device("cpu"), memory_format=memory_format)
 
 
-@handles(_getter("device"))
+@handles(_attributes["device"].__get__)
 def _device_of(watch: Watch, tensor: Tensor) -> torch.device:
     """C++ made a divided tensor where it sees its part."""
     return watch.local(tensor).device
@@ -180,26 +174,15 @@ def _is_on(kind: str, watch: Watch, tensor: Tensor) -> bool:
     return watch.local(tensor).device.type == kind
 
 
-for _kind in ("cuda", "meta", "cpu"):
-    HANDLERS[_getter(f"is_{_kind}")] = partial(_is_on, _kind)
+HANDLERS |= {
+    **{_attributes[f"is_{kind}"].__get__: partial(_is_on, kind) for kind in ("cuda", "meta", "cpu")},
+    Tensor.get_device: lambda watch, tensor: -1 if tensor.device.index is None else tensor.device.index,
+    Tensor.pin_memory: lambda watch, tensor, device=None: tensor.clone(),
+    Tensor.is_pinned: lambda watch, tensor, device=None: False,
+}
 
 
-@handles(Tensor.get_device)
-def _get_device(watch: Watch, tensor: Tensor) -> int:
-    return -1 if tensor.device.index is None else tensor.device.index
-
-
-@handles(Tensor.pin_memory)
-def _pin_memory(watch: Watch, tensor: Tensor, device: Any = None) -> Tensor:
-    return tensor.clone()
-
-
-@handles(Tensor.is_pinned)
-def _is_pinned(watch: Watch, tensor: Tensor, device: Any = None) -> bool:
-    return False
-
-
-@handles(vars(torch._C.TensorBase)["data"].__set__)
+@handles(_attributes["data"].__set__)
 def _set_data(watch: Watch, tensor: Tensor, value: Tensor) -> None:
     _own(watch, tensor, ".data is set")
     replace(watch, tensor, value)
@@ -216,16 +199,12 @@ def _requires_grad(watch: Watch, tensor: Tensor, requires_grad: bool = True) -> 
     return tensor.requires_grad_(requires_grad)
 
 
-@handles(vars(torch._C.TensorBase)["requires_grad"].__set__)
-def _set_requires_grad(watch: Watch, tensor: Tensor, value: bool) -> None:
-    _own(watch, tensor, "requires_grad is set")
-    tensor.requires_grad = value
+def _set(name: str, watch: Watch, tensor: Tensor, value: Any) -> None:
+    _own(watch, tensor, f"{name} is set")
+    setattr(tensor, name, value)
 
 
-@handles(vars(torch._C.TensorBase)["grad"].__set__)
-def _set_grad(watch: Watch, tensor: Tensor, value: Tensor | None) -> None:
-    _own(watch, tensor, "grad is set")
-    tensor.grad = value
+HANDLERS |= {_attributes[name].__set__: partial(_set, name) for name in ("requires_grad", "grad")}
 
 
 def swap(watch: Watch, own: Callable[..., None], tensor: Tensor, value: Tensor) -> None:
@@ -292,23 +271,18 @@ def _set_item(watch: Watch, tensor: Tensor, index: Any, value: Any) -> None:
 # --- layers ---------------------------------------------------------------------------------------------------------------
 
 
-def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
+def _whole(function: Callable[..., Any], watch: Watch, *args: Any, **kwargs: Any) -> Any:
     """A layer of a transformer in evaluation, as one op, which under autocast runs others: below it, nobody knows of that."""
-
-    def handler(watch: Watch, *args: Any, **kwargs: Any) -> Any:
-        if watch.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-            raise NotOfferedError(
-                "nn.TransformerEncoderLayer or nn.MultiheadAttention in evaluation under autocast on the CPU: its memory "
-                "is not predicted. Call torch.backends.mha.set_fastpath_enabled(False) before it"
-            )
-        return function(*args, **kwargs)
-
-    return handler
+    if watch.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+        raise NotOfferedError(
+            "nn.TransformerEncoderLayer or nn.MultiheadAttention in evaluation under autocast on the CPU: its memory "
+            "is not predicted. Call torch.backends.mha.set_fastpath_enabled(False) before it"
+        )
+    return function(*args, **kwargs)
 
 
-_functions = _C._VariableFunctions
-for _function in (_functions._transformer_encoder_layer_fwd, _functions._native_multi_head_attention):
-    HANDLERS[_function] = _whole(_function)
+_layers = _C._VariableFunctions._transformer_encoder_layer_fwd, _C._VariableFunctions._native_multi_head_attention
+HANDLERS |= {function: partial(_whole, function) for function in _layers}
 
 
 # --- values ---------------------------------------------------------------------------------------------------------------

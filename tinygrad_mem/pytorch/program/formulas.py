@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ...errors import DataDependenceError
 from .described import Made
+from .fake import on_gpu
 
 aten = torch.ops.aten
 _BIAS_TRAINED = 10  # place of an argument of efficient attention's backward, after its bias
@@ -30,21 +32,16 @@ def _grouped_mm(
     """
     groups = [] if a.dim() != b.dim() else [offs.shape[0] if offs is not None else a.shape[0]]
     rows, columns, dtype = a.shape[-2], b.shape[-1], out_dtype or a.dtype
-    on_gpu = isinstance(a, FakeTensor) and a.fake_device.type == "cuda"
-    line = _LINE // dtype.itemsize if on_gpu else 1
+    line = _LINE // dtype.itemsize if on_gpu(a) else 1
     padded = -(-columns // line) * line
     strides = [rows * padded] * len(groups) + [padded, 1]
     return a.new_empty_strided([*groups, rows, columns], strides, dtype=dtype)
 
 
-def _random_on_cpu(func: Any) -> Callable[..., tuple[Any, ...]]:
+def _random_on_cpu(func: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
     """Efficient attention's seed and offset of random numbers are there. Source: ``transformers/cuda/attention.cu``."""
-
-    def call(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        made, sums, _seed, _offset, *rest = func(*args, **kwargs)
-        return made, sums, *(made.new_empty((), dtype=torch.int64, device="cpu") for _ in range(2)), *rest
-
-    return call
+    made, sums, _seed, _offset, *rest = func(*args, **kwargs)
+    return made, sums, *(made.new_empty((), dtype=torch.int64, device="cpu") for _ in range(2)), *rest
 
 
 def _cudnn_attention(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -52,10 +49,6 @@ def _cudnn_attention(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
     made = aten._scaled_dot_product_cudnn_attention.default(*args, **kwargs)
     wanted = args[4] if len(args) > 4 else kwargs["compute_log_sumexp"]
     return made if wanted else (made[0], None, *made[2:])
-
-
-def _encoder_layer(source: torch.Tensor, *_: Any) -> torch.Tensor:
-    return source.new_empty(source.shape)
 
 
 def _attention_layer(
@@ -84,18 +77,14 @@ def _ctc_loss(
     return log_probs.new_empty(batch), log_probs.new_empty(batch, steps, 2 * targets.shape[1] + 1)
 
 
-def _keeps_all(func: Any) -> Callable[..., torch.Tensor]:
+def _keeps_all(func: Any, input: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """The formula of a loss that PyTorch makes as large as all its elements, and then calls one number: its memory stays so.
 
     Source: ``aten/src/ATen/native/Loss.cpp``, the meta functions of ``mse_loss`` and ``smooth_l1_loss``, and
     ``soft_margin_loss_out``; ``cuda/Loss.cu``, ``binary_cross_entropy_out_cuda``.
     """
-
-    def loss(input: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        made = func(input, target, *args, **kwargs)
-        return _lying_in(made, torch.broadcast_shapes(input.shape, target.shape).numel() * made.element_size())
-
-    return loss
+    made = func(input, target, *args, **kwargs)
+    return _lying_in(made, torch.broadcast_shapes(input.shape, target.shape).numel() * made.element_size())
 
 
 def _lying_in(made: torch.Tensor, size: int) -> torch.Tensor:
@@ -141,17 +130,13 @@ def _efficient_backward(
 def _log_sigmoid(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Only the CPU's kernel has a buffer."""
     made, buffer = aten.log_sigmoid_forward.default(tensor)
-    return made, made.new_empty(0) if isinstance(made, FakeTensor) and made.fake_device.type == "cuda" else buffer
+    return made, made.new_empty(0) if on_gpu(made) else buffer
 
 
-def _columns(func: Any) -> Callable[..., torch.Tensor]:
+def _columns(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """The result lies in a block as large as the input, if that is larger. Source: ``aten/src/ATen/native/cuda/Im2Col.cu``."""
-
-    def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        made = func(tensor, *args, **kwargs)
-        return _lying_in(made, tensor.numel() * tensor.element_size()) if tensor.device.type == "cuda" else made
-
-    return call
+    made = func(tensor, *args, **kwargs)
+    return _lying_in(made, tensor.numel() * tensor.element_size()) if on_gpu(tensor) else made
 
 
 def _like_argument(place: int) -> Callable[..., torch.Tensor]:
@@ -159,30 +144,27 @@ def _like_argument(place: int) -> Callable[..., torch.Tensor]:
     return lambda *args, **_: args[place].new_empty(args[place].shape)
 
 
-def _uncached(func: Any) -> Callable[..., Any]:
+def _uncached(func: Any, tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
     """The mode of fake tensors remembers calls with their storages, and so would hold those for ever."""
-
-    def call(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
-        mode: Any = tensor.fake_mode
-        before, mode.cache_enabled = mode.cache_enabled, False
-        try:
-            return func(tensor, *args, **kwargs)
-        finally:
-            mode.cache_enabled = before
-
-    return call
+    mode: Any = tensor.fake_mode
+    before, mode.cache_enabled = mode.cache_enabled, False
+    try:
+        return func(tensor, *args, **kwargs)
+    finally:
+        mode.cache_enabled = before
 
 
-_LARGE_LOSSES = ("mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss")
+def _of(ops: tuple[Any, ...], formula: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
+    """A formula that gets PyTorch's own first, for each of these ops."""
+    return {op.default: partial(formula, op.default) for op in ops}
+
+
 SETS = {aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
 FORMULAS: dict[Any, Callable[..., Any]] = {
     aten._grouped_mm.default: _grouped_mm,
-    **{
-        op.default: _random_on_cpu(op.default)
-        for op in (aten._scaled_dot_product_efficient_attention, aten._efficient_attention_forward)
-    },
+    **_of((aten._scaled_dot_product_efficient_attention, aten._efficient_attention_forward), _random_on_cpu),
     aten._scaled_dot_product_cudnn_attention.default: _cudnn_attention,
-    aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+    aten._transformer_encoder_layer_fwd.default: _like_argument(0),
     aten._native_multi_head_attention.default: _attention_layer,
     aten._to_copy.default: _to_copy,
     aten._efficient_attention_backward.default: _efficient_backward,
@@ -193,7 +175,7 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     aten.multi_margin_loss_backward.default: _like_argument(1),
     aten.multilabel_margin_loss_backward.default: _like_argument(1),
     aten.fractional_max_pool3d_backward.default: _like_argument(1),
-    **{op.default: _columns(op.default) for op in (aten.im2col, aten.col2im)},
-    **{op: _uncached(op) for op in SETS},
-    **{getattr(aten, name).default: _keeps_all(getattr(aten, name).default) for name in _LARGE_LOSSES},
+    **_of((aten.im2col, aten.col2im), _columns),
+    **_of((aten.mse_loss, aten.smooth_l1_loss, aten.binary_cross_entropy, aten.soft_margin_loss), _keeps_all),
+    **{op: partial(_uncached, op) for op in SETS},
 }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
+from .fake import on_gpu
 from .kernels.convolution import Convolution, Image, channels_last, strides
 
 aten = torch.ops.aten
@@ -15,14 +15,14 @@ aten = torch.ops.aten
 
 def _convolution(*args: Any, **kwargs: Any) -> torch.Tensor:
     made = aten.convolution.default(*args, **kwargs)
-    if not _on_gpu(made):
+    if not on_gpu(made):
         return made
     return _laid_out(made, Convolution(_named(aten.convolution.default, args, kwargs).__getitem__).last)
 
 
 def _convolution_backward(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
     made = aten.convolution_backward.default(*args, **kwargs)
-    if not any(map(_on_gpu, made)):
+    if not any(map(on_gpu, made)):
         return made
     named = _named(aten.convolution_backward.default, args, kwargs)
     found = Convolution(named.__getitem__)
@@ -40,37 +40,29 @@ def _batch_norm_backward(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None
     """
     func = aten.native_batch_norm_backward.default
     made, named = func(*args, **kwargs), _named(func, args, kwargs)
-    if not _on_gpu(made[0]):
+    if not on_gpu(made[0]):
         return made
     if not named["output_mask"][0]:
         return None, *made[1:]
     return made if named["train"] else (made[0].new_empty(made[0].shape), *made[1:])
 
 
-def _of_an_iterator(func: Any) -> Callable[..., torch.Tensor]:
+def _of_an_iterator(func: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     """A result lies as the first of two operands; PyTorch's formula follows the other.
 
     Source: ``aten/src/ATen/TensorIterator.cpp``, ``reorder_dimensions``.
     """
-
-    def formula(*args: Any, **kwargs: Any) -> torch.Tensor:
-        made = func(*args, **kwargs)
-        operands = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-        if len(operands) != 2 or operands[0].stride() == operands[1].stride():
-            return made
-        return made.new_empty_strided(made.shape, aten.add.Tensor(*operands).stride())
-
-    return formula
+    made = func(*args, **kwargs)
+    operands = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+    if len(operands) != 2 or operands[0].stride() == operands[1].stride():
+        return made
+    return made.new_empty_strided(made.shape, aten.add.Tensor(*operands).stride())
 
 
-def _in_rows(func: Any) -> Callable[..., torch.Tensor]:
+def _in_rows(func: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Source: ``aten/src/ATen/native/Loss.cpp``: ``zeros_like`` in rows; ``SoftMax.cpp``."""
-
-    def backward(*args: Any, **kwargs: Any) -> torch.Tensor:
-        made = func(*args, **kwargs)
-        return made if made.is_contiguous() else made.new_empty(made.shape)
-
-    return backward
+    made = func(*args, **kwargs)
+    return made if made.is_contiguous() else made.new_empty(made.shape)
 
 
 def _as_input(grad_output: torch.Tensor, self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -80,10 +72,6 @@ def _as_input(grad_output: torch.Tensor, self: torch.Tensor, *args: Any, **kwarg
 
 def _named(func: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**dict(zip([each.name for each in func._schema.arguments], args, strict=False)), **kwargs}
-
-
-def _on_gpu(made: Any) -> bool:
-    return isinstance(made, FakeTensor) and made.fake_device.type == "cuda"
 
 
 def _laid_out(made: torch.Tensor, last: bool) -> torch.Tensor:
@@ -105,7 +93,7 @@ IN_LAYOUT = {
     aten.convolution_backward.default: _convolution_backward,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.binary_cross_entropy_backward.default: _as_input,
-    **{op: _of_an_iterator(op) for op in _ITERATED},
-    **{op: _in_rows(op) for op in _ROWS},
+    **{op: partial(_of_an_iterator, op) for op in _ITERATED},
+    **{op: partial(_in_rows, op) for op in _ROWS},
 }
 """By op, PyTorch's formula with the layouts of its kernels."""

@@ -6,6 +6,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -118,41 +119,33 @@ def _ctc_loss(watch: Watch, log_probs: Tensor, targets: Tensor, *args: Any, **kw
     return torch.nn.functional.ctc_loss(log_probs, targets, **given)
 
 
-def _without_alarm(function: Callable[..., Any]) -> Callable[..., Any]:
+def _without_alarm(function: Callable[..., Any], watch: Watch, *args: Any, **kwargs: Any) -> Any:
     """A function in which PyTorch itself checks values: in a prediction they are in order."""
-
-    def handler(watch: Watch, *args: Any, **kwargs: Any) -> Any:
-        before, watch.alarms = watch.alarms, False
-        try:
-            return function(*args, **kwargs)
-        finally:
-            watch.alarms = before
-
-    return handler
+    before, watch.alarms = watch.alarms, False
+    try:
+        return function(*args, **kwargs)
+    finally:
+        watch.alarms = before
 
 
 for _function in (torch.nn.functional.gaussian_nll_loss, torch.corrcoef, Tensor.corrcoef, torch.istft, Tensor.istft):
-    HANDLERS[_function] = _without_alarm(_function)
+    HANDLERS[_function] = partial(_without_alarm, _function)
 
 
 @handles(torch.cov, Tensor.cov)
 def _cov(watch: Watch, tensor: Tensor, **options: Any) -> Tensor:
     """With weights it checks that they are in order, and without it asks only if there are few numbers."""
     weighted = any(isinstance(value, Tensor) for value in options.values())
-    return torch.cov(tensor, **options) if weighted else _without_alarm(torch.cov)(watch, tensor, **options)
+    return torch.cov(tensor, **options) if weighted else _without_alarm(torch.cov, watch, tensor, **options)
 
 
-def _without_vectors(function: Callable[..., Any]) -> Callable[..., Any]:
+def _without_vectors(function: Callable[..., Any], watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
     """A function that asks PyTorch for singular values alone, and gets the vectors too for tensors of a prediction."""
-
-    def handler(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if watch.device.type == "cpu" and not (tensor.requires_grad and torch.is_grad_enabled()):
-            sides = [2 * side * side for side in tensor.shape[-2:]]
-            matrices = tensor.shape[:-2].numel()
-            watch.bound(matrices * sum(sides) * tensor.element_size(), f"{function.__name__} {_VECTORS}")
-        return function(tensor, *args, **kwargs)
-
-    return handler
+    if watch.device.type == "cpu" and not (tensor.requires_grad and torch.is_grad_enabled()):
+        sides = [2 * side * side for side in tensor.shape[-2:]]
+        matrices = tensor.shape[:-2].numel()
+        watch.bound(matrices * sum(sides) * tensor.element_size(), f"{function.__name__} {_VECTORS}")
+    return function(tensor, *args, **kwargs)
 
 
 @handles(torch.isclose, Tensor.isclose)
@@ -168,23 +161,20 @@ def _is_close(watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
 
 _linalg: Any = torch.linalg
 for _function in (_linalg.svdvals, _linalg.eigvalsh, _linalg.matrix_rank, _linalg.cond, _linalg.matrix_norm, _linalg.norm):
-    HANDLERS[_function] = _without_vectors(_function)
+    HANDLERS[_function] = partial(_without_vectors, _function)
 
 
-def _decides(what: str, convert: Callable[[Tensor], Any]) -> Callable[..., Any]:
-    def handler(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        known, answer = _known(watch, tensor), _in_order(watch) if what == "the truth" else None
-        if known is None and answer is not None:
-            return answer
-        if known is None:
-            raise DataDependenceError(
-                f"the program asks for {what} of a tensor, whose values are not known in a prediction. It may log loss.item(); "
-                "for a decision, give it a fixed answer"
-            )
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
-            return convert(known)
-
-    return handler
+def _decides(what: str, convert: Callable[[Tensor], Any], watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    known, answer = _known(watch, tensor), _in_order(watch) if what == "the truth" else None
+    if known is None and answer is not None:
+        return answer
+    if known is None:
+        raise DataDependenceError(
+            f"the program asks for {what} of a tensor, whose values are not known in a prediction. It may log loss.item(); "
+            "for a decision, give it a fixed answer"
+        )
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        return convert(known)
 
 
 for _function, _what, _convert in (
@@ -195,4 +185,4 @@ for _function, _what, _convert in (
     (Tensor.numpy, "numpy()", Tensor.numpy),
     (Tensor.__array__, "a NumPy array", Tensor.numpy),
 ):
-    HANDLERS[_function] = _decides(_what, _convert)
+    HANDLERS[_function] = partial(_decides, _what, _convert)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...interrupts import context
 from .changing import at_first_call, before_backward
-from .cuda import patched
+from .cuda import all_patched, handled
 from .logits import HeadsSeen
 
 
@@ -101,37 +102,30 @@ class Seen:
         def backward() -> None:
             self.backwards += 1
 
-        clip, scaler = torch.nn.utils.clip_grad, torch.amp.GradScaler
-        own = {name: getattr(clip, name) for name in ("_clip_grads_with_norm_", "clip_grad_value_")}
-        step, zero, zero_module = scaler.step, torch.optim.Optimizer.zero_grad, nn.Module.zero_grad
+        clips = dict.fromkeys(("_clip_grads_with_norm_", "clip_grad_value_"), partial(_told, "clips"))
+        changes = [
+            handled(self, torch.nn.utils.clip_grad, **clips),
+            handled(self, torch.amp.GradScaler, step=partial(_told, "scales")),
+            handled(self, torch.optim.Optimizer, zero_grad=_zeroing),
+            handled(self, nn.Module, zero_grad=_zeroing),
+        ]
         handle = register_optimizer_step_pre_hook(lambda optimizer, *_: self.step(optimizer))
         try:
-            with (
-                at_first_call(self.module),
-                self.heads,
-                before_backward(backward),
-                patched(clip, {name: self._told("clips", function) for name, function in own.items()}),
-                patched(scaler, {"step": self._told("scales", step)}),
-                patched(torch.optim.Optimizer, {"zero_grad": self._zeroing(zero)}),
-                patched(nn.Module, {"zero_grad": self._zeroing(zero_module)}),
-            ):
+            with at_first_call(self.module), self.heads, before_backward(backward), all_patched(changes):
                 yield
         finally:
             handle.remove()
 
-    def _told(self, name: str, function: Any) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            setattr(self, name, True)
-            return function(*args, **kwargs)
 
-        return call
+def _told(name: str, seen: Seen, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A function whose call is an act that ``seen`` has a name for."""
+    setattr(seen, name, True)
+    return own(*args, **kwargs)
 
-    def _zeroing(self, function: Any) -> Any:
-        def call(owner: Any, set_to_none: bool = True) -> None:
-            self.keeps_zeros |= not set_to_none
-            function(owner, set_to_none)
 
-        return call
+def _zeroing(seen: Seen, own: Callable[..., None], owner: Any, set_to_none: bool = True) -> None:
+    seen.keeps_zeros |= not set_to_none
+    own(owner, set_to_none)
 
 
 def blocks_of(root: nn.Module) -> list[BlockList]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,7 +31,8 @@ _POOLINGS = {
     aten.avg_pool2d_backward.default,
 }
 _BATCH_NORMS = {aten.native_batch_norm.default, aten.native_batch_norm_backward.default}
-_FACTORIES = {aten.empty.memory_format, aten.zeros.default, aten.ones.default, aten.full.default}
+FACTORIES = {aten.empty.memory_format, aten.zeros.default, aten.ones.default, aten.full.default}
+"""Ops that make tensors of a given size, and no more."""
 _MATRICES = {
     aten.mm.default,
     aten.addmm.default,
@@ -46,153 +47,120 @@ _MATRICES = {
 }
 
 
-class Elementwise:
-    """A call that does the same to each element of dense tensors of one shape. One on a single axis stands for all shapes.
+class Smaller(NamedTuple):
+    """Calls that are run in place of a larger one.
 
     Attributes:
-        calls: that call, which is to be run in place of the whole one.
+        whole: tells the memory of the large call by that of each of ``calls``; ``None``: these do not tell.
     """
 
-    def __init__(self, call: AloneCall, sizes: tuple[int, ...]) -> None:
-        self._sizes, self._count = sizes, _few(prod(sizes))
-        self.calls = (_changed(call, lambda given: _dense_given(given, (self._count,)) if given.sizes else given),)
+    calls: tuple[AloneCall, ...]
+    whole: Callable[..., Within | None]
 
-    @classmethod
-    def of(cls, call: AloneCall) -> Elementwise | None:
-        """Such a call; ``None``: it is another."""
-        if torch.Tag.pointwise not in call.func.tags and call.func not in _EACH_ELEMENT:
-            return None
-        given = [each for each in givens((call.args, call.kwargs)) if each.sizes]
-        sizes = given[0].sizes if given else ()
-        if not sizes or not prod(sizes) or any(each.dtype.is_complex or each[:2] != (sizes, _strides(sizes)) for each in given):
-            return None
-        return cls(call, sizes)
 
-    def whole(self, found: Within) -> Within | None:
-        """The memory of the whole call, by that of the small one; ``None``: the latter does not tell.
+def smaller(call: AloneCall) -> Smaller | None:
+    """The smaller calls that tell what a call takes before its results are known; ``None``: there are none."""
+    return elementwise(call) or _elementwise_in_place(call) or _planes(call) or _normed_batch(call)
 
-        Less than a byte an element is a number that an argument is turned into, and as large for each shape.
-        """
+
+def elementwise(call: AloneCall) -> Smaller | None:
+    """Of a call that does the same to each element of dense tensors of one shape, one on a single axis stands for all."""
+    if torch.Tag.pointwise not in call.func.tags and call.func not in _EACH_ELEMENT:
+        return None
+    given = [each for each in givens((call.args, call.kwargs)) if each.sizes]
+    sizes = given[0].sizes if given else ()
+    if not sizes or not prod(sizes) or any(each.dtype.is_complex or each[:2] != (sizes, _strides(sizes)) for each in given):
+        return None
+    count = _few(prod(sizes))
+
+    def whole(found: Within) -> Within | None:
+        """Less than a byte an element is a number that an argument is turned into, and as large for each shape."""
         small, number = results_only(found.made), found.peak - found.kept
         if found.unknown or found.kept != small.kept or number >= _SMALL:
             return None
-        if any(each is not None and each != _dense((self._count,), each.dtype) for each in found.made):
+        if any(each is not None and each != _dense((count,), each.dtype) for each in found.made):
             return None
-        whole = results_only(tuple(None if each is None else _dense(self._sizes, each.dtype) for each in found.made))
-        return whole._replace(peak=whole.kept + number)
+        large = results_only(tuple(None if each is None else _dense(sizes, each.dtype) for each in found.made))
+        return large._replace(peak=large.kept + number)
+
+    return Smaller((_changed(call, lambda each: _dense_given(each, (count,)) if each.sizes else each),), whole)
 
 
-class ElementwiseInPlace:
-    """A call that does the same to each element of tensors of one shape and dtype, and writes to the first of them.
-
-    Some have gaps, such as the part of a gradient that is added to another. One on two axes stands for all shapes.
+def _elementwise_in_place(call: AloneCall) -> Smaller | None:
+    """Of a call that does the same to each element of tensors of one shape and dtype, and writes to the first of them, one on
+    two axes stands for all. Some have gaps, such as the part of a gradient that is added to another.
     """
+    if torch.Tag.pointwise not in call.func.tags or not call.func._schema.name.endswith("_"):
+        return None
+    given = [each for each in givens((call.args, call.kwargs)) if each.sizes]
+    if len({(each.sizes, each.dtype) for each in given}) != 1 or prod(given[0].sizes) < _SMALL or given[0].dtype.is_complex:
+        return None
+    if any(0 in each.strides for each in given):
+        return None
+    sizes, columns = given[0].sizes, _few(prod(given[0].sizes)) // _SMALL
 
-    def __init__(self, call: AloneCall, sizes: tuple[int, ...]) -> None:
-        columns = _few(prod(sizes)) // _SMALL
+    def small(each: Given) -> Given:
+        if not each.sizes:
+            return each
+        dense, gap = each.strides == _strides(sizes), 1 if each.strides[-1] == 1 else 2
+        strides = (columns, 1) if dense else (2 * gap * columns, gap)
+        return each._replace(sizes=(_SMALL, columns), strides=strides)
 
-        def small(given: Given) -> Given:
-            if not given.sizes:
-                return given
-            dense, gap = given.strides == _strides(sizes), 1 if given.strides[-1] == 1 else 2
-            strides = (columns, 1) if dense else (2 * gap * columns, gap)
-            return given._replace(sizes=(_SMALL, columns), strides=strides)
-
-        self.calls = (_changed(call, small),)
-
-    @classmethod
-    def of(cls, call: AloneCall) -> ElementwiseInPlace | None:
-        """Such a call; ``None``: it is another."""
-        if torch.Tag.pointwise not in call.func.tags or not call.func._schema.name.endswith("_"):
-            return None
-        given = [each for each in givens((call.args, call.kwargs)) if each.sizes]
-        kinds = {(each.sizes, each.dtype) for each in given}
-        if len(kinds) != 1 or prod(given[0].sizes) < _SMALL or given[0].dtype.is_complex:
-            return None
-        return None if any(0 in each.strides for each in given) else cls(call, given[0].sizes)
-
-    def whole(self, found: Within) -> Within | None:
-        """The memory of the whole call: at most a number; ``None``: the small one does not tell."""
+    def whole(found: Within) -> Within | None:
+        """At most a number."""
         return found if not found.unknown and found.made == (None,) and found.kept == 0 and found.peak < _SMALL else None
 
+    return Smaller((_changed(call, small),), whole)
 
-class Planes:
-    """A pooling of dense images. Two of three channels stand for all."""
 
-    def __init__(self, call: AloneCall, images: tuple[int, ...]) -> None:
-        self._images = images
-        self.calls = (_changed(call, lambda given: _dense_given(given, (2, 3, *given.sizes[2:]))),)
+def _planes(call: AloneCall) -> Smaller | None:
+    """Of a pooling of dense images, two of three channels stand for all."""
+    given = givens((call.args, call.kwargs)) if call.func in _POOLINGS else []
+    images = {each.sizes[:2] for each in given}
+    if len(images) != 1 or not all(len(each.sizes) == 4 and _rows(each) for each in given):
+        return None
 
-    @classmethod
-    def of(cls, call: AloneCall) -> Planes | None:
-        """Such a call; ``None``: it is another."""
-        given = givens((call.args, call.kwargs)) if call.func in _POOLINGS else []
-        images = {each.sizes[:2] for each in given if len(each.sizes) == 4 and _rows(each)}
-        return cls(call, *images) if len(images) == 1 and all(len(each.sizes) == 4 and _rows(each) for each in given) else None
-
-    def whole(self, found: Within) -> Within | None:
-        """The memory of the whole call; ``None``: the small one takes something beside its results."""
+    def whole(found: Within) -> Within | None:
+        """Nothing beside its results."""
         made = [each for each in found.made if each is not None]
-        if (
-            found.unknown
-            or len(made) != len(found.made)
-            or found != results_only(tuple(_dense(each.sizes, each.dtype) for each in made))
-        ):
+        if len(made) != len(found.made) or found != results_only(tuple(_dense(each.sizes, each.dtype) for each in made)):
             return None
-        return results_only(tuple(_dense((*self._images, *each.sizes[2:]), each.dtype) for each in made))
+        return results_only(tuple(_dense((*min(images), *each.sizes[2:]), each.dtype) for each in made))
+
+    return Smaller((_changed(call, lambda each: _dense_given(each, (2, 3, *each.sizes[2:]))),), whole)
 
 
-class NormedBatch:
-    """A batch norm of a dense tensor. Its temporaries are as large as it, or have an element a channel. Two small calls tell
-    how many there are of each, and a third one must agree.
+def _normed_batch(call: AloneCall) -> Smaller | None:
+    """Of a batch norm of a dense tensor, temporaries are as large as it, or have an element a channel. Two small calls tell how
+    many there are of each, and a third one must agree.
 
     Source: ``aten/src/ATen/native/Normalization.cpp``.
     """
+    given = givens((call.args, call.kwargs)) if call.func in _BATCH_NORMS else []
+    sizes = given[0].sizes if given else ()
+    if len(sizes) < 3 or not all(each.sizes in (sizes, sizes[1:2]) and _rows(each) for each in given):
+        return None
+    probes = [(rows, channels, *(rows for _ in sizes[2:])) for rows, channels in ((2, 5), (3, 5), (2, 8))]
+    counts = [prod(probe) for probe in probes]
 
-    def __init__(self, call: AloneCall, sizes: tuple[int, ...]) -> None:
-        self._sizes = sizes
-        self._probes = [(rows, channels, *(rows for _ in sizes[2:])) for rows, channels in ((2, 5), (3, 5), (2, 8))]
-        self.calls = tuple(_changed(call, self._as(probe)) for probe in self._probes)
+    def small(probe: tuple[int, ...]) -> AloneCall:
+        return _changed(call, lambda each: _dense_given(each, probe if len(each.sizes) > 1 else probe[1:2]))
 
-    @staticmethod
-    def _as(probe: tuple[int, ...]) -> Callable[[Given], Given]:
-        return lambda given: _dense_given(given, probe if len(given.sizes) > 1 else probe[1:2])
+    def large(made: Made) -> Made:
+        shape = sizes if len(made.sizes) > 1 else sizes[1:2] if made.sizes == probes[0][1:2] else made.sizes
+        return _dense(shape, made.dtype)
 
-    @classmethod
-    def of(cls, call: AloneCall) -> NormedBatch | None:
-        """Such a call; ``None``: it is another."""
-        given = givens((call.args, call.kwargs)) if call.func in _BATCH_NORMS else []
-        sizes = given[0].sizes if given else ()
-        vectors = {sizes, sizes[1:2]}
-        if len(sizes) < 3 or not all(each.sizes in vectors and _rows(each) for each in given):
-            return None
-        return cls(call, sizes)
-
-    def whole(self, *found: Within) -> Within | None:
-        """The memory of the whole call; ``None``: the small ones do not tell."""
-        taken, counts = [each.peak - each.kept for each in found], [prod(probe) for probe in self._probes]
+    def whole(*found: Within) -> Within | None:
+        taken = [each.peak - each.kept for each in found]
         element, rest = divmod(taken[1] - taken[0], counts[1] - counts[0])
-        channel, left = divmod(taken[0] - element * counts[0], self._probes[0][1])
-        third = element * counts[2] + channel * self._probes[2][1]
-        if (
-            rest
-            or left
-            or third != taken[2]
-            or any(each.unknown or each.kept != results_only(each.made).kept for each in found)
-        ):
+        channel, left = divmod(taken[0] - element * counts[0], probes[0][1])
+        agreed = taken[2] == element * counts[2] + channel * probes[2][1]
+        if rest or left or not agreed or any(each.unknown or each.kept != results_only(each.made).kept for each in found):
             return None
-        made = [each and self._made(each) for each in found[0].made]
-        whole = results_only(tuple(made))
-        return whole._replace(peak=whole.kept + element * prod(self._sizes) + channel * self._sizes[1])
+        results = results_only(tuple(each and large(each) for each in found[0].made))
+        return results._replace(peak=results.kept + element * prod(sizes) + channel * sizes[1])
 
-    def _made(self, made: Made) -> Made:
-        sizes = self._sizes if len(made.sizes) > 1 else self._sizes[1:2] if made.sizes == self._probes[0][1:2] else made.sizes
-        return _dense(sizes, made.dtype)
-
-
-def smaller(call: AloneCall) -> Elementwise | ElementwiseInPlace | Planes | NormedBatch | None:
-    """The smaller calls that tell what a call takes before its results are known; ``None``: there are none."""
-    return Elementwise.of(call) or ElementwiseInPlace.of(call) or Planes.of(call) or NormedBatch.of(call)
+    return Smaller(tuple(map(small, probes)), whole)
 
 
 def by_rule(call: AloneCall) -> Within | None:
@@ -215,11 +183,6 @@ def by_rule(call: AloneCall) -> Within | None:
     sizes = list(first.sizes)
     sizes[axis] = sum(each.sizes[axis] for each in given)
     return results_only((_dense(tuple(sizes), first.dtype),))
-
-
-def needs_nothing(call: AloneCall) -> bool:
-    """True if a call makes tensors of a given size, and no more."""
-    return call.func in _FACTORIES
 
 
 def cut_call(call: AloneCall) -> AloneCall | None:

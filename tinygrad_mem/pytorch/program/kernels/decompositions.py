@@ -23,7 +23,6 @@ _SYMMETRIC, _JACOBI, _INDEFINITE = 278_168, 3_968, 98_432  # syevd, gesvdj, sytr
 )
 def cholesky(call: KernelCall) -> None:
     matrix = call["self"]
-    call.result(*range(len(call.outs)))
     if len(call.outs) == 1:
         call.temporary(NUMBER * batch_of(matrix))
     if batch_of(matrix) == 1:
@@ -79,14 +78,12 @@ def _orgqr(call: KernelCall, matrix: torch.Tensor) -> None:
     seen="h100",
 )
 def householder(call: KernelCall) -> None:
-    call.result(0)
     if nbytes(call["input"]):
         _orgqr(call, call["input"])
 
 
 @row("ormqr", takes="as linalg_householder_product", source=f"{_CUDA}, ormqr_kernel", seen="h100")
 def ormqr(call: KernelCall) -> None:
-    call.result(0)
     call.temporary(NUMBER)
     solver(call, _ROTATIONS, call["input3"], "ormqr", batch_of(call["input3"]))
 
@@ -99,7 +96,6 @@ def ormqr(call: KernelCall) -> None:
 )
 def qr(call: KernelCall) -> None:
     matrix, (m, n) = call["A"], call["A"].shape[-2:]
-    call.result(0, 1)
     call.temporary(batch_of(matrix) * min(m, n) * matrix.element_size())
     _geqrf(call, matrix)
     if call["mode"] != "r":
@@ -168,7 +164,6 @@ def svd(call: KernelCall) -> None:
 
 @row("linalg_ldl_factor_ex", takes="cuSOLVER's workspace", source=f"{_LIBRARY}, ldl_factor_cusolver", seen="h100")
 def ldl_factor(call: KernelCall) -> None:
-    call.result(0, 1, 2)
     solver(call, _INDEFINITE, call["self"], "sytrf")
 
 
@@ -176,7 +171,6 @@ def ldl_factor(call: KernelCall) -> None:
     "linalg_ldl_solve", takes="pivots of 8 bytes, and a number of errors", source=f"{_LIBRARY}, ldl_solve_cusolver", seen="h100"
 )
 def ldl_solve(call: KernelCall) -> None:
-    call.result(0)
     if nbytes(call.outs[0]):
         call.temporary(LONG * call["pivots"].numel(), NUMBER)
 
@@ -190,7 +184,6 @@ def ldl_solve(call: KernelCall) -> None:
 def matrix_exp(call: KernelCall) -> None:
     size = nbytes(call["self"])
     if size:
-        call.result(0)
         handle(call)
         call.temporary(10 * size)
         call.bound(10 * size + (1 << 16), "how many powers of a matrix its exponential takes depends on its norm")

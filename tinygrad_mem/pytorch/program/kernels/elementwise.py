@@ -19,8 +19,6 @@ from .reductions import number
 def of_complex(call: KernelCall) -> None:
     tensor = call.get("self")
     if isinstance(tensor, torch.Tensor) and tensor.is_complex():
-        if "abs" in call.name:
-            call.result(0)
         call.temporary(nbytes(tensor))
         if "abs" not in call.name:
             call.result(0)
@@ -34,7 +32,6 @@ def of_complex(call: KernelCall) -> None:
 def where(call: KernelCall) -> None:
     """A number on the host is no argument of the GPU."""
     out = call.outs[0]
-    call.result(0)
     for name in ("self", "other"):
         tensor = call[name]
         if tensor.dtype != out.dtype and not on_host(tensor):
@@ -53,7 +50,6 @@ def where(call: KernelCall) -> None:
 def normal(call: KernelCall) -> None:
     deviations = call.get("std")
     if not isinstance(deviations, torch.Tensor):
-        call.result(0)
         if isinstance(call.get("mean"), torch.Tensor):
             call.once(nbytes(call.outs[0]), "TEMPORARY")
         return
@@ -75,7 +71,6 @@ def normal(call: KernelCall) -> None:
 )
 def histc(call: KernelCall) -> None:
     tensor = call["self"]
-    call.result(0)
     if call["min"] == call["max"] and tensor.numel():
         for name in ("min", "max"):
             call.free(number(call, tensor, name))
@@ -88,6 +83,5 @@ def histc(call: KernelCall) -> None:
     seen="h100 (7 sizes)",
 )
 def power_of_number(call: KernelCall) -> None:
-    call.result(0)
     if call["self"] != 1:
         call.once(16 if isinstance(call["self"], complex) else 8, "TEMPORARY")

@@ -199,7 +199,6 @@ def embedding_bag_backward(call: KernelCall) -> None:
 )
 def index_reduce(call: KernelCall) -> None:
     target = call["self"]
-    call.result(0)
     if call["reduce"] == "mean":
         call.temporary(nbytes(target))
         call.once(nbytes(call["source"]), "TEMPORARY")
@@ -214,7 +213,6 @@ def index_reduce(call: KernelCall) -> None:
 )
 def scatter_reduce(call: KernelCall) -> None:
     target = call["self"]
-    call.result(0)
     if call["reduce"] == "mean":
         call.temporary(nbytes(call["src"]), nbytes(target), prod(target.shape))
 
@@ -258,7 +256,6 @@ def masked(call: KernelCall) -> None:
     mask = call["mask"]
     count = prod(torch.broadcast_shapes(mask.shape, call["self"].shape))
     if "scatter" in call.name:
-        call.result(0)
         call.ask(count * LONG)
         mask = call["mask"].expand(torch.broadcast_shapes(mask.shape, call["self"].shape))
         call.contiguous(mask)

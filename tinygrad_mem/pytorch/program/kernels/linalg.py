@@ -122,7 +122,6 @@ def check_errors(call: KernelCall) -> None:
     seen="h100",
 )
 def lu_factor(call: KernelCall) -> None:
-    call.result(0, 1, 2)
     factor(call, call["A"])
 
 
@@ -136,7 +135,6 @@ def lu_factor(call: KernelCall) -> None:
 def lu(call: KernelCall) -> None:
     matrix, own = call.get("A", call.get("LU_data")), call.get("A") is not None
     batch = batch_of(matrix)
-    call.result(0, 1, 2)
     if own and nbytes(matrix):
         whole = call.temporary(nbytes(matrix))
         call.temporary(NUMBER * batch * min(matrix.shape[-2:]), NUMBER * batch)
@@ -164,7 +162,6 @@ def _signs(call: KernelCall, batch: int, n: int) -> None:
 def det(call: KernelCall) -> None:
     matrix = call["A"]
     batch, n, width = batch_of(matrix), matrix.shape[-1], matrix.element_size()
-    call.result(*range(len(call.outs)))
     call.temporary(NUMBER * batch)
     factor(call, matrix)
     if "slogdet" in call.name:
@@ -186,7 +183,6 @@ def det(call: KernelCall) -> None:
 )
 def solve_ex(call: KernelCall) -> None:
     matrix, right = call["A"], call.outs[0]
-    call.result(*range(len(call.outs)))
     if call.get("B") is None and nbytes(matrix):
         call.temporary(nbytes(matrix), NUMBER * batch_of(matrix) * matrix.shape[-1])
     factor(call, matrix)
@@ -206,7 +202,6 @@ def solve_ex(call: KernelCall) -> None:
 )
 def lu_solve(call: KernelCall) -> None:
     factors, right = call["LU"], call.outs[0]
-    call.result(0)
     call.temporary(0 if factors.mT.is_contiguous() else nbytes(factors))
     solve(call, factors, right if call["left"] else right.mT, call["adjoint"] is call["left"])
 
@@ -218,7 +213,6 @@ def lu_solve(call: KernelCall) -> None:
     seen="h100",
 )
 def triangular_solve(call: KernelCall) -> None:
-    call.result(0, 1)
     _triangular(call, call["A"], call.outs[0])
 
 
@@ -230,7 +224,6 @@ def triangular_solve(call: KernelCall) -> None:
 )
 def solve_triangular(call: KernelCall) -> None:
     matrix, out = call["self"], call.outs[0]
-    call.result(0)
     spread = batch_of(out) * prod(matrix.shape[-2:]) * matrix.element_size()
     dense = matrix.is_contiguous() or matrix.mT.is_contiguous()
     call.temporary(0 if dense and spread == nbytes(matrix) else spread)

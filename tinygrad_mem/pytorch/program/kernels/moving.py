@@ -92,7 +92,6 @@ def max_unpool(call: KernelCall) -> None:
 def renorm(call: KernelCall) -> None:
     tensor = call["self"]
     count, wide = tensor.shape[call["dim"]], accumulated(tensor.dtype)
-    call.result(0)
     call.temporary(count * wide)
     call.temporary(count * tensor.element_size() if wide != tensor.element_size() else 0)
     call.bound(4 * 512 + 4 * count * wide, "renorm: what its norms stage was not read")
@@ -110,7 +109,6 @@ def segment_reduce(call: KernelCall) -> None:
     rows, width = prod(given.shape[:-1]), given.element_size()
     vectors = "backward" not in call.name and call["data"].dim() == 1
     if lengths is None:
-        call.result(0)
         call.temporary(rows * (offsets.shape[-1] - 1) * width)
         call.ask(int(vectors))
         return

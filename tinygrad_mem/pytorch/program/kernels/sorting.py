@@ -128,7 +128,6 @@ def randperm(call: KernelCall) -> None:
     n, out = call["n"], call.outs[0]
     if n == 0:
         return
-    call.result(0)
     call.once(out.element_size(), "TEMPORARY")
     call.temporary(nbytes(out))
     bits = min(64, ceil(log2(n - (6 * n * n + 1) / (log(0.9) * 12))))
@@ -147,7 +146,6 @@ def randperm(call: KernelCall) -> None:
 def multinomial(call: KernelCall) -> None:
     tensor, samples = call["self"], call["num_samples"]
     rows = prod(tensor.shape[:-1])
-    call.result(0)
     if call["replacement"] and samples > 1:
         call.temporary(*[nbytes(tensor)] * 3)
         if rows == 1:
