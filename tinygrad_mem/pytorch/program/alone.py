@@ -25,7 +25,7 @@ from ...interrupts import context
 from ...memory.sizes import bytes_text
 from . import by_values
 from .described import AloneCall, Given, Made, Within, givens, results_only, storage_bytes, tensors_in
-from .opaque import made_by_forward
+from .dispatcher import operators
 from .remembered import Remembered
 from .smaller import FACTORIES, as_cut, by_rule, cut_call, smaller
 
@@ -34,13 +34,7 @@ aten = torch.ops.aten
 _C: Any = torch._C
 _LINE = 64  # bytes: PyTorch's CPU allocator begins blocks at multiples of it
 _PLAIN = 1 << 20  # bytes: smaller storages are PyTorch's own; pages of larger ones are taken when they are written
-NO_LARGER = {
-    aten.native_batch_norm.default,
-    aten.native_batch_norm_backward.default,
-    aten._native_batch_norm_legit.default,
-    aten.convolution_backward.default,
-    aten.cat.default,
-}
+NO_LARGER = {*operators("native_batch_norm native_batch_norm_backward _native_batch_norm_legit convolution_backward cat")}
 """Ops whose results are no larger than their arguments together, all in memory of their own."""
 _learned: dict[tuple[AloneCall, tuple], Within] = {}
 _before_results: dict[AloneCall, Within | None] = {}
@@ -178,7 +172,7 @@ def run_alone(call: AloneCall, args: tuple, kwargs: dict[str, Any], most: bool =
     fill = _Fill()
     real = [fill(value, told) for value, told in zip(args, call.args, strict=True)]
     named = {key: fill(kwargs[key], told) for key, told in call.kwargs}
-    made_by_forward(call.func, real)
+    by_values.made_by_forward(call.func, real)
     by_values.fill(call.func, fill.made, most)
     older = {t.untyped_storage()._cdata for t in fill.made}
     events: list[int] = []

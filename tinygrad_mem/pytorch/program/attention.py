@@ -31,7 +31,7 @@ def attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """``aten::scaled_dot_product_attention`` of tensors on ``gpu``."""
-    kernel = backend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, gpu)
+    kernel = backend(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, gpu)
     if kernel == "flash":
         size = query.shape[-1]
         scale = 1 / math.sqrt(size) if scale is None else scale

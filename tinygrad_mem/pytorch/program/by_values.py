@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from .dispatcher import operators
+
 aten = torch.ops.aten
 _MATRICES = ("linalg_", "_linalg_", "cholesky", "lu_", "triangular_solve", "ormqr", "geqrf")
 _LARGE = 1e3
@@ -48,13 +50,25 @@ def _regular(tensor: torch.Tensor, diagonal: float, pivots: bool) -> None:
         tensor.diagonal(dim1=-2, dim2=-1).fill_(diagonal)
 
 
+def made_by_forward(func: Any, args: list[Any]) -> None:
+    """Replace arguments whose contents are opaque, as only another op can write them, by what that op makes of the others.
+
+    Source: ``derivatives.yaml``, ``mkldnn_rnn_layer``: oneDNN's workspace holds what only its own backward can read, and
+    made-up contents end the process.
+    """
+    if func is aten.mkldnn_rnn_layer_backward.default:
+        x, w1, w2, w3, w4, hx, cx = args[:7]
+        reverse, mode, hidden, layers, biases, train, bidirectional, sizes, batch_first = args[13:22]
+        with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():  # without grad mode, there is no workspace
+            made = aten.mkldnn_rnn_layer.default(
+                x, w1, w2, w3, w4, hx, cx, reverse, sizes, mode, hidden, layers, biases, bidirectional, batch_first, train
+            )
+        args[7], args[8], args[9], args[22] = made
+
+
 DEPENDENT = {
-    aten.isin.Tensor_Tensor,
-    aten.linalg_matrix_exp.default,
-    aten.masked_scatter_backward.default,
-    aten.nonzero_static.default,
-    aten._embedding_bag_backward.default,
-    aten._embedding_bag_dense_backward.default,
+    *operators("isin.Tensor_Tensor linalg_matrix_exp masked_scatter_backward nonzero_static"),
+    *operators("_embedding_bag_backward _embedding_bag_dense_backward"),
 }
 """Ops whose temporaries on the CPU depend on values: they run alone twice."""
 

@@ -13,6 +13,7 @@ import torch
 from torch._meta_registrations import pooling_output_shape
 from torch.autograd import forward_ad
 
+from .dispatcher import operators
 from .fake import on_gpu
 
 aten = torch.ops.aten
@@ -22,22 +23,12 @@ _WITHOUT_GRAD, _MAKES_VIEWS = _C.DispatchKey.CompositeExplicitAutograd, _C.Dispa
 OF_OTHERS = {
     **dict.fromkeys(
         [
-            aten.binary_cross_entropy_with_logits.default,
-            aten._euclidean_dist.default,
-            aten._safe_softmax.default,
-            aten.dist.default,
-            aten.isinf.default,
-            aten.ldexp.Tensor,
-            aten.ldexp_.default,
-            aten.ldexp.out,
-            aten.mvlgamma.default,
-            aten._unsafe_masked_index.default,
-            aten._unsafe_masked_index_put_accumulate.default,
+            *operators("binary_cross_entropy_with_logits _euclidean_dist _safe_softmax dist isinf mvlgamma"),
+            *operators("ldexp.Tensor ldexp_ ldexp.out _unsafe_masked_index _unsafe_masked_index_put_accumulate"),
         ],
         _WITHOUT_GRAD,
     ),
-    aten._trilinear.default: _MAKES_VIEWS,
-    aten.linalg_pinv.atol_rtol_tensor: _MAKES_VIEWS,
+    **dict.fromkeys(operators("_trilinear linalg_pinv.atol_rtol_tensor"), _MAKES_VIEWS),
 }
 """Ops that PyTorch's C++ makes of others, with temporaries: by the key of that kernel. They have no other on a GPU."""
 _LDEXP = {aten.ldexp.Tensor: aten.mul.Tensor, aten.ldexp_.default: aten.mul_.Tensor, aten.ldexp.out: aten.mul.out}

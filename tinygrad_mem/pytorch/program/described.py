@@ -32,8 +32,7 @@ class Given(NamedTuple):
     @property
     def bytes(self) -> int:
         """From the line before its first element to its end."""
-        last = sum((size - 1) * stride for size, stride in zip(self.sizes, self.strides, strict=True))
-        return self.offset + ((last + 1) * self.dtype.itemsize if 0 not in self.sizes else 0)
+        return self.offset + _length(self.sizes, self.strides) * self.dtype.itemsize
 
 
 class Made(NamedTuple):
@@ -52,8 +51,12 @@ class Made(NamedTuple):
     @property
     def needed(self) -> int:
         """Bytes from its first element to the end of its last."""
-        last = sum((size - 1) * stride for size, stride in zip(self.sizes, self.strides, strict=True))
-        return (last + 1) * self.dtype.itemsize if 0 not in self.sizes else 0
+        return _length(self.sizes, self.strides) * self.dtype.itemsize
+
+
+def _length(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Elements from the first one in memory to the last one."""
+    return 0 if 0 in sizes else 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
 
 
 class Within(NamedTuple):

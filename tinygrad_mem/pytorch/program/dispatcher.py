@@ -61,6 +61,11 @@ def operator(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
+def operators(names: str) -> list[Any]:
+    """The ops of these names, with spaces between them."""
+    return [operator(name) for name in names.split()]
+
+
 def decomposed(op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """The result of an op that PyTorch makes of others; ``NotImplemented``: it does not.
 

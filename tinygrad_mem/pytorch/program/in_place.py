@@ -19,28 +19,28 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
-from .dispatcher import decomposed
+from .dispatcher import decomposed, operator
 from .kernels.call import dense
 
 aten = torch.ops.aten
-_FORMULAS = {
-    aten.scatter_add.default: aten.scatter_add_.default,
-    aten.scatter.src: aten.scatter_.src,
-    aten.scatter.value: aten.scatter_.value,
-    aten.masked_fill.Scalar: aten.masked_fill_.Scalar,
-    aten.index_add.default: aten.index_add_.default,
-    aten.put.default: aten.put_.default,
-    aten.index_fill.int_Scalar: aten.index_fill_.int_Scalar,
-    aten.index_fill.int_Tensor: aten.index_fill_.int_Tensor,
-}
+
+
+def _in_place(names: str) -> dict[Any, Any]:
+    """Ops, and those that write to their first argument instead."""
+    parts = [name.partition(".") for name in names.split()]
+    return {operator(f"{name}{dot}{overload}"): operator(f"{name}_{dot}{overload}") for name, dot, overload in parts}
+
+
+_FORMULAS = _in_place(
+    "scatter_add scatter.src scatter.value masked_fill.Scalar index_add put index_fill.int_Scalar index_fill.int_Tensor"
+)
 _BY_NUMBERS, _NUMBERS_BYTES = {aten.mul.Tensor, aten.div.Tensor}, 8
 _OUT_OF_PLACE = ("XlogyBackward", "SpecialXlog1PyBackward", "ScatterReduceBackward", "IndexReduceBackward")
 """Nodes whose formulas write to tensors of their own out of place. Source: ``derivatives.yaml``; ``FunctionsManual.cpp``."""
-_LOGITS = {aten.sub.Tensor: aten.sub_.Tensor, aten.mul.Tensor: aten.mul_.Tensor}
-_MASKS = {aten.logical_and.default: aten.logical_and_.default, aten.logical_or.default: aten.logical_or_.default}
+_LOGITS, _MASKS = _in_place("sub.Tensor mul.Tensor"), _in_place("logical_and logical_or")
 _OF_NODE = {
     "BinaryCrossEntropyWithLogitsBackward0": _LOGITS,
-    "BinaryCrossEntropyBackward0": {aten.mul.Tensor: aten.mul_.Tensor},
+    "BinaryCrossEntropyBackward0": _in_place("mul.Tensor"),
     **dict.fromkeys(("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0", "ClampBackward0"), _MASKS),
 }
 """Ops that only the formulas of these nodes run in place."""

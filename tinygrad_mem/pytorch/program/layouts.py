@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .dispatcher import operators
 from .fake import on_gpu
 from .kernels.convolution import Convolution, Image, channels_last, strides
 
@@ -79,15 +80,11 @@ def _laid_out(made: torch.Tensor, last: bool) -> torch.Tensor:
     return made.new_empty_strided(made.shape, found if made.dim() > 3 else (*found[:2], found[3]))
 
 
-_ITERATED = (
-    *(aten.softplus_backward.default, aten.elu_backward.default, aten.hardswish_backward.default, aten.logit_backward.default),
-    *(aten.hardsigmoid_backward.default, aten.hardtanh_backward.default, aten.special_xlog1py.default, aten.xlogy.Tensor),
-    *(aten.floor_divide.default, aten.copysign.Tensor),
+_ITERATED = operators(
+    "softplus_backward elu_backward hardswish_backward logit_backward hardsigmoid_backward hardtanh_backward special_xlog1py "
+    "xlogy.Tensor floor_divide copysign.Tensor"
 )
-_ROWS = (
-    *(aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default, aten.huber_loss_backward.default),
-    aten._log_softmax_backward_data.default,
-)
+_ROWS = operators("mse_loss_backward smooth_l1_loss_backward huber_loss_backward _log_softmax_backward_data")
 IN_LAYOUT = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,

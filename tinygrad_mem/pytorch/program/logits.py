@@ -18,7 +18,6 @@ from ...interrupts import context
 from .changing import at_first_call
 
 Tensor = torch.Tensor
-_LOSS = inspect.signature(F.cross_entropy)
 _SHAPED = {Tensor.view, Tensor.reshape, torch.reshape, Tensor.flatten, torch.flatten}
 _MOVED = {
     Tensor.__getitem__, Tensor.contiguous, Tensor.transpose, torch.transpose, Tensor.permute, torch.permute, Tensor.narrow,
@@ -102,7 +101,7 @@ class HeadsSeen(TorchFunctionMode):
         if head is None or func in _ASKED or func.__name__ == "__get__":
             return made
         if func is F.cross_entropy:
-            self._loss(head, _LOSS.bind(*args, **kwargs).arguments)
+            self._loss(head, _given(*args, **kwargs))
         elif func in _SHAPED | _MOVED | _CAST and isinstance(made, Tensor):
             self._made.note(made, head)
         else:
@@ -111,7 +110,7 @@ class HeadsSeen(TorchFunctionMode):
 
     def _loss(self, head: LossHead, given: dict[str, Any]) -> None:
         self._heads[head] = None
-        if given.get("label_smoothing") or given["target"].is_floating_point():
+        if given["label_smoothing"] or given["target"].is_floating_point():
             self.others[head] = "the loss has label smoothing, or probabilities as targets"
 
 
@@ -163,7 +162,7 @@ class LossInChunks(TorchFunctionMode):
         if logits is None or func in _ASKED or func.__name__ == "__get__":
             return func(*args, **kwargs)
         if func is F.cross_entropy:
-            return _loss(logits, **_LOSS.bind(*args, **kwargs).arguments)
+            return _loss(logits, _given(*args, **kwargs))
         if func in _CAST:
             return args[0]
         if func not in _SHAPED | _MOVED:
@@ -196,20 +195,18 @@ class LossInChunks(TorchFunctionMode):
         return self._stand_in(logits._replace(hidden=hidden, like=like))
 
 
-def _loss(
-    logits: _Logits,
-    input: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    size_average: bool | None = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
-) -> Tensor:
+def _given(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    """The arguments of ``F.cross_entropy`` by name."""
+    found = inspect.signature(F.cross_entropy).bind(*args, **kwargs)
+    found.apply_defaults()
+    return found.arguments
+
+
+def _loss(logits: _Logits, given: dict[str, Any]) -> Tensor:
     """The loss, as it is written with ``F.linear_cross_entropy``."""
-    if size_average is not None or reduce is not None:
+    if given["size_average"] is not None or given["reduce"] is not None:
         raise RuntimeError("the loss has size_average or reduce, which are deprecated: give it a reduction")
+    target, reduction = given["target"], given["reduction"]
     hidden = logits.hidden if logits.like.dim() < 3 else logits.hidden.movedim(1, -1)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "linear_cross_entropy")  # it says so if it makes all logits after all
@@ -218,10 +215,8 @@ def _loss(
             _cast(logits.weight, logits.dtype),
             target.flatten() if target.dim() else target,
             linear_bias=_cast(logits.bias, logits.dtype),
-            weight=weight,
             reduction=reduction,
-            ignore_index=ignore_index,
-            label_smoothing=label_smoothing,
+            **{name: given[name] for name in ("weight", "ignore_index", "label_smoothing")},
             options=nn.LinearCrossEntropyOptions(),
         )
     return made.reshape(target.shape) if reduction == "none" else made

@@ -24,6 +24,11 @@ _FLOAT = (
     "float(tensor) gave 1.0: the number is not known, and a plain float cannot say so. A decision by it would not be noticed; "
     "tensor.item() gives a number that stays unknown"
 )
+_REDRAWN = (
+    "nn.init.trunc_normal_ draws numbers outside of its bounds again: the usual number of times was taken. While it draws once "
+    "more, up to two more tensors of that size are in use"
+)
+_HALF = 0.5  # of the numbers that are drawn evenly are kept, about
 _VECTORS = "was counted with its vectors, which it does not make without gradients: it needs less"
 _LENGTHS = "ctc_loss: each target was taken as the longest, and each input too. A real run with shorter ones needs less"
 
@@ -86,8 +91,27 @@ def _in_order(watch: Watch) -> bool | None:
     """The answer where PyTorch itself checks that numbers are in order: in a prediction they are."""
     path, _ = _asking()
     if path.endswith("torch/nn/init.py"):
-        return watch.redrawn.left(watch.note)
+        return _left(watch)
     return True if "/torch/distributions/" in path else False if path.endswith("torch/nn/utils/clip_grad.py") else None
+
+
+def _left(watch: Watch) -> bool | None:
+    """True if ``nn.init.trunc_normal_``, which draws numbers outside of its bounds again, usually has some left; ``None``: it
+    is not that function that asks. Source: ``torch/nn/init.py``.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_no_grad_trunc_normal_":
+        frame = frame.f_back
+    if frame is None or not frame.f_code.co_filename.replace("\\", "/").endswith("torch/nn/init.py"):
+        return None
+    values = frame.f_locals
+    tensor, evenly = values["tensor"], "pending" in values
+    first = "result" not in values or (not evenly and values["result"] is tensor)
+    watch.draws = 1 if first else watch.draws + 1
+    outside = _HALF if evenly else 1 - values["p"]
+    if outside:
+        watch.note(_REDRAWN)
+    return tensor.numel() * outside**watch.draws >= 1
 
 
 @handles(torch.nn.functional.one_hot)

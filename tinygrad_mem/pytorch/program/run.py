@@ -56,7 +56,7 @@ def run_program(
     nodes = by_values.NODES if device.type == "cuda" else by_values.ON_THE_CPU
     roles = Roles(ledger, places, watch.find, watch.own, watch.bound, nodes)
     refused = ""
-    with unchanged(), _words(places), ExitStack() as stack:
+    with unchanged(), _words(), ExitStack() as stack:
         for part in _parts(watch, roles, Card(ledger, card, capacity, watch.note)):
             stack.enter_context(part)
         if place is not None:
@@ -108,6 +108,14 @@ _ADDRESSES = (
     "not split from a block is in use with it"
 )
 _FIXED = "Give it a fixed size, such as a mask that is multiplied instead of an index"
+_NUMBER = (
+    "a size or an index is a number that is read from a tensor, which is not known in a prediction. Give it a fixed number"
+)
+_SAFETENSORS = "safetensors reads and writes values, which a prediction does not have. Make the model from its configuration"
+_SPLIT = (
+    "PyTorch reads the values of a tensor here, such as places of a split, which are not known in a prediction. Give it plain "
+    "numbers"
+)
 _DECISION = "If the program decides by it, give the decision a fixed answer"
 _INSTEAD = {
     "aten::_pack_padded_sequence": "Predict the padded batch, without packing: it needs no less",
@@ -117,43 +125,37 @@ _INSTEAD = {
 
 
 @context
-def _words(places: Places) -> Iterator[None]:
+def _words() -> Iterator[None]:
     """Errors of a prediction with the user's line."""
     try:
         yield
-    except (DataDependenceError, DeviceError, NotOfferedError) as error:
-        raise type(error)(f"predict: at {users_line(error)}: {error}") from error
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise DataDependenceError(
-            f"predict: at {users_line(error)}: {error.func} has a result whose shape, or number, depends on values, which are "
-            f"not known in a prediction. {_INSTEAD.get(error.func._schema.name, _FIXED)}"
-        ) from error
-    except UnsupportedFakeTensorException as error:
-        raise NotOfferedError(f"predict: at {users_line(error)}: PyTorch cannot run this without values: {error}") from error
-    except (TypeError, IndexError) as error:
-        if "Unknown" not in str(error):
-            error.add_note(f"predict: at {users_line(error)}")
-            raise
-        raise DataDependenceError(
-            f"predict: at {users_line(error)}: a size or an index is a number that is read from a tensor, which is not known "
-            "in a prediction. Give it a fixed number"
-        ) from error
-    except UnsupportedOperatorException as error:
-        nested = "Pad instead of nesting: nn.TransformerEncoder(..., enable_nested_tensor=False)"
-        raise NotOfferedError(
-            f"predict: at {users_line(error)}: PyTorch has no shapes for {error.func} without computing it. "
-            + (nested if "nested" in str(error.func) else "Leave it out of what is predicted")
-        ) from error
     except Exception as error:
-        if any("safetensors" in frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)):
-            raise NotOfferedError(
-                f"predict: at {users_line(error)}: safetensors reads and writes values, which a prediction does not have. Make "
-                "the model from its configuration"
-            ) from error
-        if "its data is not allocated yet" in str(error):
-            raise DataDependenceError(
-                f"predict: at {users_line(error)}: PyTorch reads the values of a tensor here, such as places of a "
-                "split, which are not known in a prediction. Give it plain numbers"
-            ) from error
-        error.add_note(f"predict: at {users_line(error)}")
-        raise
+        place, said = f"predict: at {users_line(error)}", _explained(error)
+        if said is None:
+            error.add_note(place)
+            raise
+        raise said[0](f"{place}: {said[1]}") from error
+
+
+def _explained(error: Exception) -> tuple[type[Exception], str] | None:
+    """The error that a prediction raises in place of this one: its type and its text; ``None``: this one is the program's."""
+    if isinstance(error, (DataDependenceError, DeviceError, NotOfferedError)):
+        return type(error), str(error)
+    if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
+        return DataDependenceError, (
+            f"{error.func} has a result whose shape, or number, depends on values, which are not known in a prediction. "
+            f"{_INSTEAD.get(error.func._schema.name, _FIXED)}"
+        )
+    if isinstance(error, UnsupportedFakeTensorException):
+        return NotOfferedError, f"PyTorch cannot run this without values: {error}"
+    if isinstance(error, (TypeError, IndexError)):
+        return (DataDependenceError, _NUMBER) if "Unknown" in str(error) else None
+    if isinstance(error, UnsupportedOperatorException):
+        nested = "Pad instead of nesting: nn.TransformerEncoder(..., enable_nested_tensor=False)"
+        return NotOfferedError, (
+            f"PyTorch has no shapes for {error.func} without computing it. "
+            + (nested if "nested" in str(error.func) else "Leave it out of what is predicted")
+        )
+    if any("safetensors" in frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)):
+        return NotOfferedError, _SAFETENSORS
+    return (DataDependenceError, _SPLIT) if "its data is not allocated yet" in str(error) else None

@@ -12,7 +12,7 @@ import pickle
 import weakref
 import zipfile
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -25,20 +25,6 @@ from .watch import Watch
 
 _LINE = 64  # bytes: storages in a file begin at multiples of it
 _NOTE = "torch.save: nothing is written in a prediction; torch.load gives back there what was saved, in new memory"
-
-
-class _SavedTensor(NamedTuple):
-    """A tensor in a file. ``storage`` is its number in the file, ``size`` the storage's bytes."""
-
-    storage: int
-    size: int
-    device: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
-    trained: bool
-    parameter: bool
 
 
 @context
@@ -162,18 +148,27 @@ class _Restored:
         with _disable_current_modes():
             return self._real[number].clone()
 
-    def tensor(self, *saved: Any) -> torch.Tensor:
-        """A tensor like a saved one."""
-        told = _SavedTensor(*saved)
-        device = torch.device(self._place(told.device))
-        if told.storage not in self._storages:
-            held = self._on_host(told.size)
-            self._storages[told.storage] = held if device.type == "cpu" else held.to(device)
-        held = self._storages[told.storage]
-        offset = told.offset + int(held.storage_offset()) // told.dtype.itemsize
-        made = torch.empty(0, dtype=told.dtype, device=device)
-        made.set_(held.untyped_storage(), offset, told.shape, told.strides)
-        return torch.nn.Parameter(made, told.trained) if told.parameter else made.requires_grad_(told.trained)
+    def tensor(
+        self,
+        number: int,
+        size: int,
+        place: str,
+        dtype: torch.dtype,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        offset: int,
+        trained: bool,
+        parameter: bool,
+    ) -> torch.Tensor:
+        """A tensor like a saved one, whose storage was that with this number in the file, of ``size`` bytes."""
+        device = torch.device(self._place(place))
+        if number not in self._storages:
+            held = self._on_host(size)
+            self._storages[number] = held if device.type == "cpu" else held.to(device)
+        held = self._storages[number]
+        made = torch.empty(0, dtype=dtype, device=device)
+        made.set_(held.untyped_storage(), offset + int(held.storage_offset()) // dtype.itemsize, shape, strides)
+        return torch.nn.Parameter(made, trained) if parameter else made.requires_grad_(trained)
 
     def _on_host(self, size: int) -> torch.Tensor:
         if self._mapped is None:

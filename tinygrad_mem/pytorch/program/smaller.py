@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .described import AloneCall, Given, Made, Within, givens, results_only, tensors_in
+from .dispatcher import operators
 
 aten = torch.ops.aten
 _SMALL, _GRAIN, _LARGE = 64, 1 << 15, 1 << 16
@@ -25,25 +26,14 @@ _EACH_ELEMENT = {  # beside those that PyTorch calls pointwise
     if "out" not in overload
 }
 _POOLINGS = {
-    aten.max_pool2d_with_indices.default,
-    aten.max_pool2d_with_indices_backward.default,
-    aten.avg_pool2d.default,
-    aten.avg_pool2d_backward.default,
+    *operators("max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward"),
 }
-_BATCH_NORMS = {aten.native_batch_norm.default, aten.native_batch_norm_backward.default}
-FACTORIES = {aten.empty.memory_format, aten.zeros.default, aten.ones.default, aten.full.default}
+_BATCH_NORMS = {*operators("native_batch_norm native_batch_norm_backward")}
+FACTORIES = {*operators("empty.memory_format zeros ones full")}
 """Ops that make tensors of a given size, and no more."""
 _MATRICES = {
-    aten.mm.default,
-    aten.addmm.default,
-    aten.bmm.default,
-    aten.baddbmm.default,
-    aten._log_softmax.default,
-    aten._log_softmax_backward_data.default,
-    aten._softmax.default,
-    aten._softmax_backward_data.default,
-    aten.nll_loss_forward.default,
-    aten.nll_loss_backward.default,
+    *operators("mm addmm bmm baddbmm nll_loss_forward nll_loss_backward"),
+    *operators("_softmax _softmax_backward_data _log_softmax _log_softmax_backward_data"),
 }
 
 

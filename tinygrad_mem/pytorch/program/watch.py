@@ -33,7 +33,6 @@ from .numbers import KnownNumbers
 from .op_facts import FACTS, FILLS, RESIZES, WITHOUT_SHAPES, OpFacts, facts_of, op_name
 from .places import OURS, TORCH, Places, release
 from .products import products
-from .redrawn import Redrawn
 from .shapes import Results
 from .whole_layers import whole_layers
 
@@ -51,6 +50,7 @@ class Watch(TorchDispatchMode):
 
     Attributes:
         role: the category of what is asked for next, where a caller knows it.
+        draws: how often ``trunc_normal_`` has drawn the numbers of its tensor.
         alarms: False while PyTorch itself checks values: the check finds nothing.
         lost: an error, such as Ctrl-C, that Python does not raise where it happened.
         keys: the dispatch keys that the program's own call has included, and excluded, in inference mode. There an op that is
@@ -60,7 +60,7 @@ class Watch(TorchDispatchMode):
     def __init__(self, fake: GpuTensorMode, ledger: Ledger, places: Places, device: torch.device, gpu: Gpu) -> None:
         super().__init__()
         self.fake, self.ledger, self.places, self.device = fake, ledger, places, device
-        self.role, self.alarms = "", True
+        self.role, self.alarms, self.draws = "", True, 0
         self.keys: tuple[Any, Any] | None = None
         self.lost: BaseException | None = None
         self.notes: list[str] = []
@@ -83,7 +83,7 @@ class Watch(TorchDispatchMode):
         self.wrappers: tuple[type, ...] = ()  # the types of its tensors of which each process holds a part
         below = BELOW_AUTOGRAD if device.type == "cuda" else {}
         self._composites = {operator(name): kernel for name, kernel in (self.kernels | below).items()}
-        self.numbers, self.alone, self.redrawn = KnownNumbers(), Alone(), Redrawn()
+        self.numbers, self.alone = KnownNumbers(), Alone()
         self._results = Results(fake)
         self._collections = gc.get_stats()
         self._without: set[int] = set()  # storages that the program made on ``meta``, by the same address

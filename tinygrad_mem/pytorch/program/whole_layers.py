@@ -51,7 +51,7 @@ def _attention(
     parts = F.linear(query, weight, bias)
     q, k, v = (part.view(batch, -1, heads, width // heads).transpose(1, 2) for part in parts.chunk(3, -1))
     fused = query is key and key is value and width // heads % 8 == 0 and not need_weights
-    if not fused or backend(q, k, v, mask, 0.0, False, None, False, gpu) not in ("flash", "efficient"):
+    if not fused or backend(q, k, v, mask, gpu=gpu) not in ("flash", "efficient"):
         bound(2 * batch * heads * tokens * tokens * query.element_size() + 4 * parts.numel() * query.element_size(), _MATH)
     found = aten.scaled_dot_product_attention(q, k, v, None if mask is None else _spread(mask, heads))
     joined = found.transpose(1, 2).reshape(batch, -1, width)

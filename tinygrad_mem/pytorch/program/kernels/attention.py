@@ -23,7 +23,6 @@ def backend(
     mask: torch.Tensor | None = None,
     dropout: float = 0.0,
     causal: bool = False,
-    scale: float | None = None,
     gqa: bool = False,
     gpu: Gpu | None = None,
 ) -> str:
