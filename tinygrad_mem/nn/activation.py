@@ -17,28 +17,20 @@ __all__ = (
 )  # fmt: skip
 
 
-class Tanh(FunctionLayer):
+class Tanh(FunctionLayer, function=F.tanh):
     """tanh(x). Saves its result."""
 
-    function = staticmethod(F.tanh)
 
-
-class Sigmoid(FunctionLayer):
+class Sigmoid(FunctionLayer, function=F.sigmoid):
     """1 / (1 + exp(-x)). Saves its result."""
 
-    function = staticmethod(F.sigmoid)
 
-
-class LogSigmoid(FunctionLayer):
+class LogSigmoid(FunctionLayer, function=F.logsigmoid):
     """log(sigmoid(x)). Saves its input."""
 
-    function = staticmethod(F.logsigmoid)
 
-
-class Softsign(FunctionLayer):
+class Softsign(FunctionLayer, function=F.softsign):
     """x / (1 + abs(x)). Saves its input."""
-
-    function = staticmethod(F.softsign)
 
 
 class _InPlace(FunctionLayer):
@@ -56,7 +48,7 @@ class _InPlace(FunctionLayer):
         return f"{text}, inplace=True".removeprefix(", ") if self.inplace else text
 
 
-class ReLU(_InPlace):
+class ReLU(_InPlace, function=F.relu):
     """max(x, 0). With ``inplace=True`` the result is written over x.
 
     Memory: in place, one array of x's size less while forward runs. Backward needs the same either way: the result is saved.
@@ -66,55 +58,40 @@ class ReLU(_InPlace):
     Do not use when: x is needed elsewhere. If backward needs x, backward raises.
     """
 
-    function = staticmethod(F.relu)
 
-
-class ReLU6(_InPlace):
+class ReLU6(_InPlace, function=F.relu6):
     """x between 0 and 6. Saves its result."""
 
-    function = staticmethod(F.relu6)
 
-
-class SELU(_InPlace):
+class SELU(_InPlace, function=F.selu):
     """The self-normalising exponential unit. Saves its input."""
 
-    function = staticmethod(F.selu)
 
-
-class SiLU(_InPlace):
+class SiLU(_InPlace, function=F.silu):
     """x * sigmoid(x). Saves its input."""
 
-    function = staticmethod(F.silu)
 
-
-class Mish(_InPlace):
+class Mish(_InPlace, function=F.mish):
     """x * tanh(softplus(x)). Saves its input."""
 
-    function = staticmethod(F.mish)
 
-
-class Hardsigmoid(_InPlace):
+class Hardsigmoid(_InPlace, function=F.hardsigmoid):
     """x / 6 + 1 / 2, between 0 and 1. Saves its result."""
 
-    function = staticmethod(F.hardsigmoid)
-
     def extra_repr(self) -> str:
         return ""
 
 
-class Hardswish(_InPlace):
+class Hardswish(_InPlace, function=F.hardswish):
     """x * hardsigmoid(x). Saves its input."""
 
-    function = staticmethod(F.hardswish)
-
     def extra_repr(self) -> str:
         return ""
 
 
-class LeakyReLU(_InPlace):
+class LeakyReLU(_InPlace, function=F.leaky_relu):
     """x, or ``negative_slope * x`` below 0. Saves its result; with a slope of 0 or less, its input."""
 
-    function = staticmethod(F.leaky_relu)
     _shown = ("negative_slope",)
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
@@ -130,22 +107,17 @@ class _Exponential(_InPlace):
         self.alpha = alpha
 
 
-class ELU(_Exponential):
+class ELU(_Exponential, function=F.elu):
     """x, or ``alpha * (exp(x) - 1)`` below 0. Saves its input."""
 
-    function = staticmethod(F.elu)
 
-
-class CELU(_Exponential):
+class CELU(_Exponential, function=F.celu):
     """x, or ``alpha * (exp(x / alpha) - 1)`` below 0. Saves its input."""
 
-    function = staticmethod(F.celu)
 
-
-class GELU(FunctionLayer):
+class GELU(FunctionLayer, function=F.gelu):
     """x times the normal distribution function of x, exactly or with ``approximate="tanh"``. Saves its input."""
 
-    function = staticmethod(F.gelu)
     _shown = ("approximate",)
 
     def __init__(self, approximate: str = "none") -> None:
@@ -156,10 +128,9 @@ class GELU(FunctionLayer):
         return f"approximate={self.approximate!r}"
 
 
-class Softplus(FunctionLayer):
+class Softplus(FunctionLayer, function=F.softplus):
     """log(1 + exp(beta * x)) / beta. Saves its input."""
 
-    function = staticmethod(F.softplus)
     _shown = ("beta", "threshold")
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
@@ -167,10 +138,9 @@ class Softplus(FunctionLayer):
         self.beta, self.threshold = beta, threshold
 
 
-class Hardtanh(_InPlace):
+class Hardtanh(_InPlace, function=F.hardtanh):
     """x between ``min_val`` and ``max_val``. Saves its result."""
 
-    function = staticmethod(F.hardtanh)
     _shown = ("min_val", "max_val")
 
     def __init__(
@@ -188,10 +158,9 @@ class Hardtanh(_InPlace):
             raise ValueError(f"max_val must be larger than min_val, found {self.min_val} and {self.max_val}")
 
 
-class Threshold(_InPlace):
+class Threshold(_InPlace, function=F.threshold):
     """x where it is above ``threshold``, else ``value``. Saves its input."""
 
-    function = staticmethod(F.threshold)
     _shown = ("threshold", "value")
 
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
@@ -218,10 +187,9 @@ class PReLU(Module):
         return F.prelu(input, self.weight)
 
 
-class GLU(FunctionLayer):
+class GLU(FunctionLayer, function=F.glu):
     """The first half of ``dim`` times the sigmoid of the second."""
 
-    function = staticmethod(F.glu)
     _shown = ("dim",)
 
     def __init__(self, dim: int = -1) -> None:
@@ -237,16 +205,12 @@ class _OverDim(FunctionLayer):
         self.dim = dim
 
 
-class Softmax(_OverDim):
+class Softmax(_OverDim, function=F.softmax):
     """exp(x), divided by its sum over ``dim``. Saves its result."""
 
-    function = staticmethod(F.softmax)
 
-
-class LogSoftmax(_OverDim):
+class LogSoftmax(_OverDim, function=F.log_softmax):
     """log(softmax(x)). Saves its result."""
-
-    function = staticmethod(F.log_softmax)
 
 
 class Softmax2d(Module):

@@ -50,9 +50,6 @@ class _Listed(Module):
     def __iter__(self) -> Iterator[Module]:
         return iter(self._modules.values())  # type: ignore[arg-type]
 
-    def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if not name.isdigit()]
-
     def append(self, module: Module) -> Self:
         """Add ``module`` at the end."""
         self.add_module(str(len(self)), module)

@@ -10,7 +10,7 @@ from ..autograd.tensor import Tensor
 from ..functional import creation
 from . import functional as F
 from . import init
-from .module import FunctionLayer, Module
+from .module import FunctionLayer
 from .parameter import Parameter
 from .sizes import ntuple
 
@@ -20,7 +20,7 @@ Size = int | Sequence[int]
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-class _ConvNd(Module):
+class _ConvNd(FunctionLayer):
     """The base of all convolutions: weight (out, in / groups, *kernel), transposed (in, out / groups, *kernel), and bias (out).
 
     Saves x if the weight requires a gradient, and the weight if x does.
@@ -34,8 +34,6 @@ class _ConvNd(Module):
         ValueError: ``groups`` does not divide the channels, or a padding is unknown.
     """
 
-    dimensions: int
-    function: Any
     transposed = False
 
     def __init__(
@@ -114,22 +112,16 @@ class _ConvNd(Module):
         return text + self._shown_unless(padding_mode="zeros")
 
 
-class Conv1d(_ConvNd):
+class Conv1d(_ConvNd, dimensions=1, function=F.conv1d):
     """Convolution over one dimension: (N, in_channels, L) -> (N, out_channels, L')."""
 
-    dimensions, function = 1, staticmethod(F.conv1d)
 
-
-class Conv2d(_ConvNd):
+class Conv2d(_ConvNd, dimensions=2, function=F.conv2d):
     """Convolution over two dimensions: (N, in_channels, H, W) -> (N, out_channels, H', W')."""
 
-    dimensions, function = 2, staticmethod(F.conv2d)
 
-
-class Conv3d(_ConvNd):
+class Conv3d(_ConvNd, dimensions=3, function=F.conv3d):
     """Convolution over three dimensions: (N, in_channels, D, H, W) -> (N, out_channels, D', H', W')."""
-
-    dimensions, function = 3, staticmethod(F.conv3d)
 
 
 class _ConvTranspose(_ConvNd):
@@ -190,28 +182,21 @@ class _ConvTranspose(_ConvNd):
         return tuple(extra)
 
 
-class ConvTranspose1d(_ConvTranspose):
+class ConvTranspose1d(_ConvTranspose, dimensions=1, function=F.conv_transpose1d):
     """The gradient of a 1d convolution with respect to its input, as a layer: (N, in_channels, L) -> (N, out_channels, L')."""
 
-    dimensions, function = 1, staticmethod(F.conv_transpose1d)
 
-
-class ConvTranspose2d(_ConvTranspose):
+class ConvTranspose2d(_ConvTranspose, dimensions=2, function=F.conv_transpose2d):
     """The gradient of a 2d convolution with respect to its input, as a layer."""
 
-    dimensions, function = 2, staticmethod(F.conv_transpose2d)
 
-
-class ConvTranspose3d(_ConvTranspose):
+class ConvTranspose3d(_ConvTranspose, dimensions=3, function=F.conv_transpose3d):
     """The gradient of a 3d convolution with respect to its input, as a layer."""
 
-    dimensions, function = 3, staticmethod(F.conv_transpose3d)
 
-
-class Unfold(FunctionLayer):
+class Unfold(FunctionLayer, function=F.unfold):
     """Sliding blocks of an image as columns: (N, C, H, W) -> (N, C * kernel, blocks)."""
 
-    function = staticmethod(F.unfold)
     _shown = ("kernel_size", "dilation", "padding", "stride")
 
     def __init__(self, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:
@@ -219,10 +204,9 @@ class Unfold(FunctionLayer):
         self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
 
 
-class Fold(FunctionLayer):
+class Fold(FunctionLayer, function=F.fold):
     """Columns added up at their places in an image: (N, C * kernel, blocks) -> (N, C, H, W)."""
 
-    function = staticmethod(F.fold)
     _shown = ("output_size", "kernel_size", "dilation", "padding", "stride")
 
     def __init__(self, output_size: Size, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..autograd.tensor import Tensor
 from . import functional as F
-from .module import Module
+from .module import FunctionLayer
 
 __all__ = ("AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d")
 
 
-class _Dropout(Module):
+class _Dropout(FunctionLayer):
     """The base of dropouts. They save nothing: backward draws the mask again.
 
     Args:
@@ -23,7 +21,6 @@ class _Dropout(Module):
     """
 
     _shown = ("p", "inplace")
-    function: Any
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
@@ -35,28 +32,20 @@ class _Dropout(Module):
         return self.function(input, self.p, self.training, self.inplace)
 
 
-class Dropout(_Dropout):
+class Dropout(_Dropout, function=F.dropout):
     """Zeros with probability ``p``, the rest divided by ``1 - p``."""
 
-    function = staticmethod(F.dropout)
 
-
-class Dropout1d(_Dropout):
+class Dropout1d(_Dropout, function=F.dropout1d):
     """Whole channels of (N, C, L) or (C, L)."""
 
-    function = staticmethod(F.dropout1d)
 
-
-class Dropout2d(_Dropout):
+class Dropout2d(_Dropout, function=F.dropout2d):
     """Whole channels of (N, C, H, W)."""
 
-    function = staticmethod(F.dropout2d)
 
-
-class Dropout3d(_Dropout):
+class Dropout3d(_Dropout, function=F.dropout3d):
     """Whole channels of (N, C, D, H, W) or (C, D, H, W)."""
-
-    function = staticmethod(F.dropout3d)
 
 
 class AlphaDropout(_Dropout):

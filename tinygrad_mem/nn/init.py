@@ -23,6 +23,7 @@ from ..ops.convert import Upload
 from ..scope import run_inside as _run_inside
 
 _LINEAR = ("linear", *(f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)), "sigmoid")
+_GAINS = dict.fromkeys(_LINEAR, 1.0) | {"tanh": 5.0 / 3, "relu": math.sqrt(2.0), "selu": 3.0 / 4}
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
@@ -34,14 +35,8 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     Raises:
         ValueError: an unknown activation, or a slope that is not a number.
     """
-    if nonlinearity in _LINEAR:
-        return 1.0
-    if nonlinearity == "tanh":
-        return 5.0 / 3
-    if nonlinearity == "relu":
-        return math.sqrt(2.0)
-    if nonlinearity == "selu":
-        return 3.0 / 4
+    if nonlinearity in _GAINS:
+        return _GAINS[nonlinearity]
     if nonlinearity != "leaky_relu":
         raise ValueError(f"Unsupported nonlinearity {nonlinearity}")
     if isinstance(param, bool) or not isinstance(param, int | float | None):

@@ -10,7 +10,7 @@ from ..functional.linear_loss import LinearCrossEntropyOptions
 from ..functional.loss import reduction_of
 from . import functional as F
 from .linear import Linear
-from .module import Module
+from .module import FunctionLayer, Module
 
 __all__ = (
     "BCELoss", "BCEWithLogitsLoss", "CTCLoss", "CosineEmbeddingLoss", "CosineSimilarity", "CrossEntropyLoss",
@@ -20,14 +20,13 @@ __all__ = (
 )  # fmt: skip
 
 
-class _Loss(Module):
+class _Loss(FunctionLayer):
     """The base of losses, which call ``function`` with ``reduction`` and the attributes in ``_options``.
 
     Args:
         reduction: ``mean``, ``sum`` or ``none``; the other two arguments are its old form.
     """
 
-    function: Any
     _options: tuple[str, ...] = ()
 
     def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> None:
@@ -54,22 +53,17 @@ class _WeightedLoss(_Loss):
         self.register_buffer("weight", weight)
 
 
-class L1Loss(_Loss):
+class L1Loss(_Loss, function=F.l1_loss):
     """abs(input - target). Saves both."""
 
-    function = staticmethod(F.l1_loss)
 
-
-class MSELoss(_Loss):
+class MSELoss(_Loss, function=F.mse_loss):
     """(input - target)^2. Saves both, not their difference."""
 
-    function = staticmethod(F.mse_loss)
 
-
-class SmoothL1Loss(_Loss):
+class SmoothL1Loss(_Loss, function=F.smooth_l1_loss):
     """Quadratic for differences below ``beta``, linear above."""
 
-    function = staticmethod(F.smooth_l1_loss)
     _options = ("beta",)
 
     def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean", beta: float = 1.0) -> None:
@@ -77,10 +71,9 @@ class SmoothL1Loss(_Loss):
         self.beta = beta
 
 
-class HuberLoss(_Loss):
+class HuberLoss(_Loss, function=F.huber_loss):
     """Quadratic for differences up to ``delta``, linear above: ``delta`` times :class:`SmoothL1Loss`."""
 
-    function = staticmethod(F.huber_loss)
     _options = ("delta",)
 
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
@@ -88,13 +81,12 @@ class HuberLoss(_Loss):
         self.delta = delta
 
 
-class CrossEntropyLoss(_WeightedLoss):
+class CrossEntropyLoss(_WeightedLoss, function=F.cross_entropy):
     """Minus the log-softmax of the target class, or of target probabilities.
 
     Saves the scores, the target and 4 bytes per sample, never the softmax.
     """
 
-    function = staticmethod(F.cross_entropy)
     _options = ("weight", "ignore_index", "label_smoothing")
 
     def __init__(
@@ -110,7 +102,7 @@ class CrossEntropyLoss(_WeightedLoss):
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
 
 
-class LinearCrossEntropyLoss(_WeightedLoss):
+class LinearCrossEntropyLoss(_WeightedLoss, function=F.linear_cross_entropy):
     """A linear layer and the cross-entropy of its scores; with ``options``, a tile of scores at a time.
 
     Args:
@@ -122,7 +114,6 @@ class LinearCrossEntropyLoss(_WeightedLoss):
         NotOfferedError: ``out_features``.
     """
 
-    function = staticmethod(F.linear_cross_entropy)
     _options = ("weight", "ignore_index", "label_smoothing", "options")
 
     def __init__(
@@ -158,10 +149,9 @@ class LinearCrossEntropyLoss(_WeightedLoss):
         )
 
 
-class NLLLoss(_WeightedLoss):
+class NLLLoss(_WeightedLoss, function=F.nll_loss):
     """Minus the log-probability of the target class. Saves the target, not the input."""
 
-    function = staticmethod(F.nll_loss)
     _options = ("weight", "ignore_index")
 
     def __init__(
@@ -176,10 +166,9 @@ class NLLLoss(_WeightedLoss):
         self.ignore_index = ignore_index
 
 
-class KLDivLoss(_Loss):
+class KLDivLoss(_Loss, function=F.kl_div):
     """target * (log(target) - input): ``input`` holds log-probabilities; also ``reduction="batchmean"``."""
 
-    function = staticmethod(F.kl_div)
     _options = ("log_target",)
 
     def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean", log_target: bool = False) -> None:
@@ -187,13 +176,11 @@ class KLDivLoss(_Loss):
         self.log_target = log_target
 
 
-class BCELoss(_WeightedLoss):
+class BCELoss(_WeightedLoss, function=F.binary_cross_entropy):
     """Cross entropy of probabilities of one class. Saves input and target."""
 
-    function = staticmethod(F.binary_cross_entropy)
 
-
-class BCEWithLogitsLoss(_WeightedLoss):
+class BCEWithLogitsLoss(_WeightedLoss, function=F.binary_cross_entropy_with_logits):
     """Cross entropy of the sigmoid of the input, in one function.
 
     Args:
@@ -201,7 +188,6 @@ class BCEWithLogitsLoss(_WeightedLoss):
         pos_weight: of the positive class; broadcast.
     """
 
-    function = staticmethod(F.binary_cross_entropy_with_logits)
     _options = ("weight", "pos_weight")
 
     pos_weight: Tensor | None
@@ -229,22 +215,17 @@ class _MarginLoss(_Loss):
         return self._loss(input1, input2, target)
 
 
-class CosineEmbeddingLoss(_MarginLoss):
+class CosineEmbeddingLoss(_MarginLoss, function=F.cosine_embedding_loss):
     """``1 - cosine`` of similar pairs (target 1), ``max(0, cosine - margin)`` of others (target -1)."""
 
-    function = staticmethod(F.cosine_embedding_loss)
 
-
-class MarginRankingLoss(_MarginLoss):
+class MarginRankingLoss(_MarginLoss, function=F.margin_ranking_loss):
     """``max(0, margin - target * (input1 - input2))``: target 1 wants ``input1`` to be larger by ``margin``, -1 ``input2``."""
 
-    function = staticmethod(F.margin_ranking_loss)
 
-
-class CTCLoss(_Loss):
+class CTCLoss(_Loss, function=F.ctc_loss):
     """-ln of the probability of targets with unknown alignment to the input: see :func:`functional.ctc_loss`."""
 
-    function = staticmethod(F.ctc_loss)
     _options = ("blank", "zero_infinity")
 
     def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
@@ -255,10 +236,9 @@ class CTCLoss(_Loss):
         return self._loss(log_probs, targets, input_lengths, target_lengths)
 
 
-class GaussianNLLLoss(_Loss):
+class GaussianNLLLoss(_Loss, function=F.gaussian_nll_loss):
     """The loss of normally distributed targets: ``input`` is their mean, ``var`` their variance."""
 
-    function = staticmethod(F.gaussian_nll_loss)
     _options = ("full", "eps")
 
     def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
@@ -269,14 +249,13 @@ class GaussianNLLLoss(_Loss):
         return self._loss(input, target, var)
 
 
-class TripletMarginLoss(_Loss):
+class TripletMarginLoss(_Loss, function=F.triplet_margin_loss):
     """``max(0, d(anchor, positive) - d(anchor, negative) + margin)``: ``positive`` should be nearer by ``margin``.
 
     Raises:
         ValueError: the margin is not positive.
     """
 
-    function = staticmethod(F.triplet_margin_loss)
     _options = ("margin", "p", "eps", "swap")
 
     def __init__(

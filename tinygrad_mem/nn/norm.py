@@ -34,10 +34,9 @@ class _AffineNorm(Module):
 
     def reset_parameters(self) -> None:
         """Set the weight to 1 and the bias to 0."""
-        if self.weight is not None:
-            init.ones_(self.weight)
-        if self.bias is not None:
-            init.zeros_(self.bias)
+        for name, value in (("weight", 1), ("bias", 0)):
+            if getattr(self, name, None) is not None:
+                init.constant_(getattr(self, name), value)
 
 
 class _RunningNorm(_AffineNorm):
@@ -296,11 +295,6 @@ class RMSNorm(_AffineNorm):
         made = Parameter(creation.ones(*self.normalized_shape, device=device, dtype=dtype)) if elementwise_affine else None
         self.register_parameter("weight", made)
 
-    def reset_parameters(self) -> None:
-        """Weight 1."""
-        if self.weight is not None:
-            init.ones_(self.weight)
-
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
 
@@ -342,10 +336,9 @@ class GroupNorm(_AffineNorm):
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, bias={self.bias is not None}"
 
 
-class LocalResponseNorm(FunctionLayer):
+class LocalResponseNorm(FunctionLayer, function=F.local_response_norm):
     """Divides each value by a power of the mean square of its neighbour channels."""
 
-    function = staticmethod(F.local_response_norm)
     _shown = ("size", "alpha", "beta", "k")
 
     def __init__(self, size: int, alpha: float = 0.0001, beta: float = 0.75, k: float = 1.0) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from ..autograd.tensor import Tensor
 from ..errors import ShapeError
 from . import functional as F
-from .module import Module
+from .module import FunctionLayer
 from .sizes import ntuple
 
 __all__ = (
@@ -17,12 +17,15 @@ __all__ = (
 )  # fmt: skip
 
 
-class _Pad(Module):
+class _Pad(FunctionLayer):
     """Attributes: the padded ``dimensions``, the ``mode`` of ``F.pad``, and the ``value`` if the mode is constant."""
 
-    dimensions: int
     mode = "constant"
     value: float | None = None
+
+    def __init_subclass__(cls, *, mode: str | None = None, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.mode = mode or cls.mode
 
     def __init__(self, padding: Any) -> None:
         super().__init__()
@@ -47,91 +50,65 @@ class _ConstantPad(_Pad):
         return f"padding={self.padding}, value={self.value}"
 
 
-class ConstantPad1d(_ConstantPad):
+class ConstantPad1d(_ConstantPad, dimensions=1):
     """One value around the last dimension."""
 
-    dimensions = 1
 
-
-class ConstantPad2d(_ConstantPad):
+class ConstantPad2d(_ConstantPad, dimensions=2):
     """One value around the last two dimensions."""
 
-    dimensions = 2
 
-
-class ConstantPad3d(_ConstantPad):
+class ConstantPad3d(_ConstantPad, dimensions=3):
     """One value around the last three dimensions."""
 
-    dimensions = 3
+
+class _ZeroPad(_Pad):
+    value = 0.0
 
 
-class ZeroPad1d(_Pad):
+class ZeroPad1d(_ZeroPad, dimensions=1):
     """0 around the last dimension."""
 
-    dimensions, value = 1, 0.0
 
-
-class ZeroPad2d(_Pad):
+class ZeroPad2d(_ZeroPad, dimensions=2):
     """0 around the last two dimensions."""
 
-    dimensions, value = 2, 0.0
 
-
-class ZeroPad3d(_Pad):
+class ZeroPad3d(_ZeroPad, dimensions=3):
     """0 around the last three dimensions."""
 
-    dimensions, value = 3, 0.0
 
-
-class ReflectionPad1d(_Pad):
+class ReflectionPad1d(_Pad, dimensions=1, mode="reflect"):
     """Pads with the values inside the border, mirrored, without the border itself."""
 
-    dimensions, mode = 1, "reflect"
 
-
-class ReflectionPad2d(_Pad):
+class ReflectionPad2d(_Pad, dimensions=2, mode="reflect"):
     """Pads with the values inside the border, mirrored, without the border itself."""
 
-    dimensions, mode = 2, "reflect"
 
-
-class ReflectionPad3d(_Pad):
+class ReflectionPad3d(_Pad, dimensions=3, mode="reflect"):
     """Pads with the values inside the border, mirrored, without the border itself."""
 
-    dimensions, mode = 3, "reflect"
 
-
-class ReplicationPad1d(_Pad):
+class ReplicationPad1d(_Pad, dimensions=1, mode="replicate"):
     """The border, repeated."""
 
-    dimensions, mode = 1, "replicate"
 
-
-class ReplicationPad2d(_Pad):
+class ReplicationPad2d(_Pad, dimensions=2, mode="replicate"):
     """The border, repeated."""
 
-    dimensions, mode = 2, "replicate"
 
-
-class ReplicationPad3d(_Pad):
+class ReplicationPad3d(_Pad, dimensions=3, mode="replicate"):
     """The border, repeated."""
 
-    dimensions, mode = 3, "replicate"
 
-
-class CircularPad1d(_Pad):
+class CircularPad1d(_Pad, dimensions=1, mode="circular"):
     """Pads with the values inside the opposite border."""
 
-    dimensions, mode = 1, "circular"
 
-
-class CircularPad2d(_Pad):
+class CircularPad2d(_Pad, dimensions=2, mode="circular"):
     """Pads with the values inside the opposite border."""
 
-    dimensions, mode = 2, "circular"
 
-
-class CircularPad3d(_Pad):
+class CircularPad3d(_Pad, dimensions=3, mode="circular"):
     """Pads with the values inside the opposite border."""
-
-    dimensions, mode = 3, "circular"

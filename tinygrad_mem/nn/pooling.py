@@ -1,4 +1,4 @@
-"""Pooling layers: one class for each kind. The end of a subclass's name chooses the function."""
+"""Pooling layers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ..autograd.tensor import Tensor
 from . import functional as F
-from .module import Module
+from .module import FunctionLayer, Module
 from .sizes import ntuple
 
 __all__ = (
@@ -19,7 +19,7 @@ __all__ = (
 Size = int | Sequence[int]
 
 
-class _MaxPool(Module):
+class _MaxPool(FunctionLayer):
     """The largest value of each window. Saves one byte per window (two or four if it has more than 256 values).
 
     Args:
@@ -28,7 +28,6 @@ class _MaxPool(Module):
     """
 
     _shown = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
-    function: Any
 
     def __init__(
         self,
@@ -49,30 +48,22 @@ class _MaxPool(Module):
         return self.function(input, *sizes, ceil_mode=self.ceil_mode, return_indices=self.return_indices)
 
 
-class MaxPool1d(_MaxPool):
+class MaxPool1d(_MaxPool, function=F.max_pool1d):
     """The largest value of each window of (N, C, L)."""
 
-    function = staticmethod(F.max_pool1d)
 
-
-class MaxPool2d(_MaxPool):
+class MaxPool2d(_MaxPool, function=F.max_pool2d):
     """The largest value of each window of (N, C, H, W)."""
 
-    function = staticmethod(F.max_pool2d)
 
-
-class MaxPool3d(_MaxPool):
+class MaxPool3d(_MaxPool, function=F.max_pool3d):
     """The largest value of each window of (N, C, D, H, W)."""
 
-    function = staticmethod(F.max_pool3d)
 
-
-class _MaxUnpool(Module):
+class _MaxUnpool(FunctionLayer):
     """The partial inverse of a max pooling that returned its indices."""
 
     _shown = ("kernel_size", "stride", "padding")
-    dimensions: int
-    function: Any
 
     def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
         super().__init__()
@@ -84,22 +75,16 @@ class _MaxUnpool(Module):
         return self.function(input, indices, self.kernel_size, self.stride, self.padding, output_size)
 
 
-class MaxUnpool1d(_MaxUnpool):
+class MaxUnpool1d(_MaxUnpool, dimensions=1, function=F.max_unpool1d):
     """Puts values of (N, C, L) back at their indices; 0 elsewhere."""
 
-    dimensions, function = 1, staticmethod(F.max_unpool1d)
 
-
-class MaxUnpool2d(_MaxUnpool):
+class MaxUnpool2d(_MaxUnpool, dimensions=2, function=F.max_unpool2d):
     """Puts values of (N, C, H, W) back at their indices; 0 elsewhere."""
 
-    dimensions, function = 2, staticmethod(F.max_unpool2d)
 
-
-class MaxUnpool3d(_MaxUnpool):
+class MaxUnpool3d(_MaxUnpool, dimensions=3, function=F.max_unpool3d):
     """Puts values of (N, C, D, H, W) back at their indices; 0 elsewhere."""
-
-    dimensions, function = 3, staticmethod(F.max_unpool3d)
 
 
 class AvgPool1d(Module):
@@ -125,9 +110,8 @@ class AvgPool1d(Module):
         return F.avg_pool1d(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
 
 
-class _AvgPool(Module):
+class _AvgPool(FunctionLayer):
     _shown = ("kernel_size", "stride", "padding")
-    function: Any
 
     def __init__(
         self,
@@ -147,48 +131,34 @@ class _AvgPool(Module):
         return self.function(input, *sizes, self.ceil_mode, self.count_include_pad, self.divisor_override)
 
 
-class AvgPool2d(_AvgPool):
+class AvgPool2d(_AvgPool, function=F.avg_pool2d):
     """The mean of each window of (N, C, H, W). Saves nothing."""
 
-    function = staticmethod(F.avg_pool2d)
 
-
-class AvgPool3d(_AvgPool):
+class AvgPool3d(_AvgPool, function=F.avg_pool3d):
     """The mean of each window of (N, C, D, H, W). Saves nothing."""
 
-    function = staticmethod(F.avg_pool3d)
 
-
-class _AdaptiveAvgPool(Module):
+class _AdaptiveAvgPool(FunctionLayer):
     """Average pooling with windows that give the output a fixed size; ``None`` keeps the input's size."""
 
     _shown = ("output_size",)
-    function: Any
 
     def __init__(self, output_size: Any) -> None:
         super().__init__()
         self.output_size = output_size
 
-    def forward(self, input: Tensor) -> Tensor:
-        return self.function(input, self.output_size)
 
-
-class AdaptiveAvgPool1d(_AdaptiveAvgPool):
+class AdaptiveAvgPool1d(_AdaptiveAvgPool, function=F.adaptive_avg_pool1d):
     """Means of windows of (N, C, L), for a fixed output size. Saves nothing."""
 
-    function = staticmethod(F.adaptive_avg_pool1d)
 
-
-class AdaptiveAvgPool2d(_AdaptiveAvgPool):
+class AdaptiveAvgPool2d(_AdaptiveAvgPool, function=F.adaptive_avg_pool2d):
     """Means of windows of (N, C, H, W), for a fixed output size. Saves nothing."""
 
-    function = staticmethod(F.adaptive_avg_pool2d)
 
-
-class AdaptiveAvgPool3d(_AdaptiveAvgPool):
+class AdaptiveAvgPool3d(_AdaptiveAvgPool, function=F.adaptive_avg_pool3d):
     """Means of windows of (N, C, D, H, W), for a fixed output size. Saves nothing."""
-
-    function = staticmethod(F.adaptive_avg_pool3d)
 
 
 class _AdaptiveMaxPool(_AdaptiveAvgPool):
@@ -202,19 +172,13 @@ class _AdaptiveMaxPool(_AdaptiveAvgPool):
         return self.function(input, self.output_size, self.return_indices)
 
 
-class AdaptiveMaxPool1d(_AdaptiveMaxPool):
+class AdaptiveMaxPool1d(_AdaptiveMaxPool, function=F.adaptive_max_pool1d):
     """Largest values of windows of (N, C, L), for a fixed output size. Saves 8 bytes per value."""
 
-    function = staticmethod(F.adaptive_max_pool1d)
 
-
-class AdaptiveMaxPool2d(_AdaptiveMaxPool):
+class AdaptiveMaxPool2d(_AdaptiveMaxPool, function=F.adaptive_max_pool2d):
     """Largest values of windows of (N, C, H, W), for a fixed output size. Saves 8 bytes per value."""
 
-    function = staticmethod(F.adaptive_max_pool2d)
 
-
-class AdaptiveMaxPool3d(_AdaptiveMaxPool):
+class AdaptiveMaxPool3d(_AdaptiveMaxPool, function=F.adaptive_max_pool3d):
     """Largest values of windows of (N, C, D, H, W), for a fixed output size. Saves 8 bytes per value."""
-
-    function = staticmethod(F.adaptive_max_pool3d)

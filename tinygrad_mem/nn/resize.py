@@ -53,10 +53,9 @@ class UpsamplingBilinear2d(Upsample):
         super().__init__(size, scale_factor, mode="bilinear", align_corners=True)
 
 
-class PixelShuffle(FunctionLayer):
+class PixelShuffle(FunctionLayer, function=F.pixel_shuffle):
     """Moves channels into space: (N, C r^2, H, W) -> (N, C, H r, W r)."""
 
-    function = staticmethod(F.pixel_shuffle)
     _shown = ("upscale_factor",)
 
     def __init__(self, upscale_factor: int) -> None:
@@ -64,10 +63,9 @@ class PixelShuffle(FunctionLayer):
         self.upscale_factor = upscale_factor
 
 
-class PixelUnshuffle(FunctionLayer):
+class PixelUnshuffle(FunctionLayer, function=F.pixel_unshuffle):
     """Moves space into channels: (N, C, H r, W r) -> (N, C r^2, H, W)."""
 
-    function = staticmethod(F.pixel_unshuffle)
     _shown = ("downscale_factor",)
 
     def __init__(self, downscale_factor: int) -> None:
@@ -75,10 +73,9 @@ class PixelUnshuffle(FunctionLayer):
         self.downscale_factor = downscale_factor
 
 
-class ChannelShuffle(FunctionLayer):
+class ChannelShuffle(FunctionLayer, function=F.channel_shuffle):
     """Interleaves the channels of the groups."""
 
-    function = staticmethod(F.channel_shuffle)
     _shown = ("groups",)
 
     def __init__(self, groups: int) -> None:
