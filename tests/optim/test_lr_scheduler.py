@@ -179,6 +179,14 @@ def test_callable_objects_keep_their_attributes():
     assert [f.value for f in other.lr_lambdas] == [0.5, 0.5]
 
 
+def test_a_scale_function_stays_when_a_state_of_pytorchs_is_loaded():
+    mine, other = pair()
+    cycle: dict[str, Any] = {"base_lr": 0.01, "max_lr": 0.1, "step_size_up": 3, "scale_fn": lambda x: 0.5}
+    a, b = ours.CyclicLR(mine, **cycle), theirs.CyclicLR(other, **cycle)
+    a.load_state_dict(b.state_dict())
+    follow(mine, other, a, b)
+
+
 @pytest.mark.parametrize(
     ("build", "error", "match"),
     [

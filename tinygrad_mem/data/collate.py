@@ -16,10 +16,6 @@ from ..functional.join import stack
 __all__ = ("default_collate", "default_convert")
 
 
-def _from_array(array: Any) -> Tensor:
-    return make_tensor(np.asarray(array))
-
-
 def _is_number(dtype: np.dtype) -> bool:
     return dtype.kind in "fiub" or dtype == dtypes.bfloat16
 
@@ -29,7 +25,7 @@ def default_convert(data: Any) -> Any:
     if isinstance(data, (Tensor, str, bytes)):
         return data
     if isinstance(data, (np.ndarray, np.generic)):
-        return _from_array(data) if _is_number(data.dtype) else data
+        return make_tensor(np.asarray(data)) if _is_number(data.dtype) else data
     return _rebuilt(data, default_convert)
 
 
@@ -90,7 +86,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
         if not _is_number(first.dtype):
             raise TypeError(f"default_collate: a NumPy array of dtype {first.dtype} holds no numbers")
         _same_shapes(batch)
-        return _from_array(np.stack([np.asarray(x) for x in batch]))
+        return make_tensor(np.stack([np.asarray(x) for x in batch]))
     if isinstance(first, (bool, int, float)):
         return make_tensor(list(batch), dtype=dtypes.float64 if isinstance(first, float) else None)
     if isinstance(first, (str, bytes)):

@@ -58,10 +58,8 @@ class RandomSampler(Sampler[int]):
         super().__init__(data_source)
         if not isinstance(replacement, bool):
             raise TypeError(f"replacement should be a boolean value, but got replacement={replacement}")
-        if num_samples is not None and not isinstance(num_samples, int):
-            raise ValueError(f"num_samples should be a positive integer value, but got num_samples={num_samples}")
         self.replacement, self._num_samples, self.generator = replacement, num_samples, generator
-        if self.num_samples <= 0:
+        if not isinstance(self.num_samples, int) or self.num_samples <= 0:
             raise ValueError(f"num_samples should be a positive integer value, but got num_samples={self.num_samples}")
 
     @property

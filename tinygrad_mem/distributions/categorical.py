@@ -65,10 +65,7 @@ class Categorical(Discrete):
         """nan: categories have no order."""
         return creation.full(self._extended_shape(), math.nan, dtype=self._given.dtype, device=self._given.device)
 
-    @property
-    def variance(self) -> Tensor:
-        """nan: categories have no order."""
-        return self.mean
+    variance = mean
 
     @property
     def mode(self) -> Tensor:

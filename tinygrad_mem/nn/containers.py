@@ -178,10 +178,7 @@ class Dict(Module, MutableMapping):
     Dicts are compared by identity, as all modules are.
     """
 
-    __eq__ = object.__eq__
-
-    def __hash__(self) -> int:
-        return object.__hash__(self)
+    __eq__, __hash__ = object.__eq__, object.__hash__
 
 
 class ModuleDict(Dict):

@@ -238,8 +238,7 @@ class Tree:
 
     def modules(self, remove_duplicate: bool = True) -> Iterator[Module]:
         """This module and all below it, each once, unless ``remove_duplicate`` is False."""
-        for _, module in self.named_modules(remove_duplicate=remove_duplicate):
-            yield module
+        return (module for _, module in self.named_modules(remove_duplicate=remove_duplicate))
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """The direct children with their names, each once."""
@@ -251,8 +250,7 @@ class Tree:
 
     def children(self) -> Iterator[Module]:
         """The direct children, each once."""
-        for _, module in self.named_children():
-            yield module
+        return (module for _, module in self.named_children())
 
     def _named_tensors(self, table: str, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
         modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
@@ -273,8 +271,7 @@ class Tree:
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """The parameters, each once."""
-        for _, parameter in self.named_parameters(recurse=recurse):
-            yield parameter
+        return (parameter for _, parameter in self.named_parameters(recurse=recurse))
 
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
@@ -284,8 +281,7 @@ class Tree:
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """The buffers, each once."""
-        for _, buffer in self.named_buffers(recurse=recurse):
-            yield buffer
+        return (buffer for _, buffer in self.named_buffers(recurse=recurse))
 
     def apply(self, fn: Callable[[Module], object]) -> Self:
         """Call ``fn`` on every module below, children before parents, then on this one."""

@@ -184,6 +184,8 @@ class CyclicLR(LRScheduler):
     Source: Smith, *Cyclical learning rates for training neural networks*, 2017.
     """
 
+    _unsaved = ("optimizer", "_scale_fn_custom")
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -237,7 +239,3 @@ class CyclicLR(LRScheduler):
             for group, low, high in bounds:
                 _set_momentum(group, high - (high - low) * height, self.use_beta1)
         return [low + (high - low) * height for low, high in zip(self.base_lrs, self.max_lrs, strict=True)]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything but the optimizer and a scale function."""
-        return {key: value for key, value in super().state_dict().items() if key != "_scale_fn_custom"}

@@ -115,5 +115,5 @@ def of_schedule(rule: str, state_dict: Any, mine: dict[str, Any]) -> None:
         ArgumentError: a list has another length; lists of milestones may.
     """
     mapping(f"{rule}.load_state_dict", state_dict)
-    for key in state_dict.keys() & mine.keys() - {"_schedulers", "default_min_lr"}:  # None in PyTorch, and never read
+    for key in state_dict.keys() & mine.keys() - {"default_min_lr"}:  # None in PyTorch, and never read
         like(f"{rule}.load_state_dict: {key!r}", state_dict[key], mine[key], same_length="milestones" not in key)

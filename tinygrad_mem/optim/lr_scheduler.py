@@ -178,6 +178,8 @@ class LambdaLR(LRScheduler):
         ValueError: the number of functions is not that of the groups.
     """
 
+    _unsaved = ("optimizer", "lr_lambdas")
+
     def __init__(self, optimizer: Optimizer, lr_lambda: Callable | list[Callable], last_epoch: int = -1) -> None:
         groups = len(optimizer.param_groups)
         self.lr_lambdas = list(lr_lambda) if isinstance(lr_lambda, (list, tuple)) else [lr_lambda] * groups
@@ -190,9 +192,8 @@ class LambdaLR(LRScheduler):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the optimizer and plain functions; of callable objects, the attributes."""
-        state = {key: value for key, value in self.__dict__.items() if key not in ("optimizer", "lr_lambdas")}
-        state["lr_lambdas"] = [None if _is_function(f) else dict(f.__dict__) for f in self.lr_lambdas]
-        return state
+        kept = [None if _is_function(f) else dict(f.__dict__) for f in self.lr_lambdas]
+        return {**super().state_dict(), "lr_lambdas": kept}
 
     def _check_state(self, state_dict: Any) -> None:
         super()._check_state(state_dict)
@@ -205,7 +206,7 @@ class LambdaLR(LRScheduler):
         return [self, *[f for f in self.lr_lambdas if not _is_function(f)]]
 
     def _take(self, state_dict: dict[str, Any]) -> None:
-        super()._take({key: value for key, value in state_dict.items() if key != "lr_lambdas"})
+        super()._take(state_dict)
         for f, attributes in zip(self.lr_lambdas, state_dict["lr_lambdas"], strict=True):
             if attributes is not None:
                 f.__dict__.update(attributes)

@@ -113,7 +113,9 @@ class Muon(Optimizer):
         kernels.divide(x, norm, out=x)
         for _ in range(group["ns_steps"]):
             _newton_schulz(kernels, x, tile, product, *group["ns_coefficients"])
-        kernels.scaled_step(p, u, None, _rate(lr, group["adjust_lr_fn"], *p.shape), 1 - lr * decay)
+        (rows, columns), adam = p.shape, group["adjust_lr_fn"] == "match_rms_adamw"
+        size = 0.2 * sqrt(max(rows, columns)) if adam else sqrt(max(1, rows / columns))
+        kernels.scaled_step(p, u, None, lr * size, 1 - lr * decay)
 
 
 def _rooms(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -137,7 +139,3 @@ def _newton_schulz(kernels: Any, x: Any, tile: Any, product: Any, a: float, b: f
         part = tile[: columns.size].reshape(columns.shape)
         kernels.matmul(product, columns, None, out=part)
         kernels.copy(part, out=columns)
-
-
-def _rate(lr: float, adjust: str | None, rows: int, columns: int) -> float:
-    return lr * (0.2 * sqrt(max(rows, columns)) if adjust == "match_rms_adamw" else sqrt(max(1, rows / columns)))

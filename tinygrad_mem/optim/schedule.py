@@ -45,6 +45,7 @@ class LRScheduler:
     base_lrs: list[float]
     _step_count = 0
     _last_lr: list[float]
+    _unsaved: tuple[str, ...] = ("optimizer",)  # attributes that a state dict does not have
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         check_optimizer(optimizer)
@@ -102,7 +103,7 @@ class LRScheduler:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the optimizer."""
-        return {key: value for key, value in self.__dict__.items() if key != "optimizer"}
+        return {key: value for key, value in self.__dict__.items() if key not in self._unsaved}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the state of a schedule of the same class. The rates themselves are in the optimizer's state.
@@ -124,14 +125,16 @@ class LRScheduler:
         loading.of_schedule(type(self).__name__, state_dict, LRScheduler.state_dict(self) if known else {})
 
     def _take(self, state_dict: dict[str, Any]) -> None:
-        for key, value in state_dict.items():  # milestones are a Counter, and a file gives a dict
-            self.__dict__[key] = Counter(value) if isinstance(self.__dict__.get(key), Counter) else value
+        for key, value in state_dict.items():
+            if key not in self._unsaved:  # milestones are a Counter, and a file gives a dict
+                self.__dict__[key] = Counter(value) if isinstance(self.__dict__.get(key), Counter) else value
 
 
 class _Composed(LRScheduler):
     """A schedule made of others. Its state includes theirs."""
 
     _schedulers: Sequence[Any]
+    _unsaved = ("optimizer", "_schedulers")
 
     def _check(self, optimizer: Optimizer, schedulers: Sequence[Any], what: str) -> None:
         name = type(self).__name__
@@ -152,8 +155,7 @@ class _Composed(LRScheduler):
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        state = {key: value for key, value in self.__dict__.items() if key not in ("optimizer", "_schedulers")}
-        return {**state, "_schedulers": [s.state_dict() for s in self._schedulers]}
+        return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
 
     def _check_state(self, state_dict: Any) -> None:
         super()._check_state(state_dict)
@@ -168,7 +170,7 @@ class _Composed(LRScheduler):
         return [self, *[part for scheduler in self._schedulers for part in scheduler._parts()]]
 
     def _take(self, state_dict: dict[str, Any]) -> None:
-        super()._take({key: value for key, value in state_dict.items() if key != "_schedulers"})
+        super()._take(state_dict)
         for scheduler, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
             scheduler.load_state_dict(state)
 

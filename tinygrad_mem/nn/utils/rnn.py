@@ -35,10 +35,15 @@ class Layout(NamedTuple):
             found[sequence] = longest[rank]
         return found
 
-    def rows(self, step: int, sequence: int) -> np.ndarray:
-        """The index of each packed row among the rows of a padded batch; ``step`` and ``sequence`` are its strides."""
-        order = np.arange(self.sizes[0]) if self.order is None else np.asarray(self.order)
-        return np.concatenate([order[:size] * sequence + t * step for t, size in enumerate(self.sizes)])
+    def rows(self, starts: np.ndarray, step: int) -> np.ndarray:
+        """The index of each packed row where the sequences begin at ``starts``, and go on every ``step`` rows."""
+        ranked = starts if self.order is None else starts[list(self.order)]
+        return np.concatenate([ranked[:size] + t * step for t, size in enumerate(self.sizes)])
+
+    def rows_of_padded(self, steps: int, batch_first: bool) -> np.ndarray:
+        """The index of each packed row among the rows of a padded batch of so many steps."""
+        sequences = np.arange(self.sizes[0])
+        return self.rows(sequences * steps, 1) if batch_first else self.rows(sequences, len(sequences))
 
     def is_whole(self) -> bool:
         """True if all sequences have one length and their original order: then packed and padded are the same."""
@@ -147,19 +152,17 @@ def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False,
     if isinstance(lengths, Tensor) and lengths.ndim != 1:
         raise ShapeError(f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.ndim}D {lengths.dtype}")
     sizes = [int(n) for n in (lengths.tolist() if isinstance(lengths, Tensor) else lengths)]
-    order = None if enforce_sorted else tuple(int(n) for n in np.argsort(-np.asarray(sizes, np.int64), kind="stable"))
     if input.numel() == 0:
         raise ShapeError("Cannot pack empty tensors.")
     if input.ndim < 2:
         raise ShapeError(f"pack_padded_sequence: expected (T, N, ...) or (N, T, ...), found {list(input.shape)}")
     steps, count = (input.shape[1], input.shape[0]) if batch_first else input.shape[:2]
     _check_lengths(sizes, steps, count, enforce_sorted)
-    layout = _layout(sizes, order)
+    layout = _layout(sizes, enforce_sorted)
     flat = input.reshape(steps * count, *input.shape[2:])
     if layout.is_whole() and not batch_first:
         return _with_indices(flat.narrow(0, 0, sum(sizes)), layout)
-    rows = layout.rows(*((1, steps) if batch_first else (count, 1)))
-    return _with_indices(flat.index_select(0, _tensor(rows, input.device)), layout)
+    return _with_indices(flat.index_select(0, _tensor(layout.rows_of_padded(steps, batch_first), input.device)), layout)
 
 
 def _check_lengths(lengths: list[int], steps: int, count: int, is_sorted: bool) -> None:
@@ -182,7 +185,8 @@ def _check_lengths(lengths: list[int], steps: int, count: int, is_sorted: bool) 
         )
 
 
-def _layout(lengths: list[int], order: tuple[int, ...] | None) -> Layout:
+def _layout(lengths: list[int], is_sorted: bool) -> Layout:
+    order = None if is_sorted else tuple(np.argsort(-np.asarray(lengths), kind="stable").tolist())
     ends = np.bincount(lengths)[1:]  # the number of sequences that end with each step
     sizes = len(lengths) - np.concatenate([[0], np.cumsum(ends)[:-1]])
     return Layout(tuple(int(n) for n in sizes), order)
@@ -232,7 +236,7 @@ def pad_packed_sequence(
     if layout.is_whole() and steps == len(layout.sizes) and not batch_first:
         return data.reshape(*lead, *data.shape[1:]), lengths
     flat = creation.full((steps * count, *data.shape[1:]), padding_value, dtype=data.dtype, device=data.device)
-    rows = _tensor(layout.rows(*((1, steps) if batch_first else (count, 1))), data.device)
+    rows = _tensor(layout.rows_of_padded(steps, batch_first), data.device)
     return flat.index_copy_(0, rows, data).reshape(*lead, *data.shape[1:]), lengths
 
 
@@ -280,14 +284,11 @@ def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> P
         found = ", ".join(str(list(part.shape)) for part in parts)
         raise ShapeError(f"pack_sequence: expected tensors (length, ...) of equal features, found {found}")
     lengths = [len(part) for part in parts]
-    order = None if enforce_sorted else tuple(int(n) for n in np.argsort(-np.asarray(lengths), kind="stable"))
     _check_lengths(lengths, max(lengths), len(parts), enforce_sorted)
-    layout = _layout(lengths, order)
+    layout = _layout(lengths, enforce_sorted)
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])  # of each sequence in their concatenation
-    ranked = starts if order is None else starts[list(order)]
-    rows = np.concatenate([ranked[:size] + t for t, size in enumerate(layout.sizes)])
     joined = join.cat(parts) if len(parts) > 1 else parts[0]
-    return _with_indices(joined.index_select(0, _tensor(rows, joined.device)), layout)
+    return _with_indices(joined.index_select(0, _tensor(layout.rows(starts, 1), joined.device)), layout)
 
 
 def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = False) -> list[Tensor]:
