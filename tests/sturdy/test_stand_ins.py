@@ -576,9 +576,9 @@ def test_what_files_register_or_name_and_seldom_call():
     assert (tm.version.cuda, tm.version.hip) == (None, None)
     assert isinstance(3, tm.types.Number)
     assert not isinstance(tm.zeros(1), flex_attention.BlockMask)
-    for call in (flex_attention.flex_attention, flex_attention.create_block_mask, flex_attention.BlockMask):
-        with pytest.raises(NotImplementedError, match=r"use nn\.functional\.scaled_dot_product_attention with"):
-            call()
+    for name in ("flex_attention", "create_block_mask", "BlockMask", "AuxRequest"):
+        with pytest.raises(NotImplementedError, match=rf"{name}: use nn\.functional\.scaled_dot_product_attention with"):
+            getattr(flex_attention, name)()
 
 
 @pytest.mark.parametrize("space", [tm, tm.nn, tm.optim, tm.utils.data, tm.autograd, tm.distributions])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from .. import absent as _absent
-
 
 def _log_api_usage_once(name: str) -> None:
     """Do nothing: no use is logged."""
@@ -21,6 +19,3 @@ class DisableTorchFunctionSubclass:
 
     def __exit__(self, *exc: object) -> None:
         return None
-
-
-__getattr__ = _absent.refuses("_C")

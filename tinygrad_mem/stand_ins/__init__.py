@@ -2,7 +2,7 @@
 
 ``PATHS`` lists the paths under which each can be imported: ``tinygrad_mem.fx.node`` is ``stand_ins/fx.py``. A path is an alias
 of a whole module. Several paths may lead to one module, which has the names of all of them. To add a path, add it to the table;
-to add a name, write it into the module.
+to add a name, write it into the module. A module refuses other names if ``absent.py`` has answers for one of its paths.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from .. import absent
 from . import refused
 
 PATHS = {
@@ -51,6 +52,8 @@ def install() -> None:
         for path in paths.split():
             place, _, name = f"{root}.{path}".rpartition(".")
             sys.modules[f"{place}.{name}"] = module
+            if path in absent.ANSWERS:
+                module.__getattr__ = absent.refuses(path)  # type: ignore[method-assign]
             # The library runs without some rooms; a function that has its file's name stays where it is.
             if place in sys.modules and not callable(vars(sys.modules[place]).get(name)):
                 setattr(sys.modules[place], name, module)

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-from .. import absent as _absent
 from ..errors import NotOfferedError
 from ..nn.module import Module
 from .compiler import allow_in_graph as allow_in_graph
@@ -41,6 +40,3 @@ class OptimizedModule(Module):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise NotOfferedError("_dynamo.OptimizedModule: nothing is compiled here: call the module itself")
-
-
-__getattr__ = _absent.refuses("_dynamo")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from .. import absent as _absent
 from ..absent import say_once
 
 F = TypeVar("F")
@@ -55,6 +54,3 @@ def reset() -> None:
 
 
 cudagraph_mark_step_begin = reset
-
-
-__getattr__ = _absent.refuses("compiler")

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import absent as _absent
 from ..errors import NotOfferedError
 from .refused import refused
 
 _DEFAULT_SPARSE_BLOCK_SIZE = 128
-_INSTEAD = "use nn.functional.scaled_dot_product_attention with a mask"
+_PLACE, _INSTEAD = "nn.attention.flex_attention", "use nn.functional.scaled_dot_product_attention with a mask"
 
 
 class BlockMask:
     """The blocks of scores that are computed. It is never made, so no mask is one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotOfferedError(f"nn.attention.flex_attention.BlockMask: {_INSTEAD}")
+        raise NotOfferedError(f"{_PLACE}.{type(self).__name__}: {_INSTEAD}")
 
 
 class AuxRequest(BlockMask):
     """A request for more than the result. It is never made."""
 
 
-globals().update(
-    refused(
-        "nn.attention.flex_attention", "flex_attention create_block_mask create_mask and_masks or_masks noop_mask", _INSTEAD
-    )
-)
-__getattr__ = _absent.refuses("nn.attention.flex_attention")
+globals().update(refused(_PLACE, "flex_attention create_block_mask create_mask and_masks or_masks noop_mask", _INSTEAD))

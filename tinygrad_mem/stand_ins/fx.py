@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import absent as _absent
 from ..errors import NotOfferedError
 from ..nn.module import Module
 
@@ -76,6 +75,3 @@ def _copy_attr(from_module: Any, to_module: Any, target: str) -> None:
 def wrap(fn_or_name: str | Callable[..., Any]) -> str | Callable[..., Any]:
     """Return the function, or its name, itself."""
     return fn_or_name
-
-
-__getattr__ = _absent.refuses("fx")

@@ -7,7 +7,6 @@ import re
 from typing import Any
 from urllib.parse import urlparse as urlparse
 
-from .. import absent as _absent
 from ..errors import NotOfferedError
 
 _BY_HAND = "download the weights yourself, convert them to safetensors, and load() them; build the model without pretrained"
@@ -62,6 +61,3 @@ class tqdm:
 
 HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")
 """Finds the digits of a checksum in the name of a file."""
-
-
-__getattr__ = _absent.refuses("hub")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final, TypeVar
 from typing import Optional as Optional
 
-from .. import absent as _absent
 from ..nn.module import Module
 
 F = TypeVar("F")
@@ -53,6 +52,3 @@ def _assert(condition: Any, message: str) -> None:
     """``assert condition, message``, in a form that PyTorch can trace. Raises: AssertionError: the condition does not hold."""
     if not condition:
         raise AssertionError(message)
-
-
-__getattr__ = _absent.refuses("jit")

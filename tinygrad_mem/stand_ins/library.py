@@ -11,7 +11,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from .. import absent as _absent
 from .. import ops
 from ..autograd import Function
 from ..autograd.tensor import Tensor
@@ -88,6 +87,3 @@ def register_autograd(op: Any, backward: Any, /, *, setup_context: Any = None, l
     name = getattr(op, "name", op)
     Registered.__name__ = Registered.__qualname__ = name
     _rules[name] = Registered
-
-
-__getattr__ = _absent.refuses("library")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import absent as _absent
-
 
 def is_in_onnx_export() -> bool:
     """Return False: nothing is exported."""
@@ -19,6 +17,3 @@ def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Any, opset_vers
 def parse_args(*arg_descriptors: str) -> Any:
     """Return the function itself, as a decorator."""
     return lambda fn: fn
-
-
-__getattr__ = _absent.refuses("onnx")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from .. import absent as _absent
 from ..errors import NotOfferedError
 
 
@@ -25,6 +24,3 @@ class TorchFunctionMode:
 
     def __exit__(self, *exc: object) -> None:
         return None
-
-
-__getattr__ = _absent.refuses("overrides")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import absent as _absent
 from ..errors import NotOfferedError
 from ..nn.module import Module
 from .refused import refused
@@ -52,4 +51,3 @@ _REFUSED += "default_per_channel_weight_observer default_qconfig default_fake_qu
 
 
 globals().update(refused("ao.quantization", _REFUSED, _WHOLE))
-__getattr__ = _absent.refuses("ao.quantization")
