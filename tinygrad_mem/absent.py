@@ -1,7 +1,7 @@
 """The answers for PyTorch's names that are not offered: about 100, and one sentence for all other names.
 
-A module of the public interface ends with ``__getattr__ = absent.refuses("its.place")``; those in ``stand_ins`` get it when they
-are installed. Code in an answer stands between backticks; a test checks that each name in it exists, and computes the formulas.
+A module of the public interface ends with ``__getattr__ = absent.refuses("its.place")``; ``stand_ins.install`` gives it to a
+stand-in. Code in an answer stands between backticks; a test checks that each name in it exists, and computes the formulas.
 """
 
 from __future__ import annotations

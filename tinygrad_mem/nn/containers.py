@@ -178,7 +178,10 @@ class Dict(Module, MutableMapping):
     Dicts are compared by identity, as all modules are.
     """
 
-    __eq__, __hash__ = object.__eq__, object.__hash__
+    __eq__ = object.__eq__
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
 
 class ModuleDict(Dict):
