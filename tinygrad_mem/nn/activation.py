@@ -8,7 +8,8 @@ from ..autograd.tensor import Tensor
 from ..functional import creation
 from . import functional as F
 from . import init
-from .module import FunctionLayer, Module
+from .layer import FunctionLayer
+from .module import Module
 from .parameter import Parameter
 
 __all__ = (

@@ -10,9 +10,8 @@ from ..autograd.tensor import Tensor
 from ..functional import creation
 from . import functional as F
 from . import init
-from .module import FunctionLayer
+from .layer import FunctionLayer, ntuple
 from .parameter import Parameter
-from .sizes import ntuple
 
 __all__ = ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Fold", "Unfold")
 

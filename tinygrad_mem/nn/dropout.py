@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..autograd.tensor import Tensor
 from . import functional as F
-from .module import FunctionLayer
+from .layer import FunctionLayer
 
 __all__ = ("AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d")
 

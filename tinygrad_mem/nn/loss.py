@@ -9,8 +9,9 @@ from ..errors import NotOfferedError
 from ..functional.linear_loss import LinearCrossEntropyOptions
 from ..functional.loss import reduction_of
 from . import functional as F
+from .layer import FunctionLayer
 from .linear import Linear
-from .module import FunctionLayer, Module
+from .module import Module
 
 __all__ = (
     "BCELoss", "BCEWithLogitsLoss", "CTCLoss", "CosineEmbeddingLoss", "CosineSimilarity", "CrossEntropyLoss",

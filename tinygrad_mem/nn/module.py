@@ -377,26 +377,6 @@ class Module(Tree):
         return f"{self._get_name()}(\n  " + "\n  ".join(lines + children) + "\n)"
 
 
-class FunctionLayer(Module):
-    """The base of layers around one function, which most call with the input and the attributes in ``_shown``.
-
-    A class names it, and the number of dimensions, in its head: ``class Tanh(FunctionLayer, function=F.tanh)``.
-    """
-
-    function: Any
-    dimensions: int
-
-    def __init_subclass__(cls, *, function: Any = None, dimensions: int | None = None, **more: Any) -> None:
-        super().__init_subclass__(**more)
-        if function is not None:
-            cls.function = staticmethod(function)
-        if dimensions is not None:
-            cls.dimensions = dimensions
-
-    def forward(self, input: Tensor) -> Tensor:
-        return self.function(input, *[getattr(self, name) for name in self._shown])
-
-
 def _indent(text: str) -> str:
     return text.replace("\n", "\n  ")
 

@@ -12,7 +12,8 @@ from ..interrupts import uninterrupted
 from ..scope import local
 from . import functional as F
 from . import init
-from .module import FunctionLayer, Module
+from .layer import FunctionLayer
+from .module import Module
 from .parameter import Parameter
 
 __all__ = (

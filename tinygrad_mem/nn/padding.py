@@ -7,8 +7,7 @@ from typing import Any
 from ..autograd.tensor import Tensor
 from ..errors import ShapeError
 from . import functional as F
-from .module import FunctionLayer
-from .sizes import ntuple
+from .layer import FunctionLayer, ntuple
 
 __all__ = (
     "CircularPad1d", "CircularPad2d", "CircularPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d",

@@ -7,8 +7,8 @@ from typing import Any
 
 from ..autograd.tensor import Tensor
 from . import functional as F
-from .module import FunctionLayer, Module
-from .sizes import ntuple
+from .layer import FunctionLayer, ntuple
+from .module import Module
 
 __all__ = (
     "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d",

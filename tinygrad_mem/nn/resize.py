@@ -6,7 +6,8 @@ from typing import Any
 
 from ..autograd.tensor import Tensor
 from . import functional as F
-from .module import FunctionLayer, Module
+from .layer import FunctionLayer
+from .module import Module
 
 __all__ = ("ChannelShuffle", "PixelShuffle", "PixelUnshuffle", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d")
 
