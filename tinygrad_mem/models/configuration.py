@@ -215,7 +215,6 @@ class _Fields:
         return int(found)
 
     def cap(self, field: str) -> float | None:
-        """A limit of scores, or none."""
         return None if self.fields.get(field) is None else self.number(field, _SMALL)
 
     def items(self, field: str, kind: type) -> list[Any] | None:
@@ -235,7 +234,6 @@ class _Fields:
         return found
 
     def read(self) -> Configuration:
-        """All of them."""
         for field in _NEEDED:
             self.count(field)
         kind, layers = self.kind, int(self.number("num_hidden_layers", 1, None, _MOST_LAYERS))
@@ -284,7 +282,6 @@ class _Fields:
         return name
 
     def windows(self, layers: int) -> tuple[int | None, ...]:
-        """The window of each layer."""
         window = self.fields.get("sliding_window")
         if self.kind.startswith("qwen") and not self.flag("use_sliding_window"):
             window = None
@@ -305,7 +302,6 @@ class _Fields:
         return tuple(window if each == "sliding_attention" else None for each in kinds)
 
     def experts(self, layers: int) -> tuple[int, ...]:
-        """The number of experts of each layer."""
         if self.kind == "mixtral":
             return (self.count("num_local_experts"),) * layers
         if self.kind != "qwen3_moe":
@@ -363,7 +359,6 @@ class _Fields:
 
 
 def _checked(found: Configuration) -> Configuration:
-    """Check the numbers against each other."""
     heads, keys = found.num_attention_heads, found.num_key_value_heads
     if heads % keys:
         raise ArgumentError(
@@ -377,7 +372,6 @@ def _checked(found: Configuration) -> Configuration:
 
 
 def _check_rotated(config: Configuration, rope: Rope) -> None:
-    """Check the part of a head that is rotated."""
     rotated = int(config.head_dim * rope.share)
     if rotated % 2 or not rotated:
         raise ArgumentError(

@@ -97,7 +97,6 @@ Turns = tuple[tuple[Tensor, Tensor], ...]  # for each of a model's position embe
 
 
 def _distinct(config: Configuration) -> list[Rope]:
-    """The position embeddings of a model's layers, each once."""
     return [rope for i, rope in enumerate(config.ropes) if rope not in config.ropes[:i]]
 
 

@@ -53,7 +53,6 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """The files of the weights."""
     index = path / "model.safetensors.index.json"
     if path.suffix == ".safetensors":
         yield path

@@ -176,7 +176,7 @@ def _total_steps(total_steps: int | None, epochs: int | None, steps_per_epoch: i
 class CyclicLR(LRScheduler):
     """Moves the rate up and down between ``base_lr`` and ``max_lr``; ``mode`` or ``scale_fn`` scales the height of each cycle.
 
-    The momentum falls while the rate rises, and rises while it falls.
+    The momentum falls while the rate rises, and rises while it falls. A state dict has no ``scale_fn``.
 
     Raises:
         ValueError: an unknown mode without ``scale_fn``, or an optimizer without momentum.

@@ -186,15 +186,15 @@ class Optimizer:
             states.refuse_shards(type(self).__name__, [p for _, p in due])
         local = scope.local
         before = local.op, local.phase
+        fresh: dict[Tensor, dict[str, Tensor]] = {}  # state that is not in self.state yet
         try:
             local.op, local.phase = f"{type(self).__name__}.step", "optimizer"
-            fresh = self._fresh(due)
-            try:
-                rooms = self._workspaces(due)
-                uninterrupted(self._write, due, fresh, rooms)
-            except BaseException:
-                fresh.clear()  # the exception's traceback holds this frame, and would hold the state that was made
-                raise
+            self._make_missing(due, fresh)
+            rooms = self._workspaces(due)
+            uninterrupted(self._write, due, fresh, rooms)
+        except BaseException:
+            fresh.clear()  # the exception's traceback holds this frame, and would hold the state that was made
+            raise
         finally:
             self.work = None
             local.op, local.phase = before
@@ -257,23 +257,17 @@ class Optimizer:
         self.update(p.device, group, master, g, state, first)
         p.device.kernels.copy(master, out=p.array)  # rounds
 
-    def _fresh(self, due: list[tuple[dict[str, Any], Tensor]]) -> dict[Tensor, dict[str, Tensor]]:
-        """Make the missing state. It is not in :attr:`state` yet."""
-        fresh: dict[Tensor, dict[str, Tensor]] = {}
+    def _make_missing(self, due: list[tuple[dict[str, Any], Tensor]], fresh: dict[Tensor, dict[str, Tensor]]) -> None:
+        """Make the missing state, in ``fresh``."""
         plain = type(self).kept is Optimizer.kept
-        try:
-            for group, p in due:
-                present = self.state.get(p, {})
-                missing = [name for name in self.state_names(group) if present.get(name) is None] if plain else True
-                if not missing and not group.get("master_weights"):
-                    continue  # the usual case: nothing is missing
-                for name, kept in self._kept(group, p).items() if p not in fresh else ():
-                    if present.get(name) is None:
-                        fresh.setdefault(p, {})[name] = states.made(kept, p, name)
-        except BaseException:
-            fresh.clear()  # the exception's traceback holds this frame, and would hold the state that was made
-            raise
-        return fresh
+        for group, p in due:
+            present = self.state.get(p, {})
+            missing = [name for name in self.state_names(group) if present.get(name) is None] if plain else True
+            if not missing and not group.get("master_weights"):
+                continue  # the usual case: nothing is missing
+            for name, kept in self._kept(group, p).items() if p not in fresh else ():
+                if present.get(name) is None:
+                    fresh.setdefault(p, {})[name] = states.made(kept, p, name)
 
     def _kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:
         """The state arrays of ``p``, and its master weight."""

@@ -60,8 +60,7 @@ def from_torch(module: Any, *, device: Any = None) -> nn.Module:
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"from_torch: expected a torch.nn.Module, found {type(module).__name__}")
     conversion = _Conversion(Names(torch), None if device is None else Device(device))
-    problems = conversion.problems(module)
-    if problems:
+    if problems := conversion.problems(module):
         raise NotOfferedError("from_torch: what cannot be converted:\n" + "\n".join(f"  {line}" for line in problems))
     return conversion.module(module)
 
@@ -115,8 +114,7 @@ class _Conversion(Code):
             if any(getattr(part, f"_{kind}_hooks") for kind in ("forward", "forward_pre", "backward", "backward_pre")):
                 found.append(f"{where}: its hooks are functions of PyTorch's; add your own to the result")
         for path, tensor in [*module.named_parameters(), *module.named_buffers()]:
-            problem = self._problem(tensor)
-            if problem:
+            if problem := self._problem(tensor):
                 found.append(f"{path}: {problem}")
             if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
                 found.append(f"{path}: its hooks are functions of PyTorch's; add your own to the result's")
@@ -143,8 +141,7 @@ class _Conversion(Code):
         """Our tensor over PyTorch's memory, or with a copy of it; once for each tensor."""
         if id(tensor) in self.made:
             return self.made[id(tensor)]
-        problem = self._problem(tensor)
-        if problem:
+        if problem := self._problem(tensor):
             raise NotOfferedError(f"from_torch: a tensor of shape {list(tensor.shape)}: {problem}")
         # in a prediction, also what has no memory in PyTorch counts
         device = self.device or Device("cpu" if local.dry is not None else tensor.device.type)
