@@ -260,3 +260,10 @@ def test_what_is_printed():
     assert repr(D.Bernoulli(logits=tm.zeros(2, 3))) == "Bernoulli(logits: Size([2, 3]))"
     assert repr(D.Independent(D.Normal(tm.zeros(2), 1.0), 1)) == "Independent(Normal(loc: Size([2]), scale: Size([2])), 1)"
     assert repr(D.Normal(tm.zeros(1, device="meta"), 1.0)).startswith("Normal(loc: Size([1])")
+
+
+@pytest.mark.parametrize("name", ["Normal", "Bernoulli", "OneHotCategorical"])
+def test_a_class_tells_its_support(name: str):
+    """It needs no parameters, so that files ask the class."""
+    ours, theirs = (getattr(lib.distributions, name).support for lib in (tm, torch))
+    assert repr(ours) == repr(theirs)

@@ -25,6 +25,7 @@ class Bernoulli(Discrete):
     """
 
     arg_constraints: ClassVar = {"probs": constraints.unit_interval, "logits": constraints.real}
+    support = constraints.boolean  # type: ignore[assignment]
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         given = one_of("Bernoulli", probs, logits)
@@ -41,11 +42,6 @@ class Bernoulli(Discrete):
         """The log-odds of 1, finite."""
         p = inside(self.probs)
         return p.log() - (-p).log1p()
-
-    @property
-    def support(self) -> constraints.Constraint:
-        """0 and 1."""
-        return constraints.boolean
 
     @property
     def mode(self) -> Tensor:

@@ -100,11 +100,7 @@ class OneHotCategorical(Categorical):
         super().__init__(probs, logits, validate_args)
         self._event_shape = Size((self._num_events,))
 
-    @property
-    def support(self) -> constraints.Constraint:
-        """Rows of 0 with a single 1."""
-        return constraints.one_hot
-
+    support = constraints.one_hot  # type: ignore[assignment]
     mean, variance = Discrete.mean, Discrete.variance  # not nan: a row has a mean
 
     @property

@@ -29,6 +29,7 @@ class Normal(Distribution):
     """
 
     arg_constraints: ClassVar = {"loc": constraints.real, "scale": constraints.positive}
+    support = constraints.real  # type: ignore[assignment]
     has_rsample = True
     loc: Tensor
     scale: Tensor
@@ -36,11 +37,6 @@ class Normal(Distribution):
     def __init__(self, loc: Any, scale: Any, validate_args: bool | None = None) -> None:
         self.loc, self.scale = broadcast_all(loc, scale)
         super().__init__(self.loc.shape, validate_args=validate_args)
-
-    @property
-    def support(self) -> constraints.Constraint:
-        """All real numbers."""
-        return constraints.real
 
     @property
     def mean(self) -> Tensor:
