@@ -1,4 +1,4 @@
-"""What families of layers share: a base, and sizes given as one number or as one per dimension."""
+"""A base for families of layers, and sizes given as one number or as one per dimension."""
 
 from __future__ import annotations
 
