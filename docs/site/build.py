@@ -166,7 +166,7 @@ def _clinic() -> str:
         choices = "\n".join(f"{number}. {choice}" for number, choice in enumerate(case.choices, 1))
         answer = html.escape(_printed("clinic", case.name, "--answer"))
         parts.append(f"## {case.name.replace('_', ' ')}\n\n{case.question}\n\n{choices}\n")
-        parts.append(f"[Where it was asked]({case.source.link})\n")
+        parts.append(f"[Where it was asked]({case.link})\n")
         parts.append(f'<details><summary>The answer</summary><pre class="output" tabindex="0">{answer}</pre></details>\n')
     return "\n".join(parts)
 

@@ -77,7 +77,7 @@ def test_the_right_choices_are_not_always_the_same():
 
 def test_texts_are_whole(case: Case):
     *_, found = examined(case.name)
-    for text in (found.cause, found.fix, case.source.reports):
+    for text in (found.cause, found.fix, case.reports):
         assert text.endswith((".", ".)"))
         assert "  " not in text
     assert not found.what.endswith(".")
@@ -90,7 +90,7 @@ def test_programs_fit_into_a_terminal(case: Case):
 
 
 def test_the_source_is_a_thread(case: Case):
-    assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+", case.source.link)
+    assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+", case.link)
 
 
 @pytest.mark.parametrize("text", ["cause", "fix"])

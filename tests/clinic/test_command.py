@@ -39,7 +39,7 @@ def test_a_case_and_its_answer_fit(name: str):
         assert max(map(len, ran.stdout.splitlines())) <= columns
     text = " ".join(ran.stdout.split())
     case = CASES[name]
-    for part in (case.question, *case.choices, case.source.link, f"It is {case.right + 1}: "):
+    for part in (case.question, *case.choices, case.link, f"It is {case.right + 1}: "):
         assert part in text
     for word in ("Cause.", "Fix.", "Bytes.", "Peak ", "Source.", "before: ", "after: "):
         assert word in text

@@ -11,6 +11,7 @@ import pytest
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
 from tests.distributed.ranks import RANKS, passes
+from tinygrad_mem.distributed.fake import sent
 from tinygrad_mem.distributed.world import PendingWork, World
 from tinygrad_mem.errors import RankError
 
@@ -63,6 +64,9 @@ def test_one_process_plays_a_rank():
         assert part.mesh.tolist() == [[0, 1], [4, 5]]
         group = dist.new_group([1, 5, 6])
         assert (dist.get_rank(group), dist.get_group_rank(group, 6), dist.get_global_rank(group, 0)) == (1, 2, 1)
+        for wrong in (-1, 3):
+            with pytest.raises(ValueError, match=rf"get_global_rank: invalid rank {wrong}: the group has \[1, 5, 6\]"):
+                dist.get_global_rank(group, wrong)
         assert dist.new_group([0, 1]) is dist.GroupMember.NON_GROUP_MEMBER
     finally:
         dist.destroy_process_group()
@@ -78,6 +82,19 @@ def test_in_a_prediction_the_group_is_the_fake_one():
 
     assert tm.memory.predict(run).peak == 4096
     assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(("sizes", "to_others"), [(None, 4 * 4), ([0, 6, 0], 4 * 6), ([6, 0, 0], 0), ([1, 2, 3], 4 * 5)])
+def test_an_all_to_all_sends_what_is_for_other_ranks(sizes: list[int] | None, to_others: int):
+    def run():
+        dist.init_process_group()
+        x = tm.zeros(6)
+        dist.all_to_all_single(tm.zeros(6), x, sizes, sizes)
+        counted.append(sent())
+
+    counted: list[int] = []
+    tm.memory.predict(run, world_size=3)
+    assert counted == [to_others]
 
 
 def test_work_that_fails_keeps_nothing_alive_of_who_advanced_it():

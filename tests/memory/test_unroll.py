@@ -32,7 +32,7 @@ def run(named: Any, **changes: Any) -> EstimateRun:
     if how["recompute"] is not None:
         named = named.recomputed(how["recompute"])
     unused = dict.fromkeys(field.name for field in dataclasses.fields(EstimateOptions))
-    return EstimateRun(EstimateOptions(**(unused | how | {"batch_size": 2})), named)  # type: ignore[arg-type]
+    return EstimateRun(EstimateOptions(**(unused | how | {"batch_size": 2})), named, None)  # type: ignore[arg-type]
 
 
 def tiny(layers: int, **fields: Any) -> Any:
@@ -49,9 +49,9 @@ def compare(named: Any, monkeypatch: pytest.MonkeyPatch, **how: Any) -> None:
 
     account = estimate_run.account
     monkeypatch.setattr(estimate_run, "account", noted)
-    quick = dataclasses.asdict(run(named, **how).estimate(None))
+    quick = dataclasses.asdict(run(named, **how).estimate())
     monkeypatch.setattr(EstimateRun, "_from_few", lambda self: None)
-    slow = dataclasses.asdict(run(named, **how).estimate(None))
+    slow = dataclasses.asdict(run(named, **how).estimate())
     times = tracks[0].log.column("time")
     assert (times == np.arange(len(times))).all(), "it was not made from few"
     assert len(tracks[0].log) == len(tracks[1].log)

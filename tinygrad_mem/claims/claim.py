@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -12,7 +12,12 @@ from math import floor, log10
 from typing import Any
 
 from ..errors import ArgumentError
-from ..memory import Track
+from ..memory import Category, Track
+
+__all__ = (
+    "EXPLAINED", "REFUTED", "REPRODUCED", "RULES", "VERDICTS", "Claim", "Counted", "Extra", "Figure", "Judged", "Publication",
+    "Ruling", "by_error", "examine", "judge", "summary",
+)  # fmt: skip
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 """Units of bytes. A source that writes GB and means 2**30 bytes is quoted in GiB, and the record says so."""
@@ -147,6 +152,11 @@ class Counted:
     value: int | Fraction
     parts: tuple[Extra, ...] = ()
     track: Track | None = None
+
+
+def bytes_at(mark: str, track: Track, categories: Collection[Category]) -> int:
+    """Bytes of these categories at a mark."""
+    return sum(size for category, size in track.by_category(mark).items() if category in categories)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,14 @@ from ..pytorch import Prediction, predict
 
 GPU = "cuda"
 LAYERS, WIDTH = 64, 256
+T = TypeVar("T")
+
+
+def returned(program: Callable[[], T]) -> T:
+    """What a program returns when it is predicted."""
+    found: list[T] = []
+    predict(lambda: found.append(program()))
+    return found[0]
 
 
 def _square_layers(foreach: bool) -> None:
@@ -36,16 +44,13 @@ def foreach() -> float:
 def workspace() -> int:
     """The bytes that cuBLAS takes for its first product."""
 
-    def run() -> None:
+    def run() -> int:
         x = torch.empty(256, 256, device=GPU)
-        before.append(torch.cuda.memory_allocated())
+        before = torch.cuda.memory_allocated()
         y = x @ x
-        after.append(torch.cuda.memory_allocated() - 4 * y.numel())
+        return torch.cuda.memory_allocated() - 4 * y.numel() - before
 
-    before: list[int] = []
-    after: list[int] = []
-    predict(run)
-    return after[0] - before[0]
+    return returned(run)
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -77,18 +82,16 @@ class MegatronLayer(nn.Module):
 @cache
 def layer(recompute: bool = False, width: int = 12_288, heads: int = 96, tokens: int = 2048) -> int:
     """The bytes that the layer keeps for the backward of one sequence, beside its parameters and its result."""
-    kept: list[int] = []
 
-    def run() -> None:
+    def run() -> int:
         model = MegatronLayer(width, heads, recompute)
         x = torch.empty(1, tokens, width, device=GPU, dtype=torch.float16, requires_grad=True)
         model(x)  # what libraries take at first
         before = torch.cuda.memory_allocated()
         y = model(x)
-        kept.append(torch.cuda.memory_allocated() - before - y.nbytes + x.nbytes)
+        return torch.cuda.memory_allocated() - before - y.nbytes + x.nbytes
 
-    predict(run)
-    return kept[0]
+    return returned(run)
 
 
 def _with_scores(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -114,7 +117,7 @@ def attention(tokens: int, heads: int = 32) -> float:
 def whole_loss(backward: bool, tokens: int = 8192, vocabulary: int = 256_000, width: int = 2304, cap: float = 30.0) -> int:
     """The bytes that the head of Gemma 2 and its loss take at their peak, with all logits, beside their inputs."""
 
-    def run() -> None:
+    def run() -> int:
         sizes: dict[str, Any] = {"device": GPU, "dtype": torch.bfloat16, "requires_grad": True}
         hidden, weight = torch.empty(tokens, width, **sizes), torch.empty(vocabulary, width, **sizes)
         targets = torch.zeros(tokens, dtype=torch.int64, device=GPU)
@@ -127,11 +130,9 @@ def whole_loss(backward: bool, tokens: int = 8192, vocabulary: int = 256_000, wi
         del logits
         if backward:
             loss.backward()
-        taken.append(torch.cuda.max_memory_allocated() - before)
+        return torch.cuda.max_memory_allocated() - before
 
-    taken: list[int] = []
-    predict(run)
-    return taken[0]
+    return returned(run)
 
 
 class ResidualBlock(nn.Module):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..pytorch import Prediction, predict
+from .torch_runs import returned
 
 transformers: Any = import_module("transformers")  # a type checker would read its thousands of files
 GPU, TOKENS = "cuda", 512
@@ -85,17 +86,16 @@ def llama_activations(batch: int = 8, tokens: int = 512) -> int:
     """The bytes that Llama of 7 billion parameters keeps for backward in float16, scores in memory, beside its parameters."""
     config = transformers.LlamaConfig(intermediate_size=11_008, use_cache=False)  # the other sizes are its by default
     config._attn_implementation = "eager"
-    kept: list[int] = []
 
-    def run() -> None:
+    def run() -> int:
         with torch.device(GPU):
             model = transformers.LlamaForCausalLM(config)
         model.half()
         before = torch.cuda.memory_allocated()
         ids = torch.zeros(batch, tokens, dtype=torch.int64, device=GPU)
         loss = model(input_ids=ids, labels=ids).loss
-        kept.append(torch.cuda.memory_allocated() - before)
-        del loss
+        kept = torch.cuda.memory_allocated() - before
+        del loss  # until here it holds the graph
+        return kept
 
-    predict(run)
-    return kept[0]
+    return returned(run)

@@ -21,39 +21,11 @@ Data = StrEnum("Data", "digits mnist cifar10")
 TrainingPrecision = StrEnum("TrainingPrecision", "float32 autocast half")
 Precision = StrEnum("Precision", "float32 autocast half float16 bfloat16 float64")  # what each means stands in precision.py
 QuantType = StrEnum("QuantType", "nf4 int8")
-
-
-class Update(StrEnum):
-    sgd = "sgd"
-    momentum = "momentum"
-    momentum_half = "momentum-half"
-    sgd8bit = "sgd8bit"
-    adam = "adam"
-    adam_half = "adam-half"
-    adam8bit = "adam8bit"
-    adamw = "adamw"
-    adamw_half = "adamw-half"
-    adamw8bit = "adamw8bit"
-    amsgrad = "amsgrad"
-    adamax = "adamax"
-    nadam = "nadam"
-    radam = "radam"
-    rmsprop = "rmsprop"
-    adagrad = "adagrad"
-    adadelta = "adadelta"
-    adafactor = "adafactor"
-    lion = "lion"
-    adam_mini = "adam-mini"
-    muon = "muon"
-    galore = "galore"
-    apollo = "apollo"
-    apollo_mini = "apollo-mini"
-    adam4bit = "adam4bit"
-    adamw4bit = "adamw4bit"
-    lomo = "lomo"
-    adalomo = "adalomo"
-
-
+Update = StrEnum(
+    "Update",
+    "sgd momentum momentum-half sgd8bit adam adam-half adam8bit adamw adamw-half adamw8bit amsgrad adamax nadam radam rmsprop "
+    "adagrad adadelta adafactor lion adam-mini muon galore apollo apollo-mini adam4bit adamw4bit lomo adalomo",
+)
 Network = Annotated[str, typer.Argument(help="a name such as resnet50 or gpt2, or your own: module:Class, file.py:Class")]
 Sample = Annotated[str | None, typer.Option("--input", help="shape of one sample, such as 3x224x224")]
 Tokens = Annotated[

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ..claims import CLAIMS, Claim, by_error, examine, page, show, summary
 from ..errors import ArgumentError
-from .one_by_one import ended, one_by_one
+from .one_by_one import check_names, ended, one_by_one
 
 
 def run(*, names: list[str] | None, about: str | None, html: Path | None, as_json: bool) -> int:
@@ -36,9 +36,7 @@ def run(*, names: list[str] | None, about: str | None, html: Path | None, as_jso
 
 def _chosen(names: list[str], about: str | None) -> list[Claim]:
     """The claims of these names, or all, whose name, source or words contain ``about``; the fast ones first."""
-    for name in names:
-        if name not in CLAIMS:
-            raise ArgumentError(f"there is no claim {name!r}: there are {', '.join(CLAIMS)}")
+    check_names("claim", names, CLAIMS)
     found = [claim for claim in CLAIMS.values() if claim.name in names or not names]
     if about is not None:
         found = [claim for claim in found if about.lower() in f"{claim.name} {claim.source.title} {claim.says}".lower()]

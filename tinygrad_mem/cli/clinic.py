@@ -12,15 +12,14 @@ from ..clinic import CASES, Case, Run, examine
 from ..clinic.show import answer as show_answer
 from ..clinic.show import listed, question
 from ..errors import ArgumentError
-from .one_by_one import INTERRUPTED
+from .one_by_one import INTERRUPTED, check_names
 
 
 def run(*, case: str | None, answer: bool, as_json: bool) -> int:
     """List the cases, or show one. Returns 130 after Ctrl-C, else 0."""
     if case is None and answer:
         raise ArgumentError(f"--answer shows the answer of one case: name one of {', '.join(CASES)}")
-    if case is not None and case not in CASES:
-        raise ArgumentError(f"there is no case {case!r}: there are {', '.join(CASES)}")
+    check_names("case", [case] if case is not None else [], CASES)
     if as_json:
         print(json.dumps([_asked(each) for each in CASES.values()] if case is None else _answered(CASES[case]), indent=2))
         return 0
@@ -64,7 +63,7 @@ def _guess(choices: int) -> int | None:
 
 def _asked(case: Case) -> dict[str, Any]:
     """A case without its answer, as JSON."""
-    return {"case": case.name, "question": case.question, "choices": list(case.choices), "source": case.source.link}
+    return {"case": case.name, "question": case.question, "choices": list(case.choices), "source": case.link}
 
 
 def _answered(case: Case) -> dict[str, Any]:
@@ -78,7 +77,7 @@ def _answered(case: Case) -> dict[str, Any]:
         "before": _numbers(before, case.before.settings),
         "after": _numbers(after, case.after.settings),
         "bytes": {name: getattr(found, name) for name in ("what", "formula", "by_formula", "measured")},
-        "reports": case.source.reports,
+        "reports": case.reports,
     }
 
 

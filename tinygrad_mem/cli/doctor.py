@@ -78,35 +78,27 @@ class Need:
 
 def run(*, as_json: bool = False) -> int:
     """Print what was found and what is wrong. Returns 1 if an installed library is too old or a check failed, else 0."""
-    console, errors, found = Console(), Console(stderr=True), needs()
-    show = (lambda *shown: None) if as_json else console.print
-    show(_table_of("this machine", ("what", "found"), machine().items()))
+    console, errors, found = Console(quiet=as_json), Console(stderr=True), needs()
+    console.print(_table_of("this machine", ("what", "found"), machine().items()))
     made = choices.choices()
-    show(_table_of("choices", ("what", "chosen", "why"), ((each.what, each.chosen, each.why) for each in made)))
-    if not as_json:
-        _print_lines(console, *(f"another for {each.what}: {each.another}" for each in made if each.another), "")
+    console.print(_table_of("choices", ("what", "chosen", "why"), ((each.what, each.chosen, each.why) for each in made)))
+    _print_lines(console, *(f"another for {each.what}: {each.another}" for each in made if each.another), "")
     with errors.status("matrix products with each of OpenBLAS's kernels"):
         rates = blas_rates()
-    show(_blas(rates))
-    show(advice(rates))
-    show(_devices())
-    if (problem := cuda_problem()) is not None and not as_json:
+    for shown in (_blas(rates), advice(rates), _devices()):
+        console.print(shown)
+    if (problem := cuda_problem()) is not None:
         _print_lines(console, f"cuda: {problem}, so the cpu alone is checked.\n")
-    show(
-        _table_of(
-            "libraries of the extras", ("extra", "needs", "found"), ((n.extra, n.wanted, n.found or "missing") for n in found)
-        )
-    )
-    if not as_json:
-        _print_lines(console, *(f"{need.extra}: {need.problem}" for need in found if need.problem), "")
-        if not found:
-            _print_lines(console, "This checkout is not installed, so its extras are not known: pip install -e .\n")
+    libraries = ((need.extra, need.wanted, need.found or "missing") for need in found)
+    console.print(_table_of("libraries of the extras", ("extra", "needs", "found"), libraries))
+    _print_lines(console, *(f"{need.extra}: {need.problem}" for need in found if need.problem), "")
+    if not found:
+        _print_lines(console, "This checkout is not installed, so its extras are not known: pip install -e .\n")
     checked: dict[str, list[Check]] = {}
     for name in (name for name in _names() if name != "meta"):
         with errors.status(f"checks of {name}; on a GPU its kernels are compiled first"):
             checked[name] = list(checks.run(tm.device(name)))
-        if not as_json:
-            _show_checks(name, checked[name], console)
+        _show_checks(name, checked[name], console)
     if as_json:
         print(json.dumps(_data(found, rates, problem, checked), indent=2))
     wrong = any(check.problems for each in checked.values() for check in each)

@@ -35,7 +35,7 @@ def run(**options: Any) -> int:
     named = _network(asked)
     if asked.ranks is not None:
         return estimate_ranks.run(asked, named, asked.ranks, room)
-    found = EstimateRun(asked, named).estimate(room)
+    found = EstimateRun(asked, named, room).estimate()
     if asked.as_json:
         print(json.dumps(asdict(found), indent=2))
     else:

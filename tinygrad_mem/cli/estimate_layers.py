@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -37,19 +37,19 @@ class Estimate:
     network: str
     batch_size: int
     device: str
-    layers: list[Layer]
-    parameters: int
-    trained: int
-    stacked: int
-    by_category: dict[str, int]
-    peak_used: int
-    peak_reserved: int
-    phase: str
-    loss: str
-    host: int
-    offloaded: int
-    budget: int | None
-    fits: bool | None
+    layers: list[Layer] = field(default_factory=list)
+    parameters: int = 0
+    trained: int = 0
+    stacked: int = 0
+    by_category: dict[str, int] = field(default_factory=dict)
+    peak_used: int = 0
+    peak_reserved: int = 0
+    phase: str = ""
+    loss: str = ""
+    host: int = 0
+    offloaded: int = 0
+    budget: int | None = None
+    fits: bool | None = None
 
 
 def show(found: Estimate, console: Console, every_layer: bool) -> None:

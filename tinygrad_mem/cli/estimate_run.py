@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import tinygrad_mem as tm
 
 from .. import memory, nn
 from ..errors import ArgumentError
-from ..memory.accounting import Layer, account, watch
+from ..memory.accounting import account, watch
 from ..memory.unroll import NUMBER, repeated
 from ..models.names import Named
 from ..models.precision import Step
@@ -20,49 +19,28 @@ from .estimate_layers import Estimate
 from .estimate_options import EstimateOptions
 
 
-@dataclass
 class EstimateRun:
     """Two steps of a network.
 
-    Attributes:
-        layers, parameters, trained, stacked, loss, host, offloaded: of the last run; see :class:`~.estimate_layers.Estimate`.
-        packed: how many more weights there are than codes.
+    Args:
+        room: the budget in bytes.
     """
 
-    asked: EstimateOptions
-    named: Named
-    layers: list[Layer] = field(default_factory=list)
-    parameters: int = 0
-    packed: int = 0
-    trained: int = 0
-    stacked: int = 0
-    loss: str = ""
-    host: int = 0
-    offloaded: int = 0
+    def __init__(self, asked: EstimateOptions, named: Named, room: int | None) -> None:
+        self.asked, self.named = asked, named
+        self._packed = 0  # how many more weights there are than codes
+        self._found = Estimate(asked.network, asked.batch, asked.on, budget=room)
 
-    def estimate(self, room: int | None) -> Estimate:
-        """Predict it. ``room``: the budget in bytes."""
+    def estimate(self) -> Estimate:
+        """Predict it."""
+        found = self._found
         track = self._from_few() or self._predicted(self.named.make)
-        account(track, self.layers, _last_forward(track))
+        account(track, found.layers, _last_forward(track))
         moment = track.at_peak()
-        return Estimate(
-            network=self.asked.network,
-            batch_size=self.asked.batch,
-            device=self.asked.on,
-            layers=self.layers,
-            parameters=self.parameters,
-            trained=self.trained,
-            stacked=self.stacked,
-            by_category={category.value: size for category, size in moment.by_category.items()},
-            peak_used=moment.used,
-            peak_reserved=track.pool("end").reserved,
-            phase=moment.phase,
-            loss=self.loss,
-            host=self.host,
-            offloaded=self.offloaded,
-            budget=room,
-            fits=None if room is None else moment.used <= room,
-        )
+        found.by_category = {category.value: size for category, size in moment.by_category.items()}
+        found.peak_used, found.peak_reserved, found.phase = moment.used, track.pool("end").reserved, moment.phase
+        found.fits = None if found.budget is None else moment.used <= found.budget
+        return found
 
     def _from_few(self) -> memory.Track | None:
         """The track, from those of the same network with fewer layers; ``None`` if it does not follow from them."""
@@ -72,10 +50,10 @@ class EstimateRun:
             return None
         track = repeated(lambda layers: self._predicted(lambda: few(layers)), *named.depth)
         if track is not None:
-            outputs = {NUMBER.sub("*", layer.name): layer.output for layer in self.layers}
+            outputs = {NUMBER.sub("*", layer.name): layer.output for layer in self._found.layers}
             with tm.device("meta"):
                 self._begin(self._ready(named.make) or Step(self.asked.precision, "cpu").make(named.make))
-            for layer in self.layers:
+            for layer in self._found.layers:
                 layer.output = outputs[NUMBER.sub("*", layer.name)]
         return track
 
@@ -93,8 +71,8 @@ class EstimateRun:
             model = Step(self.asked.precision, "cpu").make(make)
             before = _count(model.parameters())
             quantize_frozen(model, self.asked.quantize)
-        self.packed = before - _count(model.parameters())
-        self.stacked = _count(p for p in model.parameters() if p.ndim == 3)
+        self._packed = before - _count(model.parameters())
+        self._found.stacked = _count(p for p in model.parameters() if p.ndim == 3)
         return model
 
     def _begin(self, model: nn.Module) -> list[Any]:
@@ -104,8 +82,8 @@ class EstimateRun:
             usual = next((each for each in (("q_proj", "v_proj"), ("qkv_proj",)) if set(each) <= names), "all-linear")
             add_lora(model, self.asked.lora, target_modules=usual)
         trained = [p for p in model.parameters() if p.requires_grad]
-        self.layers, self.trained = watch(model), _count(trained)
-        self.parameters = self.packed + _count(model.parameters())
+        self._found.layers, self._found.trained = watch(model), _count(trained)
+        self._found.parameters = self._packed + _count(model.parameters())
         return trained
 
     def _steps(self, make: Callable[[], Any], ready: Any) -> None:
@@ -116,10 +94,10 @@ class EstimateRun:
             paged_optimizer(update)
         if self.asked.in_backward:
             optimizer_in_backward(update)
-        self.loss = step.train(model, update, self.named, self.asked.batch, self.asked.accumulate)
+        self._found.loss = step.train(model, update, self.named, self.asked.batch, self.asked.accumulate)
         if self.asked.paged or self.asked.offload:
             pool = tm.device(self.asked.on).host(pinned=True).pool
-            self.host, self.offloaded = pool.used_bytes(), pool.peak_used - pool.used_bytes()
+            self._found.host, self._found.offloaded = pool.used_bytes(), pool.peak_used - pool.used_bytes()
 
 
 def _count(parameters: Iterable[Any]) -> int:

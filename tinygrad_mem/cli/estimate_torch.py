@@ -21,6 +21,7 @@ from ..pytorch.cards import CARDS, COMMON, CONTEXT, USUAL, GraphicsCard, card_of
 from ..pytorch.predict import Prediction, predicted
 from ..text import visible
 from .estimate_options import EstimateOptions
+from .one_by_one import telling
 from .torch_programs import TorchProgram
 from .users import forgotten
 
@@ -115,9 +116,7 @@ def run(asked: EstimateOptions) -> int:
     if asked.advise and asked.place is not None:
         raise ArgumentError("--advise works for one process: leave --ranks out")
     program = TorchProgram(asked)
-    errors = Console(stderr=True)
-    with errors.status("predicting") as status:
-        tell = status.update if errors.is_terminal else lambda what: None
+    with telling(Console(stderr=True), "predicting") as tell:
 
         def again(card: GraphicsCard, settings: str = "", capacity: int | None = None) -> Prediction:
             within = "" if capacity is None else f" within {bytes_text(capacity)}"

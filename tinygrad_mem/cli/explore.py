@@ -8,11 +8,12 @@ from typing import Any
 
 from rich.console import Console
 
-from ..errors import ArgumentError, needs
+from ..errors import needs
 from ..explore.server import application, serve
 from ..explore.setting import StepSetting
 from ..models.names import NETWORKS
 from .networks import OPTIMIZERS, network_of, steps_in_backward, told_elsewhere
+from .one_by_one import check_names
 
 
 def run(*, network: str, sample: str | None, tokens: str | None, port: int, browser: bool) -> int:
@@ -35,8 +36,7 @@ def run(*, network: str, sample: str | None, tokens: str | None, port: int, brow
 
 def find(setting: StepSetting) -> tuple[Any, Any, bool]:
     """The network of a setting, its optimizer, and whether this steps in backward."""
-    if setting.optimizer not in OPTIMIZERS:
-        raise ArgumentError(f"there is no optimizer {setting.optimizer!r}: there are {', '.join(OPTIMIZERS)}")
+    check_names("optimizer", [setting.optimizer], OPTIMIZERS)
     in_backward = steps_in_backward(setting.optimizer, setting.accumulate, setting.precision)
     named = network_of(setting.network, setting.sample or None, setting.tokens or None)
     return named, OPTIMIZERS[setting.optimizer], in_backward

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,12 +11,39 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 from rich.text import Text
 
+from ..errors import ArgumentError
+from ..interrupts import context
 from ..text import visible
 
 INTERRUPTED = 130
 """The usual exit status after Ctrl-C."""
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+def check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a name that there is not."""
+    for name in names:
+        if name not in known:
+            raise ArgumentError(f"there is no {what} {name!r}: there are {', '.join(known)}")
+
+
+@context
+def telling(console: Console, first: str = "") -> Iterator[Callable[[str], None]]:
+    """A line that says what is being done; what it yields changes the text. It is seen on a terminal only."""
+    with console.status(first) as status:
+        yield status.update if console.is_terminal else lambda what: None
+
+
+def progress(console: Console, name: str, *more: TextColumn, **options: Any) -> Progress:
+    """A bar with the number of what is done and the time. On a narrow terminal, only the bar shrinks.
+
+    Args:
+        name: the text before the bar, in rich's form.
+        more: texts after the time.
+    """
+    done, seconds = (kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeElapsedColumn))
+    return Progress(TextColumn(name), BarColumn(), done, seconds, *more, console=console, **options)
 
 
 def one_by_one(
@@ -31,17 +58,15 @@ def one_by_one(
     """
     found: list[R] = []
     console = Console(stderr=True)
-    done, seconds = (kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeElapsedColumn))
-    columns = (TextColumn("{task.fields[name]:<26}"), BarColumn(), done, seconds)
     try:
-        with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-            task = progress.add_task(command, total=len(items), name="")
+        with progress(console, "{task.fields[name]:<26}", disable=not console.is_terminal, transient=True) as bar:
+            task = bar.add_task(command, total=len(items), name="")
             for item in items:
-                progress.update(task, name=name(item))
+                bar.update(task, name=name(item))
                 found.append(work(item))
-                progress.advance(task)
+                bar.advance(task)
                 said = f"{len(found)} of {len(items)}: {name(item)}: {words(found[-1])}"
-                progress.console.print(Text(visible(said)), soft_wrap=True)
+                bar.console.print(Text(visible(said)), soft_wrap=True)
     except KeyboardInterrupt:
         return found, True
     return found, False

@@ -11,11 +11,11 @@ from rich.console import Console
 import tinygrad_mem as tm
 
 from .. import plan as planner
-from ..models.names import Named
 from ..models.parallel import SIZES
 from ..text import visible
 from . import plan_mesh
 from .networks import OPTIMIZERS, network_of, size_of, told_elsewhere
+from .one_by_one import telling
 
 
 def run(
@@ -45,15 +45,22 @@ def run(
         named = named.with_own_loss()
     if largest_batch and room is None:
         raise tm.errors.ArgumentError("--largest-batch needs a --budget")
-    console = Console(stderr=True)
     times = planner.Times(device, planner.cache_folder())
+    names = allow if allow in planner.LEVELS else allow.split(",")
     try:
-        with console.status("") as status:
-            show = status.update if console.is_terminal else lambda what: None
+        with telling(Console(stderr=True)) as show:
 
             def build(n: int) -> planner.Plan:
+                def batch() -> tuple[tm.Tensor, tm.Tensor]:
+                    x = named.batch(n, tm.float32)
+                    return x, x.flatten(1)[:, 0]  # only the number of labels counts: the loss draws its own
+
+                def say(what: str) -> None:
+                    show(f"batch {n}: {what}")
+
                 show(f"batch {n}")
-                return _plan(named, n, optimizer, room, device, allow, ranks, times, lambda what: show(f"batch {n}: {what}"))
+                of = named.make, batch, lambda output, _: named.loss(output), OPTIMIZERS[optimizer], room, device, names
+                return planner.plan(*of, ranks=ranks, times=times, progress=say)
 
             if largest_batch:
                 of_each, found = planner.largest(lambda n: build(n * ranks))
@@ -74,29 +81,6 @@ def run(
     else:
         _show(network, batch_size, found)
     return 0
-
-
-def _plan(
-    named: Named,
-    batch_size: int,
-    optimizer: str,
-    room: int | None,
-    device: str,
-    allow: str,
-    ranks: int,
-    times: planner.Times,
-    show: Any,
-) -> planner.Plan:
-    def batch() -> tuple[tm.Tensor, tm.Tensor]:
-        x = named.batch(batch_size, tm.float32)
-        return x, x.flatten(1)[:, 0]  # only the number of labels counts: the loss draws its own
-
-    def loss(output: Any, targets: tm.Tensor) -> tm.Tensor:
-        return named.loss(output)
-
-    names = allow if allow in planner.LEVELS else allow.split(",")
-    rule = OPTIMIZERS[optimizer]
-    return planner.plan(named.make, batch, loss, rule, room, device, names, ranks=ranks, times=times, progress=show)
 
 
 def _data(network: str, batch_size: int, found: planner.Plan, front: list[planner.Point]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from ..models.mesh_plan import MeshPlan, plan_mesh
 from ..models.parallel import SIZES
 from ..text import visible
 from .networks import OPTIMIZERS, shape_of, unwrapped
+from .one_by_one import telling
 
 
 def run(
@@ -24,11 +25,9 @@ def run(
         (length,) = shape_of("--tokens", tokens)
         size = replace(size, tokens=length)
     rule, options = unwrapped(OPTIMIZERS[optimizer])
-    console = Console(stderr=True)
     asked = {"network": network, "batch_size": samples, "ranks": ranks, "budget": room}
     try:
-        with console.status("") as status:
-            show = status.update if console.is_terminal else lambda what: None
+        with telling(Console(stderr=True)) as show:
             found = plan_mesh(size, samples, ranks, room, rule=rule, like=device, progress=show, **options)
     except planner.BudgetError as error:
         print(json.dumps(asked | {"fits": False, "message": str(error)}, indent=2) if as_json else visible(str(error)))

@@ -27,6 +27,7 @@ from ..pytorch.what_if import Trial, recorded_capacity
 from ..pytorch.what_if import what_if as trials
 from ..text import visible
 from .networks import size_of
+from .one_by_one import telling
 
 _TITLES = {"peak": "allocated peak", "out of memory": "out of memory", "reserved peak": "reserved peak", "end": "end"}
 _WHEN = {
@@ -53,8 +54,7 @@ def run(
     if html is not None and html.exists() and file.exists() and html.samefile(file):
         raise ArgumentError(f"--html {html} is the snapshot itself: name another file")
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
-    with errors.status("") as status:
-        show = status.update if errors.is_terminal else lambda what: None
+    with telling(errors) as show:
         found, evidence = _read(file, device, show)
         if found.track is not None and not what_if:
             raise ArgumentError(

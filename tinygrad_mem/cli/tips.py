@@ -19,7 +19,7 @@ from ..tips import TIPS, Failed, Measured, Tip, measure, report, verdict
 from ..tips.table import STYLES, table, timelines
 from ..tips.verdict import Row, biggest, reason, result_words, summary
 from .networks import network_of, told_elsewhere
-from .one_by_one import ended, one_by_one
+from .one_by_one import check_names, ended, one_by_one
 
 BIGGEST = 10
 """The number of tips in the table, unless all are asked for."""
@@ -76,9 +76,7 @@ def run(
 
 
 def _chosen(names: list[str], network: str | None, sample: str | None, tokens: str | None, batch_size: int | None) -> list[Tip]:
-    for name in names:
-        if name not in TIPS:
-            raise ArgumentError(f"there is no tip {name!r}: there are {', '.join(TIPS)}")
+    check_names("tip", names, TIPS)
     named = None if network is None else network_of(network, sample, tokens)
     if named is None and (sample or tokens) is not None:
         option = "--input" if sample is not None else "--tokens"

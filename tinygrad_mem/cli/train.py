@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Column
+from rich.progress import TextColumn
 
 import tinygrad_mem as tm
 
@@ -26,6 +25,7 @@ from ..models.precision import Step
 from ..nn import functional as F
 from ..techniques import optimizer_in_backward
 from .networks import IN_BACKWARD, OPTIMIZERS
+from .one_by_one import progress
 
 _RATES = {"momentum": 0.05, "momentum-half": 0.05, "sgd8bit": 0.05, "lomo": 0.1, "adadelta": 1.0, "adagrad": 0.01}
 _RATES |= {"adafactor": 0.02, "adalomo": 0.02, "lion": 1e-3, "muon": 5e-3, "radam": 0.02}
@@ -143,11 +143,9 @@ def _train(
     watch: Any,
     console: Console,
 ) -> None:
-    done, seconds = (kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeElapsedColumn))
-    columns = (TextColumn("epoch {task.fields[epoch]:>3}"), BarColumn(), done, seconds, TextColumn("{task.fields[text]}"))
-    with Progress(*columns, console=console) as progress:  # on a narrow terminal, only the bar shrinks
+    with progress(console, "epoch {task.fields[epoch]:>3}", TextColumn("{task.fields[text]}")) as bar:
         total = epochs * len(batches)
-        task = progress.add_task("train", total=total, epoch=1, text="")
+        task = bar.add_task("train", total=total, epoch=1, text="")
         steps, tracked = 0, min(TRACKED_STEPS, total)
         for epoch in range(1, epochs + 1):
             losses = 0.0
@@ -159,9 +157,9 @@ def _train(
                     watch.mark()  # the table shows the last tracked step
                 if steps == tracked:
                     watch.__exit__()
-                progress.update(task, advance=1, epoch=epoch)
+                bar.update(task, advance=1, epoch=epoch)
             right = accuracy(step, model, held_out, device)
-            progress.update(task, text=f"loss {losses / len(batches):.4f}  accuracy {right:.2%}")
+            bar.update(task, text=f"loss {losses / len(batches):.4f}  accuracy {right:.2%}")
 
 
 def _report(watch: memory.Track, where: tm.device, batch_size: int, picture: Path | None, console: Console) -> memory.Moment:

@@ -14,27 +14,7 @@ from .. import memory
 from ..memory import Track
 from ..pytorch import Replay, replay
 
-
-@dataclass(frozen=True)
-class Source:
-    """The thread in which somebody asked.
-
-    Attributes:
-        repository: owner/name on GitHub.
-        number: of the issue or the pull request.
-        reports: what it says, in our words. Its numbers are quoted: nothing here computes them.
-        pull: whether it is a pull request.
-    """
-
-    repository: str
-    number: int
-    reports: str
-    pull: bool = False
-
-    @property
-    def link(self) -> str:
-        """The address of the thread."""
-        return f"https://github.com/{self.repository}/{'pull' if self.pull else 'issues'}/{self.number}"
+__all__ = ("CASES", "Case", "Finding", "Program", "Run", "examine")
 
 
 @dataclass(frozen=True)
@@ -122,7 +102,8 @@ class Case:
         right: the number of the right one, from 0.
         before, after: the program that shows it, and the cured one.
         explain: makes the answer of both runs.
-        source: where it was asked.
+        thread: where it was asked, on GitHub, such as ``"pytorch/pytorch/issues/78731"``.
+        reports: what the thread says, in our words. Its numbers are quoted: nothing here computes them.
     """
 
     question: str
@@ -131,12 +112,18 @@ class Case:
     before: Program
     after: Program
     explain: Callable[[Run, Run], Finding]
-    source: Source
+    thread: str
+    reports: str
 
     @cached_property
     def name(self) -> str:
         """The file's name, which is the case's on the command line."""
         return self.explain.__module__.rpartition(".")[2]
+
+    @property
+    def link(self) -> str:
+        """The address of the thread."""
+        return f"https://github.com/{self.thread}"
 
 
 class _Cases(Mapping[str, Case]):

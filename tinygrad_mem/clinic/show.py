@@ -52,7 +52,7 @@ def answer(case: Case, before: Run, after: Run, found: Finding, console: Console
     console.print(Text.assemble(("Bytes. ", "bold"), f"{what}: {found.formula} = {found.by_formula:,}. ", _agrees(found)))
     kind = "in use" if before.replay is None else "reserved"
     console.print(Text.assemble(("Peak ", "bold"), f"{kind}: before {_peak(before)}, after {_peak(after)} bytes."))
-    console.print(Text.assemble(("Source. ", "bold"), f"{case.source.reports} {case.source.link}"))
+    console.print(Text.assemble(("Source. ", "bold"), f"{case.reports} {case.link}"))
 
 
 def _agrees(found: Finding) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +11,11 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, NotOfferedError, ShapeError
 from .group import ProcessGroup, ReduceOp, Work
 from .groups import inside, member
+
+__all__ = (
+    "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all_single", "barrier", "broadcast", "irecv", "isend",
+    "recv", "reduce", "reduce_scatter_tensor", "send",
+)  # fmt: skip
 
 
 def _tensor(name: str, tensor: Any, group: ProcessGroup, parameter: str = "tensor") -> Any:
@@ -177,6 +182,14 @@ def broadcast(
         return None
     root = inside(group, src, "broadcast", group_src)
     return _done("broadcast", found.broadcast(_tensor("broadcast", tensor, found), root), async_op, tensor)
+
+
+def broadcast_together(tensors: Iterable[tuple[int, Tensor]], group: Any) -> None:
+    """Broadcast each tensor from its rank in the group, and wait when all are under way."""
+    works = [broadcast(tensor, group=group, group_src=rank, async_op=True) for rank, tensor in tensors]
+    for work in works:
+        if work is not None:
+            work.wait()
 
 
 def all_to_all_single(

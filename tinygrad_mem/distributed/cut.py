@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..autograd.tensor import Tensor
 from .collectives import all_reduce
 from .group import ProcessGroup, ReduceOp
@@ -48,6 +50,12 @@ class Part:
         """Let the number ``flag``, a tensor of one element, be the largest of all ranks."""
         for group in self.groups:
             all_reduce(flag, ReduceOp.MAX, group)
+
+
+def divided_over(params: Iterable[Tensor], group: ProcessGroup) -> bool:
+    """True if ranks of the group have different parts of a parameter."""
+    groups = [each for p in params if p._shard is not None for each in p._shard.groups]
+    return any(len(set(each.ranks) & set(group.ranks)) > 1 for each in groups)
 
 
 class Cut(Part):

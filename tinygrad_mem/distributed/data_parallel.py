@@ -18,9 +18,10 @@ from ..nn import parallel
 from ..nn.module import Module
 from ..scope import local
 from .buffers import buffer
-from .collectives import broadcast
+from .collectives import broadcast_together
+from .cut import divided_over
 from .group import ProcessGroup, ReduceOp, Work
-from .groups import GroupMember, member
+from .groups import member
 
 MIB = 1 << 20
 FIRST_BUCKET, BUCKET = MIB, 25 * MIB
@@ -95,8 +96,7 @@ class DistributedDataParallel(Module):
             raise ArgumentError(
                 "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient."
             )
-        cut = [p._shard for p in module.parameters() if p._shard is not None]
-        if any(len(set(each.ranks) & set(group.ranks)) > 1 for shard in cut for each in shard.groups):
+        if divided_over(module.parameters(), group):
             raise ArgumentError(
                 "DistributedDataParallel: each of these ranks has another part of the parameters (fully_shard, tensor "
                 "parallel): name the process_group of ranks that have the same part, or call the module itself"
@@ -111,12 +111,7 @@ class DistributedDataParallel(Module):
 
     def _broadcast(self, tensors: list[Tensor]) -> None:
         """Give all ranks the tensors of rank 0 of the group."""
-        if self.process_group is GroupMember.NON_GROUP_MEMBER:
-            return
-        works = [broadcast(t, group=self.process_group, group_src=0, async_op=True) for t in tensors]
-        for work in works:
-            if work is not None:
-                work.wait()
+        broadcast_together([(0, t) for t in tensors], self.process_group)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's output."""

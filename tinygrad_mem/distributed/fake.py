@@ -39,11 +39,18 @@ def sent() -> int:
 
     Collectives count as rings, which NCCL uses for large arrays, and which send the least. Of n ranks, each sends (n - 1) / n
     of an array that is gathered, or reduced and scattered, and twice that for an all-reduce. A broadcast or a reduce goes from
-    rank to rank, and the last one sends nothing: the mean over the ranks is counted, (n - 1) / n of the array.
+    rank to rank, and the last one sends nothing: the mean over the ranks is counted, (n - 1) / n of the array. An
+    all-to-all sends what is for other ranks.
 
     Source: Patarasuk, Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*, 2009.
     """
     return local.dry.__dict__.get("sent", 0)
+
+
+def _count(size: int) -> None:
+    """Count bytes that are sent, in a prediction."""
+    if local.dry is not None:
+        local.dry.__dict__["sent"] = sent() + size
 
 
 class FakeGroup(ProcessGroup):
@@ -80,8 +87,7 @@ class FakeGroup(ProcessGroup):
 
     def _send(self, size: int, times: int = 1) -> None:
         """Count a collective in which each rank sends ``times`` the other ranks' share of ``size`` bytes."""
-        if local.dry is not None:
-            local.dry.__dict__["sent"] = sent() + -(-times * (self.size() - 1) * size // self.size())
+        _count(-(-times * (self.size() - 1) * size // self.size()))
 
     def all_reduce(self, array: Array, op: ReduceOp) -> Work:
         self._send(array.nbytes, 2)
@@ -104,12 +110,11 @@ class FakeGroup(ProcessGroup):
         return Work(array)
 
     def all_to_all(self, out: Array, array: Array, outs: Sequence[int], parts: Sequence[int]) -> Work:
-        self._send(array.nbytes)
+        _count((sum(parts) - parts[self._rank]) * array.dtype.itemsize)
         return Work(out, array)
 
     def send(self, array: Array, to: int, tag: int) -> Work:
-        if local.dry is not None:
-            local.dry.__dict__["sent"] = sent() + array.nbytes
+        _count(array.nbytes)
         return Work(array)
 
     def recv(self, array: Array, source: int | None, tag: int) -> Work:

@@ -15,6 +15,12 @@ from ..scope import local
 from .fake import FakeGroup
 from .group import ProcessGroup
 
+__all__ = (
+    "GroupMember", "default_pg_timeout", "destroy_process_group", "get_backend", "get_global_rank", "get_group_rank",
+    "get_process_group_ranks", "get_rank", "get_world_size", "init_process_group", "is_available", "is_gloo_available",
+    "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched", "new_group",
+)  # fmt: skip
+
 default_pg_timeout = timedelta(minutes=30)
 _BACKENDS = ("mpi", "nccl", "fake")
 
@@ -195,8 +201,12 @@ def get_process_group_ranks(group: Any = None) -> list[int]:
 
 
 def get_global_rank(group: Any, group_rank: int) -> int:
-    """The rank, among all processes, of a group's member."""
-    return get_process_group_ranks(group)[group_rank]
+    """The rank, among all processes, of a group's member.
+
+    Raises:
+        ArgumentError: the group has no such rank.
+    """
+    return get_process_group_ranks(group)[inside(group, None, "get_global_rank", group_rank)]
 
 
 def get_group_rank(group: Any, global_rank: int) -> int:

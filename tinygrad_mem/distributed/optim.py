@@ -13,7 +13,8 @@ from .. import io as files
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DataDependenceError, NotOfferedError, RankError
 from ..optim.optimizer import Optimizer
-from .collectives import broadcast
+from .collectives import broadcast_together
+from .cut import divided_over
 from .groups import inside, member
 
 __getattr__ = _absent.refuses("distributed")
@@ -87,8 +88,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         """As :meth:`Optimizer.add_param_group`; the parameters are divided among the ranks."""
         super().add_param_group(param_group)
         whole = self.param_groups[-1]
-        cut = [p._shard for p in whole["params"] if p._shard is not None]
-        if any(len(set(each.ranks) & set(self._group.ranks)) > 1 for shard in cut for each in shard.groups):
+        if divided_over(whole["params"], self._group):
             raise ArgumentError(
                 "ZeroRedundancyOptimizer: parameters are divided over these ranks already, and so is the optimizer's state: "
                 "use the plain optimizer"
@@ -115,15 +115,8 @@ class ZeroRedundancyOptimizer(Optimizer):
         self._exchange_options(self.param_groups, self.optim.param_groups)
         loss = self.optim.step(closure)
         self._exchange_options(self.optim.param_groups, self.param_groups)
-        works = [
-            broadcast(p, group=self.process_group, group_src=rank, async_op=True)
-            for parts in self._owners
-            for rank, part in enumerate(parts)
-            for p in part
-        ]
-        for work in works:
-            if work is not None:
-                work.wait()
+        owned = [(rank, p) for parts in self._owners for rank, part in enumerate(parts) for p in part]
+        broadcast_together(owned, self.process_group)
         self._opt_called, self._gathered = True, None
         self._moves += 1
         return loss

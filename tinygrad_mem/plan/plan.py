@@ -25,6 +25,8 @@ from .search import Search
 from .techniques import KINDS, LEVELS, OVER_RANKS, Accumulation, Offload, Tiles, names, tileable
 from .times import Times
 
+__all__ = ("NAMES", "Plan", "largest", "plan")
+
 T = TypeVar("T")
 NAMES = tuple(kind.name for kind in KINDS)
 """The names of all techniques that can be allowed."""
@@ -223,23 +225,14 @@ def largest(build: Callable[[int], T], most: int = 1 << 20) -> tuple[int, T]:
     Raises:
         BudgetError: not even 1 fits.
     """
-    best, found = 1, build(1)
-    step = 1
-    while best + step <= most and (tried := _tried(build, best + step)) is not None:
-        best, found = best + step, tried
-        step *= 2
-    while step:
-        if best + step <= most and (tried := _tried(build, best + step)) is not None:
-            best, found = best + step, tried
-        step //= 2
-    return best, found
-
-
-def _tried(build: Callable[[int], T], n: int) -> T | None:
-    try:
-        return build(n)
-    except BudgetError:
-        return None
+    good, found, bad = 1, build(1), most + 1
+    while bad - good > 1:
+        n = min(2 * good, most) if bad > most else (good + bad) // 2
+        try:
+            found, good = build(n), n
+        except BudgetError:
+            bad = n
+    return good, found
 
 
 def _allowed(allow: str | Iterable[str], useless: dict[str, str]) -> tuple[str, ...]:

@@ -20,6 +20,11 @@ from ..recompute import Schedule, checkpoint_wrapper, scheduled
 from ..techniques import TABLE, catalogue, checkpoints_on_cpu, compressed, optimizer_in_backward, save_on_cpu
 from ..techniques.catalogue import LEVELS
 
+__all__ = (
+    "LEVELS", "Accumulation", "Applied", "Autocast", "Compression", "InBackward", "InPlace", "Offload", "Recompute",
+    "Replicated", "Tiles", "Zero1", "Zero2", "Zero3",
+)  # fmt: skip
+
 
 class Prepared:
     """A model and an optimizer that techniques prepare for training.

@@ -50,7 +50,7 @@ class LoraLinear(Module):
         self.lora_magnitude_vector = None
         if use_dora:
             with no_grad():
-                self.lora_magnitude_vector = Parameter(_norms(_weight(base, kind)).to(kind))
+                self.lora_magnitude_vector = Parameter(_weight(base, kind).norm(dim=1).to(kind))
         self.merged = False
         self.register_parameter("merged_weight", None)
 
@@ -66,26 +66,20 @@ class LoraLinear(Module):
         beside = self.lora_B(self.lora_A(dropped)) * self.scaling
         if self.lora_magnitude_vector is None:
             return (y + beside).to(y.dtype)
-        share = self._share()
-        base = self._product(dropped) if self._drops() else self._without_bias(y)
-        return (y + (share - 1) * base + share * beside).to(y.dtype)
-
-    def _drops(self) -> bool:
-        return self.lora_dropout is not None and self.training
-
-    def _without_bias(self, y: Tensor) -> Tensor:
-        return y if self.base_layer.bias is None else y - self.base_layer.bias
-
-    def _product(self, x: Tensor) -> Tensor:
-        """The product with the frozen weight, without its bias."""
-        base = self.base_layer
-        return base.product(x) if isinstance(base, QuantizedLinear) else linear(x, base.weight.to(x.dtype))
+        share, base = self._share(), self.base_layer
+        if self.lora_dropout is None or not self.training:
+            product = y if base.bias is None else y - base.bias
+        elif isinstance(base, QuantizedLinear):
+            product = base.product(dropped)
+        else:
+            product = linear(dropped, base.weight.to(dropped.dtype))
+        return (y + (share - 1) * product + share * beside).to(y.dtype)
 
     def _share(self) -> Tensor:
         """DoRA's magnitudes over the norms of the rows of the present weight, which count as constants in backward."""
         assert self.lora_magnitude_vector is not None
         with no_grad():
-            norms = _norms(_weight(self.base_layer, self.lora_A.weight.dtype) + self._change())
+            norms = (_weight(self.base_layer, self.lora_A.weight.dtype) + self._change()).norm(dim=1)
         return self.lora_magnitude_vector / norms
 
     def _change(self) -> Tensor:
@@ -201,8 +195,3 @@ def lora(
 def _weight(layer: Linear | QuantizedLinear, kind: dtype) -> Tensor:
     """The weight of a layer in ``kind``."""
     return layer.dequantized(kind) if isinstance(layer, QuantizedLinear) else layer.weight.to(kind)
-
-
-def _norms(weight: Tensor) -> Tensor:
-    """The norm of each row."""
-    return weight.norm(dim=1)

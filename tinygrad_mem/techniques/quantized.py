@@ -170,7 +170,9 @@ def refuse_parallel(who: str, model: Module) -> None:
 
 def linear_layers(who: str, model: Module, names: Iterable[str] | str, exactly: bool = False) -> Iterator[tuple[str, Any]]:
     """The linear layers to change, with their paths: quantized ones too, or ``exactly`` those of class Linear."""
-    every = {name: module for name, module in model.named_modules() if _is_linear(module, exactly)}
+    kinds = (Linear, QuantizedLinear)
+    modules = model.named_modules()
+    every = {name: each for name, each in modules if (type(each) is Linear if exactly else isinstance(each, kinds))}
     if names == "all-linear":
         if len(every) < 2:
             only = (
@@ -191,7 +193,3 @@ def linear_layers(who: str, model: Module, names: Iterable[str] | str, exactly: 
                 kind = type(model.get_submodule(name)).__name__
                 raise NotOfferedError(f"{who}: {name} is a {kind}: only layers of class Linear are offered")
     yield from ((name, every[name]) for name in every if name in wanted or name.endswith(tuple(f".{end}" for end in wanted)))
-
-
-def _is_linear(module: Module, exactly: bool) -> bool:
-    return type(module) is Linear if exactly else isinstance(module, (Linear, QuantizedLinear))

@@ -9,7 +9,7 @@ import tinygrad_mem as tm
 
 from .. import nn
 from ..techniques import InPlaceABN, compressed, save_on_cpu
-from .tip import RESNET, VGG, Case, Scene, Tip, Training, classify, inference, momentum, plain
+from .tip import RESNET, VGG, Case, Scene, Tip, Training, classify, inference, momentum, plain, varied
 
 # --- in-place activations
 
@@ -142,51 +142,34 @@ def forward_under(scene: Scene, context: Any) -> Training:
     return Training(step, model)
 
 
-def _in_both_modes(build: Any, argument: str, before: bool, after: bool) -> tuple[Case, ...]:
-    """Of a tip that changes one argument: a case in training, and one in inference."""
-    return tuple(
-        Case(partial(build, run=run, **{argument: before}), partial(build, run=run, **{argument: after}), when)
-        for run, when in ((classify, "training"), (inference, "inference"))
-    )
+def _in_both_modes(build: Any, **option: tuple[bool, bool]) -> tuple[Case, ...]:
+    """Of a tip that changes one option: a case in training, and one in inference."""
+    return varied(build, "training", run=classify, **option), varied(build, "inference", run=inference, **option)
 
 
 TIPS = (
     Tip(
-        "inplace_activation",
-        "Use inplace=True in activations: it saves the memory of their outputs.",
-        _in_both_modes(activations, "in_place", False, True),
-        VGG,
-        free=True,
+        "inplace_activation", "Use inplace=True in activations: it saves the memory of their outputs.",
+        _in_both_modes(activations, in_place=(False, True)), VGG, free=True,
     ),
-    Tip("inplace_operators", "Write x += y instead of x = x + y.", _in_both_modes(sums, "in_place", False, True), VGG),
+    Tip("inplace_operators", "Write x += y instead of x = x + y.", _in_both_modes(sums, in_place=(False, True)), VGG),
     Tip(
-        "one_name",
-        "Avoid intermediate variables in forward: call every result x. It saves up to 90%.",
-        _in_both_modes(names, "own_names", True, False),
-        VGG,
+        "one_name", "Avoid intermediate variables in forward: call every result x. It saves up to 90%.",
+        _in_both_modes(names, own_names=(True, False)), VGG,
     ),
     Tip(
-        "del",
-        "del every intermediate result that is no longer needed.",
-        (
-            Case(partial(steps, kept=False, delete=False), partial(steps, kept=False, delete=True), "no op saved it"),
-            Case(partial(steps, kept=True, delete=False), partial(steps, kept=True, delete=True), "backward needs it"),
-        ),
+        "del", "del every intermediate result that is no longer needed.",
+        (varied(steps, "no op saved it", kept=False, delete=(False, True)),
+         varied(steps, "backward needs it", kept=True, delete=(False, True))),
         VGG,
     ),
     Tip("inplace", "Replace batch norm and activation by in-place ABN.", (Case(norm_and_activation, activated_norm),), VGG),
     Tip(
-        "offload",
-        "Keep activations in the host's memory until backward.",
-        (Case(plain, partial(forward_under, context=save_on_cpu)),),
-        RESNET,
-        free=True,
+        "offload", "Keep activations in the host's memory until backward.",
+        (Case(plain, partial(forward_under, context=save_on_cpu)),), RESNET, free=True,
     ),
     Tip(
-        "compression",
-        "Keep activations in 8 bits until backward.",
-        (Case(plain, partial(forward_under, context=compressed)),),
-        RESNET,
-        free=True,
+        "compression", "Keep activations in 8 bits until backward.",
+        (Case(plain, partial(forward_under, context=compressed)),), RESNET, free=True,
     ),
-)
+)  # fmt: skip

@@ -55,22 +55,15 @@ def accumulated(scene: Scene) -> Training:
 
 TIPS = (
     Tip(
-        "smaller_batch",
-        "Use a smaller batch: memory is linear in it.",
-        (Case(plain, partial(batch_times, factor=0.5)),),
-        RESNET,
-        free=True,
+        "smaller_batch", "Use a smaller batch: memory is linear in it.",
+        (Case(plain, partial(batch_times, factor=0.5)),), RESNET, free=True,
     ),
     Tip("smaller_images", "Use smaller images.", (Case(plain, half_the_size),), RESNET, free=True),
     Tip(
-        "split_batch",
-        "Split the batch and add up the losses.",
-        (
-            Case(plain, partial(in_four, each=False), "losses summed, one backward"),
-            Case(plain, partial(in_four, each=True), "a backward for each part"),
-        ),
-        NORMLESS,
-        free=True,
+        "split_batch", "Split the batch and add up the losses.",
+        (Case(plain, partial(in_four, each=False), "losses summed, one backward"),
+         Case(plain, partial(in_four, each=True), "a backward for each part")),
+        NORMLESS, free=True,
     ),
     Tip("accumulation", "Accumulate gradients over parts of the batch.", (Case(plain, accumulated),), NORMLESS, free=True),
-)
+)  # fmt: skip

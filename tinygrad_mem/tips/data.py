@@ -19,7 +19,7 @@ from ..safetensors import write_header
 from .batch import batch_times
 from .optimizers import MLP
 from .sequences import CHARACTERS
-from .tip import RESNET, Case, Scene, Tip, Training, inference, momentum, plain
+from .tip import RESNET, Case, Scene, Tip, Training, inference, momentum, plain, varied
 
 BATCHES = 24
 
@@ -125,23 +125,17 @@ def twice_the_batch_planned(scene: Scene) -> Training:
 TIPS = (
     Tip("generators", "Use a generator: one batch in memory, not all.", (Case(all_batches, one_batch_at_a_time),), MLP),
     Tip(
-        "streaming",
-        "Stream data that is larger than memory.",
-        (Case(whole_text, mapped_file, "a mapped file"), Case(whole_text, streamed, "a stream")),
-        CHARACTERS,
+        "streaming", "Stream data that is larger than memory.",
+        (Case(whole_text, mapped_file, "a mapped file"), Case(whole_text, streamed, "a stream")), CHARACTERS,
     ),
     Tip(
-        "pretrained",
-        "Load pretrained weights into a model that was made on meta, not into one that has memory.",
-        (Case(partial(loaded, in_place=False), partial(loaded, in_place=True)),),
-        MLP,
+        "pretrained", "Load pretrained weights into a model that was made on meta, not into one that has memory.",
+        (varied(loaded, in_place=(False, True)),), MLP,
     ),
     Tip(
-        "bigger_gpu",
-        "Buy a bigger GPU, for twice the batch.",
+        "bigger_gpu", "Buy a bigger GPU, for twice the batch.",
         (Case(plain, partial(batch_times, factor=2), "how much bigger"),
          Case(partial(batch_times, factor=2), twice_the_batch_planned, "the planner's smallest step instead")),
-        RESNET,
-        free=True,
+        RESNET, free=True,
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ import tinygrad_mem as tm
 
 from .. import memory, nn
 from .optimizers import MLP
-from .tip import RESNET, VGG, Case, Scene, Tip, Training, classify, mean_of, momentum, plain
+from .tip import RESNET, VGG, Case, Scene, Tip, Training, classify, mean_of, momentum, plain, varied
 
 # --- the running sum of losses
 
@@ -92,57 +92,38 @@ def again(scene: Scene, keep: bool) -> Training:
 
 TIPS = (
     Tip(
-        "restart",
-        "Restart the program to free memory.",
+        "restart", "Restart the program to free memory.",
         (Case(partial(again, keep=True), plain, "a name still holds the old training"),
          Case(partial(again, keep=False), plain, "no name holds it")),
-        MLP,
-        free=True,
+        MLP, free=True,
     ),
     Tip(
-        "item",
-        "Add loss.item() to the running sum, not the loss.",
-        (Case(partial(summed, what="loss", train=True), partial(summed, what="item", train=True), "after backward"),
-         Case(partial(summed, what="loss", train=False), partial(summed, what="item", train=False),
-              "losses without a backward")),
-        RESNET,
-        free=True,
+        "item", "Add loss.item() to the running sum, not the loss.",
+        (varied(summed, "after backward", what=("loss", "item"), train=True),
+         varied(summed, "losses without a backward", what=("loss", "item"), train=False)),
+        RESNET, free=True,
     ),
     Tip(
-        "detach",
-        "Add loss.detach() to the running sum, not the loss.",
-        (Case(partial(summed, what="loss", train=False), partial(summed, what="detach", train=False)),),
-        RESNET,
-        free=True,
+        "detach", "Add loss.detach() to the running sum, not the loss.",
+        (varied(summed, what=("loss", "detach"), train=False),), RESNET, free=True,
     ),
     Tip(
-        "eval",
-        "Switch to model.eval() for validation: it saves memory.",
-        (Case(partial(evaluated, training=True, grad=True), partial(evaluated, training=False, grad=True)),),
-        VGG,
-        free=True,
+        "eval", "Switch to model.eval() for validation: it saves memory.",
+        (varied(evaluated, training=(True, False), grad=True),), VGG, free=True,
     ),
     Tip(
-        "no_grad",
-        "Validate under no_grad().",
-        (Case(partial(evaluated, training=False, grad=True), partial(evaluated, training=False, grad=False)),),
-        VGG,
-        free=True,
+        "no_grad", "Validate under no_grad().",
+        (varied(evaluated, training=False, grad=(True, False)),), VGG, free=True,
     ),
     Tip(
-        "gc_collect",
-        "Call gc.collect() after each step.",
+        "gc_collect", "Call gc.collect() after each step.",
         (Case(four_steps, partial(four_steps, after_each=gc.collect), "a plain step"),
          Case(partial(four_steps, cyclic=True), partial(four_steps, cyclic=True, after_each=gc.collect),
               "your own code makes cycles")),
-        MLP,
-        free=True,
+        MLP, free=True,
     ),
     Tip(
-        "empty_cache",
-        "Call empty_cache() after each step.",
-        (Case(four_steps, partial(four_steps, after_each=memory.empty_cache)),),
-        MLP,
-        free=True,
+        "empty_cache", "Call empty_cache() after each step.",
+        (Case(four_steps, partial(four_steps, after_each=memory.empty_cache)),), MLP, free=True,
     ),
 )  # fmt: skip

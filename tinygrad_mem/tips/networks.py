@@ -12,7 +12,7 @@ import tinygrad_mem as tm
 from .. import nn
 from ..models.names import Named
 from ..models.unet import UNet
-from .tip import VGG, Case, Scene, SlimVGG, Tip, Training, classify, plain
+from .tip import VGG, Case, Scene, SlimVGG, Tip, Training, classify, plain, varied
 
 
 def slim(scene: Scene, **options: Any) -> Training:
@@ -92,29 +92,22 @@ TIPS = (
     Tip("global_pooling", "Global average pooling instead of fully connected layers.", (Case(fully_connected, averaged),), VGG),
     Tip("no_norm", "Leave out normalisation layers.", (Case(plain, partial(slim, norm=None)),), VGG),
     Tip(
-        "no_long_skips",
-        "Avoid long skip connections: they keep maps alive.",
-        (Case(partial(segment, network=UNet), partial(segment, network=WithoutSkips)),),
-        IMAGES,
+        "no_long_skips", "Avoid long skip connections: they keep maps alive.",
+        (varied(segment, network=(UNet, WithoutSkips)),), IMAGES,
     ),
     Tip(
-        "downsample",
-        "Make maps smaller early, by strided convolutions or pooling.",
+        "downsample", "Make maps smaller early, by strided convolutions or pooling.",
         (Case(convolutions, partial(convolutions, pool=True), "pooling"),
          Case(convolutions, partial(convolutions, stride=2), "a strided convolution"),
          Case(partial(convolutions, pool=True), partial(convolutions, stride=2), "a stride instead of pooling")),
         Scene(VGG.network, 32),
     ),
     Tip(
-        "more_dropout",
-        "Drop more: what is dropped needs no memory.",
-        (Case(partial(dropping, dropout=partial(nn.Dropout, p=0.1)), partial(dropping, dropout=nn.Dropout)),),
-        ROWS,
+        "more_dropout", "Drop more: what is dropped needs no memory.",
+        (varied(dropping, dropout=(partial(nn.Dropout, p=0.1), nn.Dropout)),), ROWS,
     ),
     Tip(
-        "dropout",
-        "Draw dropout's mask again from a counter instead of keeping it.",
-        (Case(partial(dropping, dropout=MaskedDropout), partial(dropping, dropout=nn.Dropout)),),
-        ROWS,
+        "dropout", "Draw dropout's mask again from a counter instead of keeping it.",
+        (varied(dropping, dropout=(MaskedDropout, nn.Dropout)),), ROWS,
     ),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from .. import nn
 from ..models.names import Named
 from ..techniques import lora, optimizer_in_backward, paged_optimizer, quantize_frozen
 from .digits import ADAM, MOMENTUM, learner
-from .tip import Build, Case, Scene, Tip, Training, classify, momentum
+from .tip import Build, Case, Scene, Tip, Training, classify, momentum, varied
 
 
 def _mlp() -> nn.Module:
@@ -82,45 +82,34 @@ def _instead_of_adam(name: str, says: str, after: Build, rule: Any) -> Tip:
     return Tip(name, says, (Case(adam, after, learners=(learner(ADAM), learner(rule))),), MLP, free=True)
 
 
+def _at_rates(name: str, says: str, rule: Any, lr: float, of_digits: float, **options: Any) -> Tip:
+    """The same of an optimizer with the same options for both networks but for the rate."""
+    return _instead_of_adam(name, says, _with(rule, lr=lr, **options), partial(rule, lr=of_digits, **options))
+
+
 _MUON_LEARNS = (learner(ADAM), learner(MUON))
 TIPS = (
     _instead_of_adam("momentum", "Use SGD with momentum instead of Adam.", partial(classify, optimizer=momentum), MOMENTUM),
-    _instead_of_adam(
-        "sgd", "Use plain SGD instead of Adam.", _with(tm.optim.SGD, lr=0.01), partial(tm.optim.SGD, lr=0.05)
-    ),
-    _instead_of_adam(
-        "half_states", "Keep Adam's moments in float16.",
-        _with(tm.optim.Adam, lr=1e-3, state_dtype=tm.float16), partial(ADAM, state_dtype=tm.float16)
-    ),
-    _instead_of_adam(
-        "eight_bit", "Use an 8-bit Adam.", _with(tm.optim.Adam8bit, lr=1e-3), partial(tm.optim.Adam8bit, lr=2e-3)
-    ),
+    _at_rates("sgd", "Use plain SGD instead of Adam.", tm.optim.SGD, 0.01, 0.05),
+    _at_rates("half_states", "Keep Adam's moments in float16.", tm.optim.Adam, 1e-3, 2e-3, state_dtype=tm.float16),
+    _at_rates("eight_bit", "Use an 8-bit Adam.", tm.optim.Adam8bit, 1e-3, 2e-3),
     _instead_of_adam(
         "adafactor", "Use Adafactor instead of Adam.", _with(tm.optim.Adafactor, lr=1e-3), tm.optim.Adafactor
     ),
-    _instead_of_adam(
-        "four_bit", "Use a 4-bit Adam.", _with(tm.optim.Adam4bit, lr=1e-3), partial(tm.optim.Adam4bit, lr=2e-3)
-    ),
-    _instead_of_adam("lion", "Use Lion instead of Adam.", _with(tm.optim.Lion, lr=1e-4), partial(tm.optim.Lion, lr=5e-4)),
-    _instead_of_adam(
-        "adam_mini", "Use Adam-mini: one mean square a row.",
-        _with(tm.optim.AdamMini, lr=1e-3), partial(tm.optim.AdamMini, lr=2e-3)
-    ),
+    _at_rates("four_bit", "Use a 4-bit Adam.", tm.optim.Adam4bit, 1e-3, 2e-3),
+    _at_rates("lion", "Use Lion instead of Adam.", tm.optim.Lion, 1e-4, 5e-4),
+    _at_rates("adam_mini", "Use Adam-mini: one mean square a row.", tm.optim.AdamMini, 1e-3, 2e-3),
     _instead_of_adam(
         "galore", "Use GaLore: moments of a gradient of few rows.",
         _with(tm.optim.GaLore, lr=1e-3, rank=16), partial(tm.optim.GaLore, rank=8, lr=2e-3)
     ),
-    _instead_of_adam(
-        "apollo_mini", "Use APOLLO-mini instead of Adam.",
-        _with(tm.optim.APOLLOMini, lr=1e-3), partial(tm.optim.APOLLOMini, lr=2e-3)
-    ),
+    _at_rates("apollo_mini", "Use APOLLO-mini instead of Adam.", tm.optim.APOLLOMini, 1e-3, 2e-3),
     _instead_of_adam(
         "adalomo", "Use AdaLomo, which steps in backward.",
         partial(stepped_in_backward, optimizer=tm.optim.AdaLomo), partial(tm.optim.AdaLomo, lr=0.02)
     ),
     Tip(
-        "muon",
-        "Use Muon instead of Adam: one moment of each matrix.",
+        "muon", "Use Muon instead of Adam: one moment of each matrix.",
         (Case(adam, partial(classify, optimizer=MUON), "two matrices are most of the network", learners=_MUON_LEARNS),
          Case(partial(many_matrices, optimizer=ADAM_OF_MLP), partial(many_matrices, optimizer=MUON), "of many matrices",
               learners=_MUON_LEARNS)),
@@ -128,21 +117,15 @@ TIPS = (
     ),
     Tip("lora", "Train LoRA's thin matrices instead of the weights.", (Case(adam, adapters),), MLP, free=True),
     Tip(
-        "quantized",
-        "With LoRA, keep the frozen weights in 4 bits.",
-        (Case(adapters, partial(adapters, quantized=True)),),
-        MLP,
-        free=True,
+        "quantized", "With LoRA, keep the frozen weights in 4 bits.",
+        (Case(adapters, partial(adapters, quantized=True)),), MLP, free=True,
     ),
     Tip("paged", "Keep the optimizer's state in host memory.", (Case(adam, paged_adam),), MLP, free=True),
     Tip("in_backward", "Step the optimizer inside backward.", (Case(adam, stepped_in_backward),), MLP, free=True),
     Tip(
-        "zero_grad",
-        "Call zero_grad(set_to_none=True) instead of writing zeros.",
-        (Case(partial(zeroed, to_none=False, first=True), partial(zeroed, to_none=True, first=True), "before forward"),
-         Case(partial(zeroed, to_none=False, first=False), partial(zeroed, to_none=True, first=False),
-              "between forward and backward")),
-        MLP,
-        free=True,
+        "zero_grad", "Call zero_grad(set_to_none=True) instead of writing zeros.",
+        (varied(zeroed, "before forward", to_none=(False, True), first=True),
+         varied(zeroed, "between forward and backward", to_none=(False, True), first=False)),
+        MLP, free=True,
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ import tinygrad_mem as tm
 from .. import amp, nn
 from ..models.names import Named
 from .digits import MOMENTUM, learner
-from .tip import Case, Scene, SlimVGG, Tip, Training, classify, momentum, plain
+from .tip import Case, Scene, SlimVGG, Tip, Training, classify, momentum, plain, varied
 
 
 def half(scene: Scene) -> Training:
@@ -107,43 +107,32 @@ NORMLESS = Scene(Named(lambda: SlimVGG(norm=None), (3, 32, 32), 10), 16)
 _UNSCALED, _IN_FLOAT32 = (partial(small_gradients, dtype=dtype) for dtype in (tm.float16, tm.float32))
 TIPS = (
     Tip(
-        "half",
-        "Train in float16: everything is half as large.",
-        (Case(plain, half, learners=(learner(MOMENTUM), learner(MOMENTUM, "float16"))),),
-        NORMLESS,
-        free=True,
+        "half", "Train in float16: everything is half as large.",
+        (Case(plain, half, learners=(learner(MOMENTUM), learner(MOMENTUM, "float16"))),), NORMLESS, free=True,
     ),
     Tip(
-        "autocast",
-        "Train in mixed precision: it halves the memory.",
-        (Case(plain, autocast, "activations outweigh parameters",
-              learners=(learner(MOMENTUM), learner(MOMENTUM, "autocast"))),
-         Case(partial(wide, run=classify), partial(wide, run=autocast), "parameters outweigh activations")),
+        "autocast", "Train in mixed precision: it halves the memory.",
+        (Case(plain, autocast, "activations outweigh parameters", learners=(learner(MOMENTUM), learner(MOMENTUM, "autocast"))),
+         varied(wide, "parameters outweigh activations", run=(classify, autocast))),
         NORMLESS,
     ),
     Tip(
-        "master_weights",
-        "Keep float32 copies of float16 parameters.",
+        "master_weights", "Keep float32 copies of float16 parameters.",
         (Case(partial(small_updates, dtype=tm.float16), partial(small_updates, dtype=tm.float16, master_weights=True),
               ideal=partial(small_updates, dtype=tm.float32),
               learners=(learner(MOMENTUM, "float16"), learner(MOMENTUM, "half"))),),
         SMALL,
     ),
     Tip(
-        "static_loss_scale",
-        "Multiply the loss by a constant.",
-        (Case(_UNSCALED, partial(_UNSCALED, scale=2.0**16, growth_interval=1 << 30), ideal=_IN_FLOAT32),),
-        SMALL,
+        "static_loss_scale", "Multiply the loss by a constant.",
+        (Case(_UNSCALED, partial(_UNSCALED, scale=2.0**16, growth_interval=1 << 30), ideal=_IN_FLOAT32),), SMALL,
     ),
     Tip(
-        "dynamic_loss_scale",
-        "Multiply the loss by the largest number that fits.",
-        (Case(_UNSCALED, partial(_UNSCALED, scale=2.0**16, growth_interval=2), ideal=_IN_FLOAT32),),
-        SMALL,
+        "dynamic_loss_scale", "Multiply the loss by the largest number that fits.",
+        (Case(_UNSCALED, partial(_UNSCALED, scale=2.0**16, growth_interval=2), ideal=_IN_FLOAT32),), SMALL,
     ),
     Tip(
-        "float32_sums",
-        "Accumulate in float32.",
+        "float32_sums", "Accumulate in float32.",
         (Case(partial(long_sum, gradients=tm.float16), partial(long_sum, gradients=tm.float32),
               ideal=partial(long_sum, gradients=tm.float32, parameters=tm.float32)),),
         SMALL,

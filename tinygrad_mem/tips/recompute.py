@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import tinygrad_mem as tm
@@ -12,7 +11,7 @@ from ..models.names import Named
 from ..nn import functional as F
 from ..techniques import ReversibleSequential
 from ..techniques.reversible import ReversibleBlock
-from .tip import RESNET, VGG, Case, Scene, Tip, Training, classify, plain
+from .tip import RESNET, VGG, Case, Scene, Tip, Training, classify, plain, varied
 
 
 def in_segments(scene: Scene) -> Training:
@@ -76,16 +75,9 @@ DEEP = Scene(Named(_hundred, (64,), 10), 256)
 TIPS = (
     Tip("checkpoint", "Checkpoint segments of the network.", (Case(plain, in_segments),), RESNET, free=True),
     Tip("checkpoint_sequential", "checkpoint_sequential on 100 linear layers.", (Case(plain, ten_segments),), DEEP),
+    Tip("optimal_checkpoints", "Choose checkpoints by cost, not by count.", (varied(scheduled, best=(False, True)),), VGG),
     Tip(
-        "optimal_checkpoints",
-        "Choose checkpoints by cost, not by count.",
-        (Case(partial(scheduled, best=False), partial(scheduled, best=True)),),
-        VGG,
+        "reversible", "Use reversible blocks: activations are computed backwards.",
+        (varied(blocks, join=(nn.Sequential, ReversibleSequential)),), RESNET,
     ),
-    Tip(
-        "reversible",
-        "Use reversible blocks: activations are computed backwards.",
-        (Case(partial(blocks, join=nn.Sequential), partial(blocks, join=ReversibleSequential)),),
-        RESNET,
-    ),
-)
+)  # fmt: skip

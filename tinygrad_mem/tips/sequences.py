@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from ..models.lstm import LSTMLanguageModel
 from ..models.names import Named
 from ..nn import functional as F
 from ..techniques import select_labelled, tiled
-from .tip import Case, Scene, Tip, Training, classify, momentum
+from .tip import Case, Scene, Tip, Training, classify, momentum, varied
 
 CHARACTERS = Scene(Named(lambda: LSTMLanguageModel(), (64,), 128, tokens=128), 16)
 WORDS = Scene(Named(lambda: LSTMLanguageModel(tokens=4000, width=64, hidden=64), (32,), 4000, tokens=4000), 16)
@@ -177,30 +176,23 @@ def perceptrons(scene: Scene, tokens: int | None) -> Training:
 
 TIPS = (
     Tip(
-        "dynamic_padding",
-        "Pad to the longest line of the batch, not of the data.",
-        (Case(partial(padded, count=2, to_all=True), partial(padded, count=2, to_all=False), "the batch is short"),
-         Case(partial(padded, count=3, to_all=True), partial(padded, count=3, to_all=False), "the longest is in it")),
+        "dynamic_padding", "Pad to the longest line of the batch, not of the data.",
+        (varied(padded, "the batch is short", count=2, to_all=(True, False)),
+         varied(padded, "the longest is in it", count=3, to_all=(True, False))),
         CHARACTERS,
     ),
     Tip(
-        "packed_sequences",
-        "Pack sequences instead of padding them.",
-        (Case(partial(packed_or_padded, pack=False), partial(packed_or_padded, pack=True)),),
-        CHARACTERS,
+        "packed_sequences", "Pack sequences instead of padding them.",
+        (varied(packed_or_padded, pack=(False, True)),), CHARACTERS,
     ),
     Tip("selection", "Select the labelled positions before the last layer.", (Case(all_logits, selected_logits),), WORDS),
     Tip("chunking", "Compute the loss in chunks, without all logits.", (Case(all_logits, logits_in_tiles),), WORDS),
     Tip(
-        "attention",
-        "Memory-efficient attention: never keep the scores.",
-        (Case(partial(attention, in_tiles=False), partial(attention, in_tiles=True)),),
-        Scene(Named(lambda: nn.Identity(), (256,), 128, tokens=128), 4),
+        "attention", "Memory-efficient attention: never keep the scores.",
+        (varied(attention, in_tiles=(False, True)),), Scene(Named(lambda: nn.Identity(), (256,), 128, tokens=128), 4),
     ),
     Tip(
-        "tiled",
-        "Compute an MLP for some tokens at a time.",
-        (Case(partial(perceptrons, tokens=None), partial(perceptrons, tokens=128)),),
-        Scene(Named(lambda: nn.Identity(), (1024,), 128, tokens=128), 1),
+        "tiled", "Compute an MLP for some tokens at a time.",
+        (varied(perceptrons, tokens=(None, 128)),), Scene(Named(lambda: nn.Identity(), (1024,), 128, tokens=128), 1),
     ),
 )  # fmt: skip

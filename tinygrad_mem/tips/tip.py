@@ -81,6 +81,12 @@ class Case:
         return _source(self.before), _source(self.after)
 
 
+def varied(build: Callable[..., Training], when: str = "", **options: Any) -> Case:
+    """A case of one function. Of an option that is a pair, the first value is the one before; other options do not change."""
+    before, after = ({name: each[i] if type(each) is tuple else each for name, each in options.items()} for i in (0, 1))
+    return Case(partial(build, **before), partial(build, **after), when)
+
+
 @dataclass(frozen=True)
 class Tip:
     """A piece of advice, and the steps that measure it.

@@ -1,36 +1,12 @@
 """The records, in files by what their figures are about."""
 
+from importlib import import_module
+
 from ..claim import Claim
-from . import (
-    activations,
-    guides,
-    inference,
-    language,
-    logits,
-    lora,
-    optimizers,
-    parameters,
-    programs,
-    quantized,
-    ranks,
-    recomputed,
-    states,
-)
 
 _FILES = (
-    parameters,
-    states,
-    optimizers,
-    lora,
-    quantized,
-    ranks,
-    activations,
-    language,
-    recomputed,
-    logits,
-    inference,
-    programs,
-    guides,
-)
-CLAIMS: dict[str, Claim] = {claim.name: claim for file in _FILES for claim in file.CLAIMS}
+    "parameters", "states", "optimizers", "lora", "quantized", "ranks", "activations", "language", "recomputed", "logits",
+    "inference", "programs", "guides",
+)  # fmt: skip
+CLAIMS: dict[str, Claim] = {claim.name: claim for name in _FILES for claim in import_module(f".{name}", __package__).CLAIMS}
 """By name, file by file."""

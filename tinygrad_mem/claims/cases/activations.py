@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from fractions import Fraction
 from functools import cache, partial
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
 
-from ...memory import Category, Track
+from ...memory import Category
 from ...memory.accounting import account, watch
 from ...models.precision import Step
 from ...models.resnet import resnet50
 from ...models.vgg import vgg16
 from ...nn import functional as F
 from ...techniques import InPlaceABN, compressed
-from ..claim import Claim, Counted, Extra, Figure, Publication, paper, thread
+from ..claim import Claim, Counted, Extra, Figure, Publication, bytes_at, paper, thread
 
 VGG16 = [
     ("features.0", 224 * 224 * 64, 1_728), ("features.2", 224 * 224 * 64, 36_864), ("features.4", 112 * 112 * 64, 0),
@@ -53,8 +54,8 @@ def vgg16_numbers() -> int:
 
 
 @cache
-def one_layer_often() -> Track:
-    """A layer of 1,024 inputs and outputs, applied a hundred times."""
+def one_layer_often() -> Counted:
+    """All bytes after a layer of 1,024 inputs and outputs was applied a hundred times."""
 
     def run() -> None:
         layer, x = nn.Linear(1024, 1024), tm.randn(10240, 1024)
@@ -62,13 +63,8 @@ def one_layer_often() -> Track:
             x = layer(x)
         memory.mark("forward ends")
 
-    return memory.predict(run)
-
-
-def after_forward(track: Track, *categories: Category) -> int:
-    """Bytes in use at the mark "forward ends", of these categories, or of all."""
-    found = track.by_category("forward ends")
-    return sum(size for category, size in found.items() if category in categories or not categories)
+    track = memory.predict(run)
+    return Counted(bytes_at("forward ends", track, Category), track=track)
 
 
 def _kept(model: Callable[[], nn.Module], shape: tuple[int, ...], bits: int | None = None) -> int:
@@ -76,15 +72,12 @@ def _kept(model: Callable[[], nn.Module], shape: tuple[int, ...], bits: int | No
 
     def run() -> None:
         network, x = model(), tm.randn(*shape)
-        if bits is None:
+        with nullcontext() if bits is None else compressed(bits):
             y = network(x)
-        else:
-            with compressed(bits):
-                y = network(x)
         memory.mark("forward ends")
         y.sum().backward()
 
-    return after_forward(memory.predict(run), Category.ACTIVATION)
+    return bytes_at("forward ends", memory.predict(run), [Category.ACTIVATION])
 
 
 def inplace_abn() -> Fraction:
@@ -101,19 +94,19 @@ def inplace_abn() -> Fraction:
     return 1 - Fraction(_kept(partial(chain, True), shape), _kept(partial(chain, False), shape))
 
 
+IMAGES = (32, 3, 224, 224)
+
+
 def actnn() -> Counted:
     """ResNet-50's saved activations, over the same in 2 bits."""
-    shape = (32, 3, 224, 224)
-    plain, pressed = _kept(resnet50, shape), _kept(resnet50, shape, 2)
-    with_signs = Fraction(plain, pressed + plain // 64)
-    share = Fraction(plain, pressed)
+    plain, pressed = _kept(resnet50, IMAGES), _kept(resnet50, IMAGES, 2)
+    share, with_signs = Fraction(plain, pressed), Fraction(plain, pressed + plain // 64)
     return Counted(share, (Extra("a bit more for each number that a ReLU keeps, at most half of them", with_signs - share, 0),))
 
 
 def gact() -> Fraction:
     """ResNet-50's saved activations, over the same in 4 bits."""
-    shape = (32, 3, 224, 224)
-    return Fraction(_kept(resnet50, shape), _kept(resnet50, shape, 4))
+    return Fraction(_kept(resnet50, IMAGES), _kept(resnet50, IMAGES, 4))
 
 
 def in_half() -> Fraction:
@@ -149,15 +142,13 @@ CLAIMS = [
     Claim(
         "torchinfo-144", thread("TylerYep/torchinfo", 144),
         "A layer of 1,024 inputs and outputs, applied 100 times to 10,240 rows: what the tool estimates.", Figure("130.03 MB"),
-        "the forward is predicted; all bytes in use after it", lambda: Counted(after_forward(one_layer_often()),
-        track=one_layer_often()),
+        "the forward is predicted; all bytes in use after it", one_layer_often,
         "The tool counts a layer once. Each call makes an output, and the next call keeps it for backward.",
     ),
     Claim(
         "torchinfo-144-measured", thread("TylerYep/torchinfo", 144),
         "A layer of 1,024 inputs and outputs, applied 100 times to 10,240 rows, as PyTorch measured it on a GPU.",
-        Figure("4,044.004 MiB"), "the forward is predicted; all bytes in use after it",
-        lambda: Counted(after_forward(one_layer_often()), track=one_layer_often()),
+        Figure("4,044.004 MiB"), "the forward is predicted; all bytes in use after it", one_layer_often,
     ),
     Claim(
         "inplace-abn", paper("1712.02616", "Rota Bulo et al., In-place activated BatchNorm, 2018, abstract"),

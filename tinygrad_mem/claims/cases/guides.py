@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from ..claim import Claim, Counted, Extra, Figure, Publication
+from .states import ANATOMY
 
 MIB = 1 << 20
 CONTEXT = 1343 * MIB
@@ -34,9 +35,6 @@ def training(batch: int, recomputed: bool = False, half: bool = False, rule: str
     return Counted(CONTEXT + track.peak_reserved - 2 * MIB, (kept, LATER), track)
 
 
-_ANATOMY = Publication(
-    "Hugging Face, Model training anatomy", "https://huggingface.co/docs/transformers/v4.38.2/model_memory_anatomy"
-)
 _ONE_GPU = Publication(
     "Hugging Face, Efficient training on a single GPU", "https://huggingface.co/docs/transformers/v4.21.0/perf_train_gpu_one"
 )
@@ -56,7 +54,7 @@ def _row(name: str, says: str, stated: str, seconds: float, batch: int = 1, why:
 
 CLAIMS = [
     Claim(
-        "bert-large-weights", _ANATOMY, "The driver's reading after BERT-large was moved to the GPU.", Figure("2,631 MiB"),
+        "bert-large-weights", ANATOMY, "The driver's reading after BERT-large was moved to the GPU.", Figure("2,631 MiB"),
         _RESERVED.format("the same"), weights,
         "The guide writes MB for 2**20 bytes. 1,279 MiB of weights become 1,288 by the allocator's segments.", _NEEDS, 6,
     ),

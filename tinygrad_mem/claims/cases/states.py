@@ -15,7 +15,7 @@ from ...models.llama import llama
 from ...models.precision import Step
 from ...models.published import PUBLISHED
 from ...models.resnet import resnet50
-from ..claim import Claim, Counted, Extra, Figure, Publication, paper, thread
+from ..claim import Claim, Counted, Extra, Figure, Publication, bytes_at, paper, thread
 from .parameters import count
 
 KEPT = (Category.PARAMETER, Category.MASTER_WEIGHT, Category.OPTIMIZER_STATE, Category.GRADIENT)
@@ -50,8 +50,7 @@ def stepped(make: Callable[[], nn.Module], rule: Callable[[Any], Any], dtype: st
 
 def kept(track: Track, *categories: Category) -> int:
     """Bytes of these categories after the step."""
-    found = track.by_category("updated")
-    return sum(found.get(category, 0) for category in categories or KEPT)
+    return bytes_at("updated", track, categories or KEPT)
 
 
 def a_parameter(make: Callable[[], nn.Module], rule: Callable[[Any], Any], **options: Any) -> Counted:
@@ -66,6 +65,11 @@ def bert_base_cased() -> nn.Module:
     embeddings = [nn.Embedding(rows, 768) for rows in (28_996, 512, 2)]
     encoder = nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
     return nn.ModuleList([*embeddings, nn.LayerNorm(768), encoder, nn.Linear(768, 768)])
+
+
+def mixed_precision(name: str) -> int:
+    """Bytes of a published language model after a step: bfloat16 weights, float32 copies, gradients and moments."""
+    return kept(stepped(llama_of(name), masters, dtype="bfloat16", wide=True))
 
 
 def llama_of(name: str) -> Callable[[], nn.Module]:
@@ -88,7 +92,7 @@ def bert_in_half() -> Counted:
     return Counted(kept(track), track=track)
 
 
-_ANATOMY = Publication(
+ANATOMY = Publication(
     "Hugging Face, Model training anatomy", "https://huggingface.co/docs/transformers/v4.38.2/model_memory_anatomy"
 )
 _ESTIMATE = Publication(
@@ -103,7 +107,7 @@ CLAIMS = [
         GRADIENTS_GIVEN + ", for BERT", adam, "With the gradient, training keeps four times the parameters' bytes.",
     ),
     Claim(
-        "mixed-precision-18", _ANATOMY,
+        "mixed-precision-18", ANATOMY,
         "A parameter under AdamW in mixed precision: two copies of the weight, a float32 gradient, two moments.",
         Figure("18 bytes a parameter"), GRADIENTS_GIVEN + ", for ResNet-50",
         partial(a_parameter, resnet50, masters, dtype="float16", wide=True),
@@ -129,13 +133,13 @@ CLAIMS = [
     Claim(
         "llama-factory-full", FACTORY, "Full training of 7 billion parameters in mixed precision. The table is an estimate.",
         Figure("about 120 GB"), GRADIENTS_GIVEN + ", for Llama 2 of 7 billion parameters",
-        lambda: kept(stepped(llama_of("llama-2-7b"), masters, dtype="bfloat16", wide=True)),
+        partial(mixed_precision, "llama-2-7b"),
         "18 bytes a parameter, without any activation.", seconds=1,
     ),
     Claim(
         "llama-factory-full-70b", FACTORY, "Full training of 70 billion parameters in mixed precision: an estimate.",
         Figure("about 1,200 GB"), GRADIENTS_GIVEN + ", for Llama 2 of 70 billion parameters",
-        lambda: kept(stepped(llama_of("llama-2-70b"), masters, dtype="bfloat16", wide=True)),
+        partial(mixed_precision, "llama-2-70b"),
         "The table's own formula, 18 bytes a parameter, is 1,260 GB.", seconds=2,
     ),
     Claim(
@@ -147,7 +151,7 @@ CLAIMS = [
     Claim(
         "alst-144", paper("2506.13996", "Bekman et al., Arctic long sequence training, 2025"),
         "Weights, gradients and optimizer state of Llama 3.1 with 8 billion parameters in mixed precision.", Figure("144 GiB"),
-        GRADIENTS_GIVEN, lambda: kept(stepped(llama_of("llama-3.1-8b"), masters, dtype="bfloat16", wide=True)),
+        GRADIENTS_GIVEN, partial(mixed_precision, "llama-3.1-8b"),
         "18 bytes for each of 8 billion parameters are 144 GB of 10**9 bytes.", seconds=1,
     ),
     Claim(

@@ -4,7 +4,7 @@ import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
 from tinygrad_mem.memory import Category
 
-from ..case import Case, Finding, Program, Run, Source
+from ..case import Case, Finding, Program, Run
 
 PARTS, LAYERS, RESULT = 4, 8, 4 * 4096 * 1024
 
@@ -57,11 +57,7 @@ CASE = Case(
     before=Program(one_backward),
     after=Program(four_backwards),
     explain=explain,
-    source=Source(
-        "meta-pytorch/torchtune",
-        1917,
-        "Losses were added up over the parts, to divide by all tokens, and backward was called once: activations hung around "
-        "longer than they should. Backward of each part came back.",
-        pull=True,
-    ),
+    thread="meta-pytorch/torchtune/pull/1917",
+    reports="Losses were added up over the parts, to divide by all tokens, and backward was called once: activations hung "
+    "around longer than they should. Backward of each part came back.",
 )

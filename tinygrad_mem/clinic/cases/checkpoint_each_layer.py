@@ -5,7 +5,7 @@ from tinygrad_mem import memory, nn
 from tinygrad_mem.memory import Category
 from tinygrad_mem.utils.checkpoint import checkpoint
 
-from ..case import Case, Finding, Program, Run, Source, run
+from ..case import Case, Finding, Program, Run, run
 
 LAYERS, ROWS, WIDTH = 64, 16384, 256
 
@@ -64,9 +64,6 @@ CASE = Case(
     before=Program(each_layer),
     after=Program(each_eight),
     explain=explain,
-    source=Source(
-        "pytorch/pytorch",
-        78731,
-        "Checkpoints around each of eight Linear(256, 256), with a batch of 137 rows, did not appear to lower the peak.",
-    ),
+    thread="pytorch/pytorch/issues/78731",
+    reports="Checkpoints around each of eight Linear(256, 256), with a batch of 137 rows, did not appear to lower the peak.",
 )

@@ -3,7 +3,7 @@
 import tinygrad_mem as tm
 from tinygrad_mem import nn
 
-from ..case import Case, Finding, Program, Run, Source
+from ..case import Case, Finding, Program, Run
 
 MIB = 1 << 20
 LENGTHS = range(128, 1025, 128)
@@ -52,11 +52,7 @@ CASE = Case(
     before=Program(short_first, ""),
     after=Program(long_first, ""),
     explain=explain,
-    source=Source(
-        "rapidsai/crossfit",
-        18,
-        "A loader that took short sequences first ran out of memory with 23.57 GiB allocated and 12.12 GiB reserved but "
-        "unallocated; longest first, the blocks of the first batch served all others.",
-        pull=True,
-    ),
+    thread="rapidsai/crossfit/pull/18",
+    reports="A loader that took short sequences first ran out of memory with 23.57 GiB allocated and 12.12 GiB reserved but "
+    "unallocated; longest first, the blocks of the first batch served all others.",
 )

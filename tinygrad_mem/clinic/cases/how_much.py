@@ -6,7 +6,7 @@ from tinygrad_mem.memory import Category
 from tinygrad_mem.models.gpt import gpt
 from tinygrad_mem.nn import functional as F
 
-from ..case import Case, Finding, Program, Run, Source
+from ..case import Case, Finding, Program, Run
 
 LAYERS, WIDTH, VOCABULARY, CONTEXT = 48, 1600, 50257, 1024
 PARAMETERS = VOCABULARY * WIDTH + CONTEXT * WIDTH + LAYERS * (12 * WIDTH**2 + 13 * WIDTH) + 2 * WIDTH
@@ -63,5 +63,6 @@ CASE = Case(
     before=Program(float32),
     after=Program(eight_bits),
     explain=explain,
-    source=Source("huggingface/transformers", 1750, "6.5 GB of parameters and a batch of one did not fit on a card of 11 GB."),
+    thread="huggingface/transformers/issues/1750",
+    reports="6.5 GB of parameters and a batch of one did not fit on a card of 11 GB.",
 )

@@ -3,7 +3,7 @@
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
 
-from ..case import Case, Finding, Program, Run, Source
+from ..case import Case, Finding, Program, Run
 
 GRAPHS, RESULT = 10, 4 * 4096 * 1024
 
@@ -58,10 +58,7 @@ CASE = Case(
     before=Program(sum_of_losses),
     after=Program(sum_of_numbers),
     explain=explain,
-    source=Source(
-        "BatsResearch/labelmodels",
-        4,
-        "A running loss was the sum of tensors with graphs, and a large training set was out of memory; with item() it was "
-        "not.",
-    ),
+    thread="BatsResearch/labelmodels/issues/4",
+    reports="A running loss was the sum of tensors with graphs, and a large training set was out of memory; with item() it was "
+    "not.",
 )

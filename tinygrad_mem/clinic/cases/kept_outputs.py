@@ -4,7 +4,7 @@ import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
 from tinygrad_mem.memory import Category
 
-from ..case import Case, Finding, Program, Run, Source
+from ..case import Case, Finding, Program, Run
 
 BATCHES, ROWS, CLASSES = 20, 256, 32000
 
@@ -52,9 +52,6 @@ CASE = Case(
     before=Program(all_scores),
     after=Program(classes_alone),
     explain=explain,
-    source=Source(
-        "facebookresearch/SlowFast",
-        411,
-        "Outputs and labels of an evaluation were added to a list and stayed on the GPU: a large set was out of memory.",
-    ),
+    thread="facebookresearch/SlowFast/issues/411",
+    reports="Outputs and labels of an evaluation were added to a list and stayed on the GPU: a large set was out of memory.",
 )

@@ -3,7 +3,7 @@
 import tinygrad_mem as tm
 from tinygrad_mem import nn
 
-from ..case import Case, Finding, Program, Run, Source
+from ..case import Case, Finding, Program, Run
 
 LAYERS, WIDTH = 8, 2048
 
@@ -55,10 +55,6 @@ CASE = Case(
     before=Program(before_backward),
     after=Program(after_step),
     explain=explain,
-    source=Source(
-        "karpathy/nanoGPT",
-        71,
-        "Clearing the gradients earlier saved memory: until then they are alive when the forward ends, its largest moment.",
-        pull=True,
-    ),
+    thread="karpathy/nanoGPT/pull/71",
+    reports="Clearing the gradients earlier saved memory: until then they are alive when the forward ends, its largest moment.",
 )

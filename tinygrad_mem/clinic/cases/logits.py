@@ -4,7 +4,7 @@ import tinygrad_mem as tm
 from tinygrad_mem import nn
 from tinygrad_mem.nn import functional as F
 
-from ..case import Case, Finding, Program, Run, Source
+from ..case import Case, Finding, Program, Run
 
 TOKENS, WIDTH, VOCABULARY = 4096, 1024, 151_936
 
@@ -56,10 +56,6 @@ CASE = Case(
     before=Program(whole),
     after=Program(in_tiles),
     explain=explain,
-    source=Source(
-        "huggingface/trl",
-        2799,
-        "log_softmax, then gather, made a tensor of batch x length x vocabulary, more than 2 GB for modest sizes.",
-        pull=True,
-    ),
+    thread="huggingface/trl/pull/2799",
+    reports="log_softmax, then gather, made a tensor of batch x length x vocabulary, more than 2 GB for modest sizes.",
 )

@@ -5,7 +5,7 @@ from tinygrad_mem import memory, nn
 from tinygrad_mem.memory import Category
 from tinygrad_mem.utils.checkpoint import checkpoint
 
-from ..case import Case, Finding, Program, Run, Source
+from ..case import Case, Finding, Program, Run
 
 LAYERS, ROWS, WIDTH, RANK = 16, 8192, 2048, 8
 
@@ -78,9 +78,7 @@ CASE = Case(
     before=Program(lora),
     after=Program(with_checkpoints),
     explain=explain,
-    source=Source(
-        "huggingface/peft",
-        1514,
-        "A model of 1,150,511,104 parameters, 50,462,720 of which learned: with long contexts there was hardly a difference.",
-    ),
+    thread="huggingface/peft/issues/1514",
+    reports="A model of 1,150,511,104 parameters, 50,462,720 of which learned: with long contexts there was hardly a "
+    "difference.",
 )

@@ -3,7 +3,7 @@
 import tinygrad_mem as tm
 from tinygrad_mem import nn
 
-from ..case import Case, Finding, Program, Run, Source
+from ..case import Case, Finding, Program, Run
 
 MIB = 1 << 20
 PARTS = 16
@@ -53,7 +53,6 @@ CASE = Case(
     before=Program(at_once, ""),
     after=Program(in_parts, ""),
     explain=explain,
-    source=Source(
-        "pytorch/pytorch", 37250, "After a model was deleted memory_allocated() was 0, while nvidia-smi showed 12,433 MiB."
-    ),
+    thread="pytorch/pytorch/issues/37250",
+    reports="After a model was deleted memory_allocated() was 0, while nvidia-smi showed 12,433 MiB.",
 )

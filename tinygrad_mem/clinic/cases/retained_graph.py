@@ -4,7 +4,7 @@ import tinygrad_mem as tm
 from tinygrad_mem import nn
 from tinygrad_mem.memory import Category
 
-from ..case import Case, Finding, Program, Run, Source
+from ..case import Case, Finding, Program, Run
 
 LAYERS, RESULT = 8, 4 * 8192 * 1024
 
@@ -58,7 +58,6 @@ CASE = Case(
     before=Program(retained),
     after=Program(added),
     explain=explain,
-    source=Source(
-        "pytorch/pytorch", 40005, "Losses of the layers of a BERT, each with backward(retain_graph=True), ran out of memory."
-    ),
+    thread="pytorch/pytorch/issues/40005",
+    reports="Losses of the layers of a BERT, each with backward(retain_graph=True), ran out of memory.",
 )

@@ -3,7 +3,7 @@
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
 
-from ..case import Case, Finding, Program, Run, Source
+from ..case import Case, Finding, Program, Run
 
 BLOCKS, WIDTH = 12, 512
 
@@ -59,7 +59,6 @@ CASE = Case(
     before=Program(adam),
     after=Program(eight_bits),
     explain=explain,
-    source=Source(
-        "jquesnelle/yarn", 23, "Two cards of 80 GB: 14 at the start, 77 after the first batch, out of memory in the second."
-    ),
+    thread="jquesnelle/yarn/issues/23",
+    reports="Two cards of 80 GB: 14 at the start, 77 after the first batch, out of memory in the second.",
 )

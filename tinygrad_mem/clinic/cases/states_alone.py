@@ -5,7 +5,7 @@ from tinygrad_mem import memory, nn
 from tinygrad_mem.memory import Category
 from tinygrad_mem.utils.checkpoint import checkpoint
 
-from ..case import Case, Finding, Program, Run, Source
+from ..case import Case, Finding, Program, Run
 
 BLOCKS, ROWS, WIDTH = 12, 16384, 512
 
@@ -68,10 +68,7 @@ CASE = Case(
     before=Program(plain),
     after=Program(recomputed),
     explain=explain,
-    source=Source(
-        "deepspeedai/DeepSpeed",
-        4527,
-        "An estimate said 0.49 GB for parameters, states and gradients of a 6.8 billion parameter model, offloaded; the run "
-        "took 14,678 MiB after initialising and 21,272 MiB after the second forward.",
-    ),
+    thread="deepspeedai/DeepSpeed/issues/4527",
+    reports="An estimate said 0.49 GB for parameters, states and gradients of a 6.8 billion parameter model, offloaded; the "
+    "run took 14,678 MiB after initialising and 21,272 MiB after the second forward.",
 )

@@ -3,7 +3,7 @@
 import tinygrad_mem as tm
 from tinygrad_mem import nn
 
-from ..case import Case, Finding, Program, Run, Source, run
+from ..case import Case, Finding, Program, Run, run
 
 CARD = 7 * (1 << 30) // 4
 
@@ -54,10 +54,7 @@ CASE = Case(
     before=Program(program, "", CARD),
     after=Program(program, "expandable_segments:True", CARD),
     explain=explain,
-    source=Source(
-        "pytorch/pytorch",
-        35901,
-        "A segment of 11,643,387,904 bytes was one free block after the first iteration; in the second, blocks of 499,214,336 "
-        "bytes that were alive lay in it, and the request for it failed.",
-    ),
+    thread="pytorch/pytorch/issues/35901",
+    reports="A segment of 11,643,387,904 bytes was one free block after the first iteration; in the second, blocks of "
+    "499,214,336 bytes that were alive lay in it, and the request for it failed.",
 )

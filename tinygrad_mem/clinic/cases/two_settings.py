@@ -2,7 +2,7 @@
 
 import tinygrad_mem as tm
 
-from ..case import Case, Finding, Program, Run, Source
+from ..case import Case, Finding, Program, Run
 
 MIB = 1 << 20
 CYCLES, PAGE = 101, 20 * MIB  # an expandable segment grows by pages of 20 MiB
@@ -47,11 +47,7 @@ CASE = Case(
     before=Program(program, "max_split_size_mb:128,expandable_segments:True"),
     after=Program(program, "expandable_segments:True"),
     explain=explain,
-    source=Source(
-        "pytorch/pytorch",
-        193400,
-        "On a GPU, 220 MiB were reserved after the first cycle of this program and 14,060 MiB after the 101st; allocated "
-        "were 66 and 266 MiB. Either setting alone stayed under 500 MiB.",
-        pull=True,
-    ),
+    thread="pytorch/pytorch/pull/193400",
+    reports="On a GPU, 220 MiB were reserved after the first cycle of this program and 14,060 MiB after the 101st; allocated "
+    "were 66 and 266 MiB. Either setting alone stayed under 500 MiB.",
 )

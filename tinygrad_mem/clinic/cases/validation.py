@@ -4,7 +4,7 @@ import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
 
 from ...memory import Category
-from ..case import Case, Finding, Program, Run, Source
+from ..case import Case, Finding, Program, Run
 
 LAYERS, RESULT = 8, 4 * 32 * 64 * 56 * 56
 
@@ -57,9 +57,7 @@ CASE = Case(
     before=Program(with_graph),
     after=Program(without_graph),
     explain=explain,
-    source=Source(
-        "pytorch/pytorch",
-        4932,
-        "An example's validation took more and more memory: the switch that it used against graphs no longer had any effect.",
-    ),
+    thread="pytorch/pytorch/issues/4932",
+    reports="An example's validation took more and more memory: the switch that it used against graphs no longer had any "
+    "effect.",
 )

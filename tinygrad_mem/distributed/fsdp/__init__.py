@@ -4,10 +4,7 @@
 """
 
 from ... import absent as _absent
-from .module import FSDPModule as FSDPModule
-from .module import UnshardHandle as UnshardHandle
-from .module import fully_shard as fully_shard
-from .module import register_fsdp_forward_method as register_fsdp_forward_method
+from .module import *
 from .policies import CPUOffloadPolicy as CPUOffloadPolicy
 from .policies import MixedPrecisionPolicy as MixedPrecisionPolicy
 from .policies import OffloadPolicy as OffloadPolicy

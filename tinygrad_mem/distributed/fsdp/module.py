@@ -18,6 +18,8 @@ from .policies import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 from .shard import ShardedParameter, check
 from .unit import Unit
 
+__all__ = ("FSDPModule", "UnshardHandle", "fully_shard", "register_fsdp_forward_method")
+
 
 def fully_shard(
     module: Any,

@@ -94,8 +94,8 @@ class PipelineSchedule:
             )
         if last and self._loss_fn is None:
             raise ArgumentError(f"{type(self).__name__}.step: the rank of the last stage needs a loss_fn")
-        parts = _Parts(self._n_microbatches, args, kwargs, target if last else None)
-        del args, kwargs, target
+        count = self._n_microbatches
+        _check_parts(count, *args, *kwargs.values(), target if last else None)
         results = _Results(return_outputs, losses)
         backwards = [action for action in self.actions if action.kind == "B"]
         final = {action.stage: action for action in backwards}  # the last one of each stage
@@ -105,12 +105,14 @@ class PipelineSchedule:
             stage = self._stages[action.stage]
             chunk = action.chunk
             if action.kind == "F":
-                outputs = stage.forward(chunk, parts.args(chunk) if stage.is_first else (), parts.kwargs(chunk))
+                mine = tuple(_part(x, count, chunk) for x in args) if stage.is_first else ()
+                outputs = stage.forward(chunk, mine, {name: _part(x, count, chunk) for name, x in kwargs.items()})
+                del mine
                 if stage.is_last:
-                    results.add(chunk, outputs, self._loss(outputs, parts.target(chunk), loss_kwargs or {}))
+                    results.add(chunk, outputs, self._loss(outputs, _part(target, count, chunk), loss_kwargs or {}))
                 del outputs
             else:
-                scale = 1 / self._n_microbatches if self.scale_grads else 1
+                scale = 1 / count if self.scale_grads else 1
                 loss = results.root(chunk, scale) if stage.is_last else None
                 stage.backward(chunk, loss, final[action.stage] is action)
                 del loss
@@ -155,35 +157,22 @@ class _Results:
         return columns[0] if len(columns) == 1 else tuple(columns)
 
 
-class _Parts:
-    """A batch in micro-batches: views of it."""
+def _check_parts(count: int, *batch: Any) -> None:
+    """Refuse tensors that cannot be cut into so many equal parts."""
+    for x in batch:
+        if isinstance(x, Tensor) and (not x.ndim or x.shape[0] % count):
+            raise ArgumentError(
+                f"a batch {list(x.shape)} cannot be cut into {count} equal micro-batches along dimension 0: the mean of "
+                "their losses would not be the batch's"
+            )
 
-    def __init__(self, count: int, args: tuple, kwargs: dict, target: Any) -> None:
-        self._count, self._args, self._kwargs, self._target = count, args, kwargs, target
-        for x in (*args, *kwargs.values(), target):
-            if isinstance(x, Tensor) and (not x.ndim or x.shape[0] % count):
-                raise ArgumentError(
-                    f"a batch {list(x.shape)} cannot be cut into {count} equal micro-batches along dimension 0: the mean of "
-                    "their losses would not be the batch's"
-                )
 
-    def _part(self, x: Any, chunk: int) -> Any:
-        if not isinstance(x, Tensor):
-            return x
-        size = x.shape[0] // self._count
-        return x[chunk * size : chunk * size + size]
-
-    def args(self, chunk: int) -> tuple:
-        """Of the first stage."""
-        return tuple(self._part(x, chunk) for x in self._args)
-
-    def kwargs(self, chunk: int) -> dict:
-        """Of every stage."""
-        return {name: self._part(x, chunk) for name, x in self._kwargs.items()}
-
-    def target(self, chunk: int) -> Any:
-        """Of the loss."""
-        return self._part(self._target, chunk)
+def _part(x: Any, count: int, chunk: int) -> Any:
+    """The micro-batch ``chunk`` of a tensor, a view; anything else as it is."""
+    if not isinstance(x, Tensor):
+        return x
+    size = x.shape[0] // count
+    return x[chunk * size : chunk * size + size]
 
 
 class _OfOneStage(PipelineSchedule):

@@ -2,9 +2,6 @@
 
 from ... import absent as _absent
 from . import parallel as parallel
-from .placement import DTensor as DTensor
-from .placement import Placement as Placement
-from .placement import Replicate as Replicate
-from .placement import Shard as Shard
+from .placement import *
 
 __getattr__ = _absent.refuses("distributed")

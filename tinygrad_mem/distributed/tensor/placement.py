@@ -7,6 +7,8 @@ from typing import Any
 
 from ...errors import NotOfferedError
 
+__all__ = ("DTensor", "Placement", "Replicate", "Shard")
+
 
 class Placement:
     """The base of :class:`Shard` and :class:`Replicate`."""

@@ -23,6 +23,10 @@ from ...regions import divided, gather_from, own_part, scatter_to
 from ..placement import Placement, Replicate, Shard
 from .layers import ColumnLinear, RowLinear, VocabularyEmbedding
 
+__all__ = (
+    "ColwiseParallel", "ParallelStyle", "PrepareModuleInput", "RowwiseParallel", "SequenceParallel", "parallelize_module",
+)  # fmt: skip
+
 
 class ParallelStyle:
     """The base of all ways to divide a module."""
@@ -47,7 +51,7 @@ class ColwiseParallel(ParallelStyle):
     def __init__(
         self, *, input_layouts: Placement | None = None, output_layouts: Placement | None = None, use_local_output: bool = True
     ) -> None:
-        self.layouts = _layout(input_layouts, Replicate()), _layout(output_layouts, Shard(-1))
+        self.layouts = input_layouts or Replicate(), output_layouts or Shard(-1)
         if self.layouts[1] not in (Shard(-1), Replicate()):
             raise NotOfferedError(f"ColwiseParallel: output_layouts is Shard(-1) or Replicate(), found {output_layouts}")
 
@@ -83,18 +87,18 @@ class RowwiseParallel(ParallelStyle):
     def __init__(
         self, *, input_layouts: Placement | None = None, output_layouts: Placement | None = None, use_local_output: bool = True
     ) -> None:
-        self.given, self.wanted = input_layouts, _layout(output_layouts, Replicate())
+        self.given, self.wanted = input_layouts, output_layouts or Replicate()
 
     def _apply(self, module: Module, group: ProcessGroup) -> Module:
         if type(module) is Embedding:
-            if _layout(self.given, Replicate()) != Replicate() or module.max_norm is not None or module.sparse:
+            if self.given not in (None, Replicate()) or module.max_norm is not None or module.sparse:
                 raise NotOfferedError(
                     "RowwiseParallel of an Embedding: input_layouts is Replicate(), max_norm is None, and sparse is False"
                 )
             _divide(module, "weight", group, 0)
             return _become(module, VocabularyEmbedding, group, (Replicate(), self.wanted))
         _want(module, Linear, "RowwiseParallel: expected an nn.Linear or nn.Embedding")
-        given = _layout(self.given, Shard(-1))
+        given = self.given or Shard(-1)
         if given not in (Shard(-1), Replicate()):
             raise NotOfferedError(f"RowwiseParallel: input_layouts is Shard(-1) or Replicate(), found {given}")
         _divide(module, "weight", group, 1)
@@ -222,10 +226,6 @@ def parallelize_module(
 def _matches(name: str, path: str) -> bool:
     names, parts = name.split("."), path.split(".")
     return len(names) == len(parts) and all(map(fnmatch, names, parts))
-
-
-def _layout(given: Placement | None, usual: Placement) -> Placement:
-    return usual if given is None else given
 
 
 def _want(module: Module, kind: type, expected: str) -> None:
