@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import tinygrad_mem as tm
 from tinygrad_mem import memory
 from tinygrad_mem.cli.app import app
 from tinygrad_mem.cli.networks import network_of
+from tinygrad_mem.cli.users import forgotten
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.nn import functional as F
 
@@ -239,3 +241,16 @@ def test_refusals(files: Path, arguments: list[str], message: str):
     done = CliRunner().invoke(app, ["estimate", *arguments])
     assert done.exit_code == 2
     assert message in done.stderr
+
+
+def test_only_modules_of_the_users_own_folder_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A folder whose name begins with the same letters is another one."""
+    for folder, name in (("net", "mine_of_net"), ("network", "yours_of_network")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{name}.py").write_text("")
+        monkeypatch.syspath_prepend(str(tmp_path / folder))
+    with forgotten(str(tmp_path / "net" / "mine_of_net.py")):
+        yours = importlib.import_module("yours_of_network")
+        importlib.import_module("mine_of_net")
+    assert "mine_of_net" not in sys.modules
+    assert sys.modules.pop("yours_of_network") is yours

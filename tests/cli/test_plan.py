@@ -84,6 +84,7 @@ def test_bad_input_is_status_2_and_a_message(arguments: list[str], message: str)
     ran = plan(*arguments)
     assert ran.exit_code == 2
     assert message in ran.output
+    assert "plan: plan: " not in ran.output
     assert "Traceback" not in ran.output
 
 

@@ -67,6 +67,12 @@ def test_one_process_plays_a_rank():
         for wrong in (-1, 3):
             with pytest.raises(ValueError, match=rf"get_global_rank: invalid rank {wrong}: the group has \[1, 5, 6\]"):
                 dist.get_global_rank(group, wrong)
+        with pytest.raises(
+            ValueError, match="broadcast: give a rank among all processes, or one in the group: found None and None"
+        ):
+            dist.broadcast(x)
+        with pytest.raises(ValueError, match="reduce: give a rank among all processes, or one in the group: found 1 and 0"):
+            dist.reduce(x, 1, group=group, group_dst=0)
         assert dist.new_group([0, 1]) is dist.GroupMember.NON_GROUP_MEMBER
     finally:
         dist.destroy_process_group()

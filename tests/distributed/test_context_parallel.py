@@ -52,7 +52,7 @@ def test_what_does_not_fit_is_refused():
             ring_attention(q, q[:, :, :4], q[:, :, :4])
         with pytest.raises(TypeError, match="expected one dtype, found float32, float64, float32: cast them"):
             ring_attention(q, q.double(), q)
-        with pytest.raises(RuntimeError, match="the tensors are on cpu, the group serves meta"):
+        with pytest.raises(RuntimeError, match="ring_attention: the tensor is on cpu, the group 'fake' serves meta"):
             ring_attention(tm.zeros(1, 4, 8, 16, device="cpu"), q, q)
         with pytest.raises(ValueError, match="key and value must have the same number of heads, a divisor of query's"):
             ring_attention(q, q[:, :3], q[:, :3])

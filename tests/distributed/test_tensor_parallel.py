@@ -22,6 +22,7 @@ from tinygrad_mem.distributed.tensor.parallel import (
     parallelize_module,
     vocabulary_parallel_cross_entropy,
 )
+from tinygrad_mem.distributed.tensor.parallel.layers import gathered_linear
 from tinygrad_mem.memory import Category
 
 TOKENS, WIDTH, RANKS = 64, 32, 4
@@ -137,6 +138,11 @@ def test_regions_refuse_what_they_cannot_divide_or_send(mesh: Any):
             region(tm.zeros(4, 6), group, 1)
     with pytest.raises(RuntimeError, match=r"copy_to: the tensor is on cpu, the group 'fake' serves meta\. Move it"):
         regions.copy_to(tm.zeros(4, device="cpu"), group)
+    for region in (regions.scatter_to, regions.reduce_scatter_to, regions.gather_from, regions.own):
+        with pytest.raises(IndexError, match=r"expected to be in range of \[-2, 1\], but got 3"):
+            region(tm.zeros(4, 8), group, 3)
+    with pytest.raises(RuntimeError, match=r"gathered_linear: the tensor is on cpu, the group 'fake' serves meta"):
+        gathered_linear(tm.zeros(4, 8, device="cpu"), tm.zeros(2, 8, device="cpu"), None, group, 0)
     alone = dist.new_group([1])
     x = tm.zeros(4, 6, requires_grad=True)
     for region in (regions.scatter_to, regions.reduce_scatter_to, regions.gather_from):
@@ -144,10 +150,21 @@ def test_regions_refuse_what_they_cannot_divide_or_send(mesh: Any):
     assert regions.copy_to(x, alone) is regions.reduce_from(x, alone) is x
 
 
+@pytest.mark.parametrize("order", [0, -1, float("-inf")])
+def test_norms_that_do_not_follow_from_those_of_the_parts_are_refused(mesh: Any, order: float):
+    layer = parallelize_module(nn.Linear(8, 8), mesh, ColwiseParallel())
+    for p in layer.parameters():
+        p.grad = tm.ones_like(p)
+    with pytest.raises(NotImplementedError, match=rf"a norm of order {order:g} of what is divided over ranks is not offered"):
+        nn.utils.clip_grad_norm_(layer.parameters(), 1.0, order)
+
+
 def test_the_loss_refuses_what_it_does_not_offer(mesh: Any):
     scores, target, group = tm.zeros(3, 2), tm.zeros(3, dtype=tm.int64), mesh.get_group()
     with pytest.raises(ValueError, match=r"expected scores \(N, part of the classes, \.\.\.\) and a target \(N, \.\.\.\)"):
         vocabulary_parallel_cross_entropy(scores, target[:2], group)
+    with pytest.raises(RuntimeError, match=r"vocabulary_parallel_cross_entropy: the tensor is on cpu, the group 'fake' serves"):
+        vocabulary_parallel_cross_entropy(tm.zeros(3, 2, device="cpu"), tm.zeros(3, dtype=tm.int64, device="cpu"), group)
     with pytest.raises(TypeError, match="class probabilities are not offered"):
         vocabulary_parallel_cross_entropy(scores, tm.zeros(3), group)
     with pytest.raises(ValueError, match="median is not a valid value for reduction"):

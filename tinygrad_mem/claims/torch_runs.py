@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def returned(program: Callable[[], T]) -> T:
-    """What a program returns when it is predicted."""
+    """The result of a program that is predicted."""
     found: list[T] = []
     predict(lambda: found.append(program()))
     return found[0]

@@ -61,7 +61,8 @@ def _run(command: str, options: dict[str, Any], shown: type[Exception] | tuple[t
         if traceback:
             raise
         name = "" if shown is not Exception or isinstance(error, TinygradMemError) else f"{type(error).__name__}: "
-        typer.echo(visible(f"{command}: {name}{error}", keep="\n"), err=True)
+        said = str(error).removeprefix(f"{command}: ")
+        typer.echo(visible(f"{command}: {name}{said}", keep="\n"), err=True)
         raise typer.Exit(2) from None
     raise typer.Exit(status)
 

@@ -157,12 +157,12 @@ def _run(path: Path) -> ModuleType:
 @context
 def forgotten(module: str) -> Iterator[None]:
     """Afterwards, forget the user's own modules that were loaded within: they hold what was made in a prediction."""
-    folder = str(Path(module).parent.resolve() if module.endswith(".py") else Path.cwd())
+    folder = Path(module).parent.resolve() if module.endswith(".py") else Path.cwd()
     before = set(sys.modules)
     try:
         yield
     finally:
         for name in set(sys.modules) - before:
             file = str(getattr(sys.modules[name], "__file__", None) or "")
-            if file and str(Path(file).resolve()).startswith(folder) and "site-packages" not in file:
+            if file and Path(file).resolve().is_relative_to(folder) and "site-packages" not in file:
                 del sys.modules[name]

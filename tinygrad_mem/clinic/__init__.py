@@ -4,3 +4,4 @@ A case is a file in ``cases``, found by its name: add one, and the command line,
 """
 
 from .case import *
+from .cases import CASES as CASES

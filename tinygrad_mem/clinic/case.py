@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
-from pathlib import Path
 
 from .. import memory
 from ..memory import Track
 from ..pytorch import Replay, replay
 
-__all__ = ("CASES", "Case", "Finding", "Program", "Run", "examine")
+__all__ = ("Case", "Finding", "Program", "Run", "examine")
 
 
 @dataclass(frozen=True)
@@ -124,28 +122,6 @@ class Case:
     def link(self) -> str:
         """The address of the thread."""
         return f"https://github.com/{self.thread}"
-
-
-class _Cases(Mapping[str, Case]):
-    """The cases by name. A file is imported when its case is asked for."""
-
-    def __init__(self) -> None:
-        self._names = sorted(path.stem for path in (Path(__file__).parent / "cases").glob("[a-z]*.py"))
-
-    def __getitem__(self, name: str) -> Case:
-        if name not in self._names:
-            raise KeyError(name)
-        return import_module(f".cases.{name}", __package__).CASE
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-CASES: Mapping[str, Case] = _Cases()
-"""By name, in alphabetical order."""
 
 
 def run(program: Program) -> Run:

@@ -8,7 +8,7 @@ from typing import Any
 from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic
-from ..errors import DeviceError, DTypeError, ShapeError
+from ..errors import DTypeError, ShapeError
 from ..functional.attention import scaled_dot_product_attention
 from ..functional.door import LOWER, public
 from ..ops.attention import _check, _laid_out_as, _readable
@@ -16,6 +16,7 @@ from ..ops.base import Array, Context, Op
 from .buffers import buffer
 from .group import ProcessGroup, Work
 from .groups import member
+from .regions import check_device
 
 
 class RingAttention(Op):
@@ -207,8 +208,7 @@ def ring_attention(
     if found is None or found.size() == 1:
         grouped = query.ndim == 4 and key.ndim == 4 and query.shape[1] != key.shape[1]
         return scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale, enable_gqa=grouped)
-    if query.device.type != found.device_type:
-        raise DeviceError(f"ring_attention: the tensors are on {query.device.type}, the group serves {found.device_type}")
+    check_device("ring_attention", query, found)
     if not query.ndim == key.ndim == value.ndim == 4 or key.shape[2] != value.shape[2] or query.shape[2] != key.shape[2]:
         raise ShapeError(
             "ring_attention: expected query (N, heads, T, E), key and value (N, key heads, T, ...) of the same tokens, found "

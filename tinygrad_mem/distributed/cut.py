@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..autograd.tensor import Tensor
+from ..errors import NotOfferedError
 from .collectives import all_reduce
 from .group import ProcessGroup, ReduceOp
 
@@ -36,7 +37,15 @@ class Part:
         return tuple(sizes), tuple(begins)
 
     def total_norm(self, local: Tensor, norm_type: float) -> Tensor:
-        """The norm of numbers of all ranks, from the norm of those that this rank has."""
+        """The norm of numbers of all ranks, from the norm of those that this rank has.
+
+        Raises:
+            NotOfferedError: an order that is not above 0.
+        """
+        if not norm_type > 0:
+            raise NotOfferedError(
+                f"a norm of order {norm_type:g} of what is divided over ranks is not offered: use an order above 0, or inf"
+            )
         for group in self.groups:
             if norm_type == float("inf"):
                 all_reduce(local, ReduceOp.MAX, group)

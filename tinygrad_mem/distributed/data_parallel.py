@@ -106,18 +106,15 @@ class DistributedDataParallel(Module):
         self.forward_sync_buffers = buffers if forward_sync_buffers is None else forward_sync_buffers
         self.require_backward_grad_sync = self._syncs_buffers = True
         if init_sync:
-            self._broadcast([*module.parameters(), *(module.buffers() if buffers else ())])
+            tensors = [*module.parameters(), *(module.buffers() if buffers else ())]
+            broadcast_together([(0, tensor) for tensor in tensors], process_group)
         self._reducer = Reducer(trained, group, bucket_cap_mb, gradient_as_bucket_view, find_unused_parameters)
-
-    def _broadcast(self, tensors: list[Tensor]) -> None:
-        """Give all ranks the tensors of rank 0 of the group."""
-        broadcast_together([(0, t) for t in tensors], self.process_group)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's output."""
         syncs = is_grad_enabled() and self.require_backward_grad_sync
         if self.forward_sync_buffers and self._syncs_buffers:
-            self._broadcast(list(self.module.buffers()))
+            broadcast_together([(0, buffer) for buffer in self.module.buffers()], self.process_group)
         self._syncs_buffers = syncs
         if is_grad_enabled():
             self._reducer.expect(syncs)

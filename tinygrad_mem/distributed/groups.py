@@ -242,8 +242,10 @@ def inside(group: Any, rank: int | None, name: str, group_rank: int | None = Non
     """The rank in the group of the process with the global ``rank``."""
     found = member(group)
     ranks = () if found is None else found.ranks
-    if group_rank is not None and rank is None and 0 <= group_rank < len(ranks):
+    if (rank is None) == (group_rank is None):
+        raise ArgumentError(f"{name}: give a rank among all processes, or one in the group: found {rank} and {group_rank}")
+    if rank in ranks:
+        return ranks.index(rank)
+    if group_rank is not None and 0 <= group_rank < len(ranks):
         return group_rank
-    if group_rank is not None or rank not in ranks:
-        raise ArgumentError(f"{name}: invalid rank {rank if group_rank is None else group_rank}: the group has {list(ranks)}")
-    return ranks.index(rank)
+    raise ArgumentError(f"{name}: invalid rank {rank if group_rank is None else group_rank}: the group has {list(ranks)}")

@@ -21,6 +21,7 @@ from typing import Any
 
 from ..autograd.core import apply
 from ..autograd.inplace import apply_
+from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
 from ..errors import DeviceError, ShapeError
 from ..ops.base import Context, Op
@@ -170,6 +171,7 @@ def scatter_to(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
     """This rank's part of ``x``, which is the same on all ranks, along ``dim``. Backward puts the gradient together.
 
     Raises:
+        DimensionError: ``x`` has no such dimension.
         ShapeError: the size along ``dim`` cannot be divided by the number of ranks.
         DeviceError: as :func:`copy_to`.
     """
@@ -179,9 +181,9 @@ def scatter_to(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
 def gather_from(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
     """The parts of all ranks along ``dim``. All do the same with it, so the gradient of a part is that part of the gradient.
 
-    Raises: as :func:`copy_to`.
+    Raises: as :func:`scatter_to`, whatever the size.
     """
-    return _applied("gather_from", GatherFrom, x, group, axis=dim % x.ndim)
+    return _applied("gather_from", GatherFrom, x, group, axis=normalize_dim(dim, x.ndim))
 
 
 def reduce_scatter_to(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
@@ -194,17 +196,22 @@ def reduce_scatter_to(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
 
 def _applied(name: str, op: type[Op], x: Tensor, group: ProcessGroup, how: Any = apply, **axis: int) -> Tensor:
     """The op of ``x``; for a group of one rank, ``x``."""
+    check_device(name, x, group)
+    return x if group.size() == 1 else how(op, x, group=group, **axis)
+
+
+def check_device(name: str, x: Tensor, group: ProcessGroup) -> None:
+    """Refuse a tensor on a device that the group does not serve."""
     if x.device.type != group.device_type:
         raise DeviceError(
             f"{name}: the tensor is on {x.device.type}, the group {group.backend!r} serves {group.device_type}. Move it with "
             f".to({group.device_type!r})"
         )
-    return x if group.size() == 1 else how(op, x, group=group, **axis)
 
 
 def divided(name: str, x: Any, group: ProcessGroup, dim: int) -> int:
     """The axis ``dim``, which is to be divided among the ranks."""
-    axis = dim % len(x.shape)
+    axis = normalize_dim(dim, len(x.shape))
     if x.shape[axis] % group.size():
         raise ShapeError(
             f"{name}: dimension {axis} of {list(x.shape)} cannot be divided evenly among {group.size()} ranks: pad it, or use "

@@ -47,10 +47,12 @@ class Applied:
 
     Attributes:
         rows: its rows in the catalogue (``techniques.TABLE``); ``name`` is the first.
+        said: the words for it; names in braces are those of its fields.
         numbers: how near the numbers are to those of a plain step: the level of its worst row.
     """
 
     rows: ClassVar[tuple[str, ...]]
+    said: ClassVar[str]
     name: ClassVar[str]
     numbers: ClassVar[str]
 
@@ -64,6 +66,9 @@ class Applied:
     def region(self) -> AbstractContextManager[Any]:
         """Return the context in which forward and loss run; it is entered in each step."""
         return nullcontext()
+
+    def __str__(self) -> str:
+        return self.said.format(**vars(self))
 
 
 @dataclass(frozen=True)
@@ -127,13 +132,10 @@ class InPlace(Applied):
 class InBackward(Applied):
     """The optimizer steps in backward."""
 
-    rows = ("in_backward",)
+    rows, said = ("in_backward",), "optimizer in backward"
 
     def prepare(self, step: Prepared) -> None:
         step.in_backward = optimizer_in_backward(step.optimizer)
-
-    def __str__(self) -> str:
-        return "optimizer in backward"
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ class Tiles(Applied):
 
     paths: tuple[str, ...]
     tokens: int
-    rows = ("chunking",)
+    rows, said = ("chunking",), "{tokens} tokens at a time"
 
     def prepare(self, step: Prepared) -> None:
         for path in self.paths:
@@ -174,22 +176,16 @@ class Tiles(Applied):
                 raise _other_model(f"a module with a tile {path!r}", f"a {type(module).__name__} without")
             module.tile = self.tokens
 
-    def __str__(self) -> str:
-        return f"{self.tokens} tokens at a time"
-
 
 @dataclass(frozen=True)
 class Accumulation(Applied):
     """The batch is split into ``parts``, which run one after another."""
 
     parts: int
-    rows = ("accumulation",)
+    rows, said = ("accumulation",), "batch in {parts} parts"
 
     def prepare(self, step: Prepared) -> None:
         step.parts = self.parts
-
-    def __str__(self) -> str:
-        return f"batch in {self.parts} parts"
 
 
 @dataclass(frozen=True)
@@ -197,7 +193,7 @@ class Autocast(Applied):
     """Products run in float16, and the loss is scaled, on ``device``."""
 
     device: str
-    rows = ("autocast", "loss_scaling")
+    rows, said = ("autocast", "loss_scaling"), "autocast"
 
     def prepare(self, step: Prepared) -> None:
         step.scaler = GradScaler(self.device)
@@ -205,22 +201,16 @@ class Autocast(Applied):
     def region(self) -> AbstractContextManager[Any]:
         return autocast(self.device, dtype=float16)
 
-    def __str__(self) -> str:
-        return "autocast"
-
 
 @dataclass(frozen=True)
 class Compression(Applied):
     """Tensors saved for backward take ``bits`` per element."""
 
     bits: int
-    rows = ("compression",)
+    rows, said = ("compression",), "saved in {bits} bits"
 
     def region(self) -> AbstractContextManager[Any]:
         return compressed(self.bits)
-
-    def __str__(self) -> str:
-        return f"saved in {self.bits} bits"
 
 
 @dataclass(frozen=True)
@@ -233,7 +223,7 @@ class Replicated(Applied):
 
     ranks: int
     stage: ClassVar[int] = 0
-    rows = ("data_parallel",)
+    rows, said = ("data_parallel",), "data parallel on {ranks} ranks"
 
     def prepare(self, step: Prepared) -> None:
         """Divide the model, which all other techniques have prepared, over the ranks of the default process group.
@@ -251,17 +241,13 @@ class Replicated(Applied):
             step.optimizer = ZeroRedundancyOptimizer(step.optimizer.param_groups, type(step.optimizer))
         empty_cache()
 
-    def __str__(self) -> str:
-        what = f"ZeRO {self.stage}" if self.stage else "data parallel"
-        return f"{what} on {self.ranks} ranks"
-
 
 @dataclass(frozen=True)
 class Zero1(Replicated):
     """Each rank keeps the optimizer's state of its own parameters."""
 
     stage = 1
-    rows = ("zero_1",)
+    rows, said = ("zero_1",), "ZeRO 1 on {ranks} ranks"
 
 
 @dataclass(frozen=True)
@@ -269,7 +255,7 @@ class Zero2(Replicated):
     """Each rank keeps its rows of the gradients and of the optimizer's state; parameters are whole from forward to backward."""
 
     stage = 2
-    rows = ("zero_2",)
+    rows, said = ("zero_2",), "ZeRO 2 on {ranks} ranks"
 
 
 @dataclass(frozen=True)
@@ -277,7 +263,7 @@ class Zero3(Replicated):
     """Each rank keeps its rows of parameters, gradients and optimizer state; a unit is gathered while it is used."""
 
     stage = 3
-    rows = ("zero_3",)
+    rows, said = ("zero_3",), "ZeRO 3 on {ranks} ranks"
 
 
 OVER_RANKS: tuple[type[Replicated], ...] = (Replicated, Zero2, Zero1, Zero3)

@@ -14,22 +14,11 @@ from .states import kept, stepped
 LAYERS, WIDTH = 96, 12_288  # of GPT-3
 
 
-class QueriesAndValues(nn.Module):
-    """The projections of GPT-3's queries and values, in float16."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name in ("q", "v"):
-            layers = [nn.Linear(WIDTH, WIDTH, False, dtype=tm.float16) for _ in range(LAYERS)]
-            setattr(self, name, nn.ModuleList(layers))
-
-
 def adapter() -> int:
-    """Bytes of LoRA's matrices of rank 4 beside them."""
+    """Bytes of LoRA's matrices of rank 4, beside the projections of queries and values."""
     with tm.device("meta"):
-        model = QueriesAndValues()
-        names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-        lora(model, 4, target_modules=names, dtype=tm.float16)
+        model = nn.ModuleList(nn.Linear(WIDTH, WIDTH, False, dtype=tm.float16) for _ in range(2 * LAYERS))
+        lora(model, 4, target_modules=map(str, range(2 * LAYERS)), dtype=tm.float16)
         return sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
 
 

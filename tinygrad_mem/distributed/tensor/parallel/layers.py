@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ....autograd.core import apply
+from ....autograd.shape import normalize_dim
 from ....autograd.tensor import Tensor
 from ....functional.door import LOWER, public
 from ....nn import Embedding, Linear
@@ -10,7 +11,7 @@ from ....nn import functional as F
 from ....ops.base import Op
 from ....ops.linalg import Linear as LinearOp
 from ...group import ProcessGroup
-from ...regions import copy_to, gather_along, gather_from, reduce_from, reduce_scatter_along, reduce_scatter_to
+from ...regions import check_device, copy_to, gather_along, gather_from, reduce_from, reduce_scatter_along, reduce_scatter_to
 from ..placement import Placement, Shard
 
 
@@ -59,10 +60,14 @@ def gathered_linear(input: Tensor, weight: Tensor, bias: Tensor | None, group: P
     Saves: the input, which is this rank's part of the rows, and the weight.
 
     Price: two all-gathers and a reduce-scatter of the rows.
+
+    Raises:
+        DeviceError: a device that the group does not serve. DimensionError: the input has no dimension ``dim``.
     """
+    check_device("gathered_linear", input, group)
     if group.size() == 1:
         return F.linear(input, weight, bias)
-    return apply(GatheredLinear, input, weight, bias, group=group, axis=dim % input.ndim)
+    return apply(GatheredLinear, input, weight, bias, group=group, axis=normalize_dim(dim, input.ndim))
 
 
 class _OverRanks:
