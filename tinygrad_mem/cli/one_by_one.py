@@ -1,4 +1,6 @@
-"""Commands that work through a list: they print each result at once, keep results on Ctrl-C, and end with a page."""
+"""The words and bars that commands show while they work; and commands that work through a list: they print each result at once,
+keep results on Ctrl-C, and end with a page.
+"""
 
 from __future__ import annotations
 

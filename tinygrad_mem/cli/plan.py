@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.console import Console
 import tinygrad_mem as tm
 
 from .. import plan as planner
+from ..models.names import Named
 from ..models.parallel import SIZES
 from ..text import visible
 from . import plan_mesh
@@ -51,16 +53,10 @@ def run(
         with telling(Console(stderr=True)) as show:
 
             def build(n: int) -> planner.Plan:
-                def batch() -> tuple[tm.Tensor, tm.Tensor]:
-                    x = named.batch(n, tm.float32)
-                    return x, x.flatten(1)[:, 0]  # only the number of labels counts: the loss draws its own
-
-                def say(what: str) -> None:
-                    show(f"batch {n}: {what}")
-
                 show(f"batch {n}")
-                of = named.make, batch, lambda output, _: named.loss(output), OPTIMIZERS[optimizer], room, device, names
-                return planner.plan(*of, ranks=ranks, times=times, progress=say)
+                of = named.make, partial(_batch, named, n), lambda output, _: named.loss(output), OPTIMIZERS[optimizer]
+                options: dict[str, Any] = {"ranks": ranks, "times": times, "progress": lambda what: show(f"batch {n}: {what}")}
+                return planner.plan(*of, room, device, names, **options)
 
             if largest_batch:
                 of_each, found = planner.largest(lambda n: build(n * ranks))
@@ -81,6 +77,11 @@ def run(
     else:
         _show(network, batch_size, found)
     return 0
+
+
+def _batch(named: Named, size: int) -> tuple[tm.Tensor, tm.Tensor]:
+    x = named.batch(size, tm.float32)
+    return x, x.flatten(1)[:, 0]  # only the number of labels counts: the loss draws its own
 
 
 def _data(network: str, batch_size: int, found: planner.Plan, front: list[planner.Point]) -> dict[str, Any]:

@@ -192,15 +192,11 @@ def distance(a: Numbers, b: Numbers) -> float | None:
     the parameters. ``None`` if the parameters have other shapes."""
     if [x.shape for x in a.end] != [x.shape for x in b.end] or len(a.losses) != len(b.losses):
         return None
-    if _same(a, b):
+    alike = all(x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(a.end, b.end, strict=True))
+    if alike and np.array_equal(a.losses, b.losses):
         return 0.0
     losses = _relative(np.asarray(a.losses), np.asarray(b.losses))
     return max(losses, _relative(_way(a), _way(b)), np.finfo(np.float64).tiny)
-
-
-def _same(a: Numbers, b: Numbers) -> bool:
-    alike = all(x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(a.end, b.end, strict=True))
-    return alike and np.array_equal(a.losses, b.losses)
 
 
 def _way(numbers: Numbers) -> np.ndarray:
