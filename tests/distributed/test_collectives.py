@@ -73,6 +73,10 @@ def test_one_process_plays_a_rank():
             dist.broadcast(x)
         with pytest.raises(ValueError, match="reduce: give a rank among all processes, or one in the group: found 1 and 0"):
             dist.reduce(x, 1, group=group, group_dst=0)
+        with pytest.raises(ValueError, match=r"Split sizes doesn't match total dim 0 size: \[-1, 9, 0, 0, 0, 0, 0, 0\], 8"):
+            dist.all_to_all_single(out, out.clone(), [-1, 9, *[0] * 6])
+        with pytest.raises(IndexError, match=r"expected to be in range of \[-3, 2\], but got 3"):
+            mesh.get_group(3)
         assert dist.new_group([0, 1]) is dist.GroupMember.NON_GROUP_MEMBER
     finally:
         dist.destroy_process_group()

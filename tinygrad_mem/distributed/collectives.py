@@ -228,7 +228,7 @@ def _split(array: Any, sizes: Sequence[int] | None, ranks: int) -> list[int]:
         sizes = [rows // ranks] * ranks
     if len(sizes) != ranks:
         raise ArgumentError(f"all_to_all_single: Number of tensor splits not equal to group size: {len(sizes)}, {ranks}")
-    if sum(sizes) != rows:
+    if sum(sizes) != rows or min(sizes) < 0:
         raise ArgumentError(f"all_to_all_single: Split sizes doesn't match total dim 0 size: {list(sizes)}, {rows}")
     row = math.prod(array.shape[1:])
     return [n * row for n in sizes]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd.shape import normalize_dim
 from ..errors import ArgumentError, MissingKeyError, NotOfferedError
 from .fake import note_mesh
 from .group import ProcessGroup
@@ -104,6 +105,7 @@ class DeviceMesh:
 
         Raises:
             ArgumentError: there are several dimensions and none is named, or this rank is not in the mesh.
+            DimensionError, MissingKeyError: the mesh has no such dimension.
         """
         if mesh_dim is None and self.ndim > 1:
             raise ArgumentError(
@@ -121,7 +123,7 @@ class DeviceMesh:
 
     def _axis(self, dim: int | str) -> int:
         if not isinstance(dim, str):
-            return dim
+            return normalize_dim(dim, self.ndim)
         if dim not in (self.mesh_dim_names or ()):
             raise MissingKeyError(
                 f"Invalid mesh_dim_name {dim!r} specified. Valid mesh_dim_names are {list(self.mesh_dim_names or ())}."
