@@ -535,9 +535,9 @@ def test_cuda_source_compiles(kind: str, tmp_path: Path):
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("nvcc is not installed")
-    from tinygrad_mem.kernels.cupy.conv_source import source
+    from tinygrad_mem.kernels.cupy import conv_source, raw
 
-    (tmp_path / "conv.cu").write_text(source(kind))
+    (tmp_path / "conv.cu").write_text(raw.text(conv_source.SOURCE, **raw.types(kind)))
     subprocess.run([nvcc, "-arch=sm_90", "-cubin", "-o", tmp_path / "conv.cubin", tmp_path / "conv.cu"], check=True)
 
 
@@ -558,11 +558,11 @@ def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory):
     pytest.importorskip("cupy")
     if compiler is None:
         pytest.skip("g++ is not installed")
-    from tinygrad_mem.kernels.cupy import conv_source
+    from tinygrad_mem.kernels.cupy import conv_source, raw
 
     folder = tmp_path_factory.mktemp("cuda")
     code = (
-        conv_source.source("d")
+        raw.text(conv_source.SOURCE, **raw.types("d"))
         .replace("#include <cuda_fp16.h>", _SHIM)
         .replace("+= 256", "+= 1")
         .replace("half = 128", "half = 0")
@@ -634,7 +634,7 @@ def test_cuda_kernels_on_the_cpu(x, w, stride, low, dilation, groups, room, cuda
     """The GPU's host code and kernels, with NumPy for CuPy and for cuBLAS, equal the CPU's."""
     from tinygrad_mem.kernels.cupy import conv as cuda
 
-    def launch(name, like, count, arguments, block=256):
+    def launch(name, like, count, arguments):
         blocks = like.shape[1] if name == "conv_channel_sum" else 1
         for number in range(blocks):
             cuda_on_cpu.set_blocks(ctypes.c_longlong(number))

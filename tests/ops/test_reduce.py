@@ -201,6 +201,16 @@ def test_float16_is_reduced_in_float32(name):
     assert np.isfinite(y.grad.numpy()).all()
 
 
+def test_the_gradient_of_a_float16_product_does_not_overflow(dev):
+    """The product of the others is beyond float16; its share of a small gradient is not."""
+    x = np.array([1e-4, 300, 300], np.float16)
+    y = tm.tensor(x, device=dev, requires_grad=True)
+    (y.prod() * 0.1).backward()
+    assert y.grad is not None
+    expected = float(np.float16(0.1)) * np.array([9e4, x[0] * 300.0, x[0] * 300.0], "f8")
+    np.testing.assert_allclose(y.grad.cpu().numpy().astype("f8"), expected, rtol=2e-3)
+
+
 def test_the_gradient_of_a_sum_takes_no_memory():
     x = tm.zeros(1000, 1000, requires_grad=True)
     seen = []

@@ -19,6 +19,7 @@ from tests.ops.cases.quantize import NF4
 from tests.predicted import difference, difference_on_gpu
 from tests.profiles import some
 from tinygrad_mem import memory, nn
+from tinygrad_mem.autograd.core import apply
 from tinygrad_mem.devices import device, round_up
 from tinygrad_mem.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from tinygrad_mem.errors import ArgumentError, NotOfferedError
@@ -28,6 +29,7 @@ from tinygrad_mem.models.llama import llama
 from tinygrad_mem.models.precision import Step
 from tinygrad_mem.models.published import published
 from tinygrad_mem.nn.parallel import DistributedDataParallel
+from tinygrad_mem.ops.quantize import Quantize
 from tinygrad_mem.techniques import LoraLinear, QuantizedLinear, compressed, lora, quantize_frozen, save_on_cpu
 
 KINDS = [("nf4", True), ("nf4", False), ("int8", False)]
@@ -526,6 +528,8 @@ def test_refusals_in_words():
 def test_numbers_are_floating():
     with pytest.raises(TypeError, match="quantize_blocks: expected a floating tensor, found int64"):
         quantize_blocks(tm.arange(64), "nf4", 64, True)
+    with pytest.raises(TypeError, match="quantize: expected a floating tensor, found int64"):
+        apply(Quantize, tm.arange(64), bits=8, group=16, ticket=(3, 4))
     layer = quantized(nn.Linear(64, 3))
     for run in (lambda: layer(tm.ones(2, 64, dtype=tm.int64)), lambda: layer.dequantized(tm.int64)):
         with pytest.raises(TypeError, match="quantized numbers are floating, found int64: ask for a floating dtype"):

@@ -21,6 +21,7 @@ class Quantize(Op):
 
     @staticmethod
     def forward(ctx, x, *, bits, group, ticket):
+        want_floating("quantize", x)
         wide = arithmetic(x.dtype)
         codes = ctx.empty((-(-x.size * bits // 8),), uint8)
         scales = ctx.empty((-(-x.size // group), 2), wide)  # rounded up

@@ -16,7 +16,8 @@ import numpy as np
 from ...dtypes import arithmetic
 from ..numpy.attention import _by_head
 from ..numpy.attention import check_offsets as _check_offsets
-from ..numpy.fast.attention_tiles import cuts, grouped
+from ..numpy.fast.attention_tiles import grouped
+from ..numpy.fast.tiles import cuts
 from .attention_tiles import MOST, Job, Space, launch, mask_of, plan, size_of, size_of_means, spots, steps
 from .attention_tiles import columns as _columns
 from .attention_tiles import dropout as _dropout
@@ -152,7 +153,7 @@ def _backward(job, grads, work):
             grads = grads._replace(inner=Space(work[room:]).take((heads, groups, rows), arithmetic(dtype)))
             _fill_inner(job, grads, cut, work)
         walks = [(grads._replace(gk=None, gv=None), False), (grads._replace(gq=None, gmask=None), True)]
-    for head in cuts(heads, cut.heads):
+    for head in cuts(0, heads, cut.heads):
         for wanted, by_columns in walks:
             if any(g is not None for g in wanted[4:]):
                 (_by_columns if by_columns else _by_rows)(job, wanted, cut, head, work)
@@ -184,7 +185,7 @@ def _by_rows(job, grads, cut, heads, work):
 def _by_columns(job, grads, cut, heads, work):
     """One pass over columns: it accumulates gk and gv in the wide dtype."""
     wide = arithmetic(job.q.dtype)
-    for whole in cuts(job.k.shape[1], cut.columns):
+    for whole in cuts(0, job.k.shape[1], cut.columns):
         outer = Space(work)
         goals = [_at(g, (heads, whole)) for g in (grads.gk, grads.gv)]
         sums = [None if g is None else outer.take(g.shape, wide) for g in goals]

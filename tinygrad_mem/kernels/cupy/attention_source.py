@@ -6,22 +6,14 @@ bits. Each score of the whole matrix has its own random number, so the mask of d
 
 from __future__ import annotations
 
-from .philox import SOURCE
+from .philox import SOURCE as _PHILOX
+from .raw import WARPS
 
-_TYPES = {
-    "e": ("__half", "float", "-3.4028234663852886e38f"),
-    "f": ("float", "float", "-3.4028234663852886e38f"),
-    "d": ("double", "double", "-1.7976931348623157e308"),
-}
-
-_HEAD = """
-#include <cuda_fp16.h>
-typedef {T} T;
-typedef {A} A;
-typedef long long wide;
+SOURCE = (
+    f"{WARPS}{_PHILOX}"
+    + """
 typedef unsigned long long count;
-#define LOWEST ((A){lowest})
-#define LANES {lanes}
+#define LOWEST ((A)(sizeof(A) == 8 ? -1.7976931348623157e308 : -3.4028234663852886e38))
 #define NOTHING ((A)(-1.0 / 0.0))
 // what hides scores: a mask (kind 1: bool, 2: added), the columns before and behind a row (-1: all)
 // scores are bounded by cap, unless it is 0
@@ -32,23 +24,11 @@ typedef unsigned long long count;
 #define DROPOUT double p, count seed, count call, wide base, wide head_step, wide row_step
 #define SIZES wide heads, wide rows, wide columns
 #define LINE \\
-    const wide line = ((wide)blockIdx.x * blockDim.x + threadIdx.x) / LANES; \\
+    const wide line = FIRST / LANES; \\
     const int lane = threadIdx.x % LANES; \\
     if (line >= heads * rows) return;  /* whole warps leave together */ \\
     const wide n = line / rows, i = line % rows;
-#define EACH(c, size) for (wide c = lane; c < (size); c += LANES)
 
-__device__ inline A lane_max(A v) {{
-    for (int m = LANES / 2; m; m >>= 1) v = max(v, __shfl_xor_sync(0xffffffffu, v, m));
-    return v;
-}}
-__device__ inline A lane_sum(A v) {{
-    for (int m = LANES / 2; m; m >>= 1) v += __shfl_xor_sync(0xffffffffu, v, m);
-    return v;
-}}
-"""
-
-_BODY = """
 __device__ inline A scored(A product, wide n, wide i, wide c, SIGHT) {
     const wide row = row0 + i, column = column0 + c;
     if ((left >= 0 && column < row - left) || (right >= 0 && column > row + right)) return NOTHING;
@@ -71,20 +51,20 @@ extern "C" __global__ void attention_softmax(A* scores, T* weights, A* tops, A* 
     LINE
     scores += line * columns; weights += line * columns;
     A best = NOTHING, total = 0;
-    EACH(c, columns) {
+    ALONG(c, columns) {
         scores[c] = scored(scores[c], n, i, c, SEEN);
         best = max(best, scores[c]);
     }
     const A before = first ? LOWEST : tops[line];
     const A top = max(lane_max(best), before);
-    EACH(c, columns) {
+    ALONG(c, columns) {
         const A e = exp(scores[c] - top);
         total += e;
         weights[c] = (T)(e * kept(n, i, c, p, seed, call, base, head_step, row_step));
     }
     total = lane_sum(total);
     const A factor = first ? (A)0 : exp(before - top);
-    if (!first) EACH(d, width) sums[line * width + d] *= factor;
+    if (!first) ALONG(d, width) sums[line * width + d] *= factor;
     if (lane == 0) {
         tops[line] = top;
         totals[line] = (first ? (A)0 : totals[line] * factor) + total;
@@ -96,7 +76,7 @@ extern "C" __global__ void attention_finish(const A* tops, const A* totals, cons
                                             A* lse, wide l0, SIZES) {
     LINE
     const A total = totals[line];
-    EACH(d, width) y[n * y0 + i * y1 + d] = (T)(total == 0 ? (A)0 : sums[line * width + d] / total);
+    ALONG(d, width) y[n * y0 + i * y1 + d] = (T)(total == 0 ? (A)0 : sums[line * width + d] / total);
     if (lane == 0) lse[n * l0 + i] = total == 0 ? (A)(1.0 / 0.0) : tops[line] + log(total);
 }
 
@@ -105,7 +85,7 @@ extern "C" __global__ void attention_inner(const T* gy, wide g0, wide g1, const 
                                            SIZES) {
     LINE
     A sum = 0;
-    EACH(d, width) sum += (A)gy[n * g0 + i * g1 + d] * (A)y[n * y0 + i * y1 + d];
+    ALONG(d, width) sum += (A)gy[n * g0 + i * g1 + d] * (A)y[n * y0 + i * y1 + d];
     sum = lane_sum(sum);
     if (lane == 0) inner[line] = sum;
 }
@@ -115,7 +95,7 @@ extern "C" __global__ void attention_weights(A* scores, T* weights, const A* lse
     LINE
     scores += line * columns; weights += line * columns;
     const A low = lse[n * l0 + i];
-    EACH(c, columns) {
+    ALONG(c, columns) {
         const A e = exp(scored(scores[c], n, i, c, SEEN) - low);
         scores[c] = e;
         weights[c] = (T)(e * kept(n, i, c, p, seed, call, base, head_step, row_step));
@@ -129,7 +109,7 @@ extern "C" __global__ void attention_means(const A* softmax, const A* slopes, A*
     LINE
     softmax += line * columns; slopes += line * columns;
     A sum = 0, total = 0;
-    EACH(c, columns) {
+    ALONG(c, columns) {
         sum += softmax[c] * slopes[c] * kept(n, i, c, p, seed, call, base, head_step, row_step);
         total += softmax[c];
     }
@@ -148,7 +128,7 @@ extern "C" __global__ void attention_slopes(const A* softmax, A* slopes, T* scal
                                             double cap, const A* lse, wide l0, DROPOUT, SIZES) {
     LINE
     softmax += line * columns; slopes += line * columns; scaled += line * columns;
-    EACH(c, columns) {
+    ALONG(c, columns) {
         const A e = slopes[c] * kept(n, i, c, p, seed, call, base, head_step, row_step);
         const A slope = softmax[c] * (e - inner[n * h0 + i]);
         slopes[c] = slope;
@@ -160,15 +140,10 @@ extern "C" __global__ void attention_slopes(const A* softmax, A* slopes, T* scal
 // gmask += slopes; where g0 is 0 all heads share a mask
 extern "C" __global__ void attention_mask(const A* slopes, A* gmask, wide g0, wide g1, SIZES) {
     const wide all = rows * columns;
-    for (wide at = (wide)blockIdx.x * blockDim.x + threadIdx.x; at < all; at += (wide)gridDim.x * blockDim.x) {
+    EACH(at, all) {
         A* target = gmask + at / columns * g1 + at % columns;
         for (wide n = 0; n < heads; ++n) target[n * g0] += slopes[n * all + at];
     }
 }
 """
-
-
-def source(kind: str, lanes: int = 32) -> str:
-    """The kernels for arrays whose dtype character is ``kind``."""
-    t, a, lowest = _TYPES[kind]
-    return _HEAD.format(T=t, A=a, lowest=lowest, lanes=lanes) + SOURCE + _BODY
+)

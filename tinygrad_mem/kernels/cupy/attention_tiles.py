@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -10,9 +9,10 @@ import cupy
 import numpy as np
 
 from ...dtypes import arithmetic
-from ..numpy.fast.attention_tiles import cuts, visible
-from .attention_source import source
-from .raw import NULL
+from ..numpy.fast.attention_tiles import visible
+from ..numpy.fast.tiles import cuts
+from . import raw
+from .attention_source import SOURCE
 
 MOST = 64 << 20  # bytes of workspace, at most
 _SIDE = 1024  # rows and columns of a tile, at most
@@ -85,17 +85,12 @@ class Job(NamedTuple):
     cap: float | None = None
 
 
-@cache
-def _module(kind):
-    return cupy.RawModule(code=source(kind))  # pyright: ignore
-
-
 def launch(name, x, shape, *arguments):
     """Run a kernel with a warp for each row of a tile of ``shape``."""
     heads, rows, columns = map(int, shape)
     lines = rows * columns / 32 if name == "attention_mask" else heads * rows
-    grid = max(min(-(-int(lines + 1) * 32 // _THREADS), (1 << 31) - 1), 1)
-    _module(x.dtype.char).get_function(name)((grid,), (_THREADS,), (*arguments, heads, rows, columns))
+    meanings = raw.types(x.dtype.char) | {"LANES": 32}
+    raw.launch(SOURCE, name, meanings, int(lines + 1) * 32, *arguments, heads, rows, columns, threads=_THREADS)
 
 
 def steps(a):
@@ -116,7 +111,7 @@ def sight(job, head, group, rows, columns):
     left, right = (-1 if n is None else int(n) for n in job.window)
     tail = (float(job.scale), float(job.cap or 0), rows.start + job.offset, columns.start, left, right)
     if job.mask is None:
-        return (NULL, np.int32(0), 0, 0, 0, *tail)
+        return (None, np.int32(0), 0, 0, 0, *tail)
     full = (head.stop - head.start, rows.stop - rows.start, columns.stop - columns.start)
     wanted = (head, slice(group, group + 1), rows, columns)
     index = [slice(0, 1) if n == 1 else part for n, part in zip(job.mask.shape, wanted, strict=True)]
@@ -143,4 +138,4 @@ def columns(job, rows, size):
 def spots(job, cut, heads=None):
     """(heads, group, rows) of each tile of rows; only those of ``heads``, if given."""
     _, groups, rows, _ = job.q.shape
-    return product([heads] if heads else cuts(job.q.shape[0], cut.heads), range(groups), cuts(rows, cut.rows))
+    return product([heads] if heads else cuts(0, job.q.shape[0], cut.heads), range(groups), cuts(0, rows, cut.rows))

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 
-import cupy
-import numpy as np
-
 from ..code_tables import BITS, BORDERS, NESTED, TABLES
-from .c_names import FLOATS
+from . import raw
 
 _THREADS = 128
 
 _SOURCE = """
-#include <cuda_fp16.h>
-typedef T_ T;
-typedef A_ A;
-typedef long long wide;
-
 __device__ inline int nearest(float x) {
     if (x != x) x = 0;
     if (EVEN) return (int)rintf(x * 127.0f) + 127;
@@ -57,7 +49,7 @@ extern "C" __global__ void quantize_blocks(const T* x, unsigned char* codes, flo
 
 extern "C" __global__ void dequantize_blocks(const unsigned char* codes, const void* absmax, const float* nested,
                                              const float* offset, wide block, T* out, wide size) {
-    const wide i = (wide)blockIdx.x * blockDim.x + threadIdx.x;
+    const wide i = FIRST;
     if (i >= size) return;
     const int per = 8 / BITS, code = codes[i / per] >> (i % per * BITS) & ((1 << BITS) - 1);
     const wide b = i / block;
@@ -74,23 +66,21 @@ def _constant(name, values):
 
 
 @cache
-def _kernel(name, table, char):
-    number, wide = FLOATS[char]
-    tables = [("NUMBERS", TABLES[table]), ("BORDERS", BORDERS[table]), ("DYNAMIC", TABLES["dynamic"])]
+def _source(table):
+    """The kernels of a table."""
+    tables = {"NUMBERS": TABLES[table], "BORDERS": BORDERS[table], "DYNAMIC": TABLES["dynamic"]}
+    return "".join([_constant(*each) for each in tables.items()]) + _SOURCE
+
+
+def _run(name, table, kind, total, *arguments):
     numbers = {"COUNT": len(TABLES[table]), "BITS": BITS[table], "NESTED": NESTED, "EVEN": int(table == "int8")}
-    head = [f"#define {key} {value}\n" for key, value in numbers.items()] + [_constant(*each) for each in tables]
-    return cupy.RawKernel("".join(head) + _SOURCE.replace("T_", number).replace("A_", wide), name)
+    raw.launch(_source(table), name, raw.types(kind) | numbers, total, *arguments, threads=_THREADS)
 
 
 def quantize_blocks(x, table, block, codes, absmax):
-    if x.size:
-        arguments = (x, codes, absmax, int(block), int(x.size))
-        _kernel("quantize_blocks", table, x.dtype.char)((absmax.size,), (_THREADS,), arguments)
+    _run("quantize_blocks", table, x.dtype.char, absmax.size * _THREADS, x, codes, absmax, int(block), x.size)
 
 
 def dequantize_blocks(codes, absmax, nested, offset, table, block, out):
-    if out.size:
-        nothing = np.intp(0)
-        arguments = (codes, absmax, nothing if nested is None else nested, nothing if nested is None else offset)
-        kernel = _kernel("dequantize_blocks", table, out.dtype.char)
-        kernel((-(-out.size // _THREADS),), (_THREADS,), (*arguments, int(block), out, int(out.size)))
+    arguments = (codes, absmax, nested, offset, int(block), out, out.size)
+    _run("dequantize_blocks", table, out.dtype.char, out.size, *arguments)

@@ -5,14 +5,11 @@ One thread block per block of numbers, in two passes: the first finds the larges
 
 from __future__ import annotations
 
-from functools import cache
-
-import cupy
 import numpy as np
 
 from ..dynamic_map import borders, dynamic_map, linear_map
-from .c_names import NAMES
-from .places import SOURCE
+from . import raw
+from .places import SOURCE as _PLACES
 from .places import places as _places
 
 _MAPS = {8: (dynamic_map(False), dynamic_map(True)), 4: (linear_map(), dynamic_map(True, 4))}
@@ -29,8 +26,6 @@ def _tables(maps):
 
 
 _SOURCE = """
-typedef long long wide;
-
 __device__ inline int nearest(float x, const float* border, int step) {
     int low = 0;
     for (; step; step >>= 1) if (border[low + step - 1] < x) low += step;
@@ -48,14 +43,11 @@ __device__ float largest(float x, float* shared) {
     return shared[0];
 }
 
-__device__ inline float wider(__half x) { return __half2float(x); }
-__device__ inline float wider(float x) { return x; }
-__device__ inline double wider(double x) { return x; }
 #define GRADIENT W x = wider(p[place(ps, i)]), d = wider(g[place(gs, i)]); if (maximize) d = -d; d += weight_decay * x;
 #define PER (8 / BITS)
 #define VALUE(map, codes) VALUES[map][codes[i / PER] >> i % PER * BITS & ((1 << BITS) - 1)]
 #define CODE(map, x) (nearest(x, BORDERS[map], 1 << (BITS - 1)) << i % PER * BITS)
-#define EACH for (wide i = first + threadIdx.x; i < last; i += blockDim.x)
+#define OF_BLOCK for (wide i = first + threadIdx.x; i < last; i += blockDim.x)
 
 extern "C" __global__ void adam_in_bytes(P* p, Places ps, const G* g, Places gs, unsigned char* m, float* m_top,
         unsigned char* v, float* v_top, wide n, wide block, double step_size, double beta1_, double beta2_, double eps,
@@ -67,7 +59,7 @@ extern "C" __global__ void adam_in_bytes(P* p, Places ps, const G* g, Places gs,
 #define MOMENTS W mean = VALUE(1, m) * m_scale, square = VALUE(0, v) * v_scale; \\
     mean += (1 - beta1) * (d - mean); square = beta2 * square + (1 - beta2) * d * d;
     float m_most = 0, v_most = 0;
-    EACH { GRADIENT MOMENTS m_most = fmaxf(m_most, fabs((float)mean)); v_most = fmaxf(v_most, (float)square); }
+    OF_BLOCK { GRADIENT MOMENTS m_most = fmaxf(m_most, fabs((float)mean)); v_most = fmaxf(v_most, (float)square); }
     m_most = largest(m_most, shared);
     v_most = largest(v_most, shared);
     for (wide k = first / PER + threadIdx.x; PER * k < last; k += blockDim.x) {  // a thread has all numbers of a byte
@@ -92,9 +84,9 @@ extern "C" __global__ void sgd8bit(P* p, Places ps, const G* g, Places gs, unsig
     const W momentum = momentum_, weight_decay = weight_decay_, scale = top[blockIdx.x];
 #define MOMENTUM W speed = momentum * (VALUE(1, buf) * scale) + (1 - (W)dampening) * d;
     float most = 0;
-    EACH { GRADIENT MOMENTUM most = fmaxf(most, fabs((float)speed)); }
+    OF_BLOCK { GRADIENT MOMENTUM most = fmaxf(most, fabs((float)speed)); }
     most = largest(most, shared);
-    EACH {
+    OF_BLOCK {
         GRADIENT MOMENTUM
         p[place(ps, i)] = (P)(x - (W)lr * (nesterov ? d + momentum * speed : speed));
         buf[i] = CODE(1, (float)speed / most);
@@ -104,30 +96,32 @@ extern "C" __global__ void sgd8bit(P* p, Places ps, const G* g, Places gs, unsig
 """
 
 
-@cache
-def _kernel(name, p, g, bits, more=""):
-    wide = "double" if p == "d" else "float"
-    types = f"typedef {NAMES[p]} P;\ntypedef {NAMES[g]} G;\ntypedef {wide} W;\n#define BITS {bits}\n"
-    source = "#include <cuda_fp16.h>\n" + types + _tables(_MAPS[bits]) + SOURCE + _SOURCE + more
-    return cupy.RawModule(code=source).get_function(name)  # pyright: ignore
+SOURCES = {bits: _tables(maps) + _PLACES + _SOURCE for bits, maps in _MAPS.items()}
+"""Bits -> the kernels for them."""
 
 
-def _run(name, p, g, bits, block, states, *numbers, threads=256):
-    if p.size:
-        arguments = p, _places(p), g, _places(g), *states, int(p.size), int(block), *numbers
-        _kernel(name, p.dtype.char, g.dtype.char, bits)((-(-p.size // block),), (threads,), arguments)
+def run(source, name, bits, p, g, blocks, threads, *arguments):
+    """Launch a kernel of p, g and the arguments."""
+    meanings = {"P": raw.NAMES[p.dtype.char], "G": raw.NAMES[g.dtype.char], "W": raw.types(p.dtype.char)["A"], "BITS": bits}
+    given = p, _places(p), g, _places(g), *arguments
+    raw.launch(source, name, meanings, blocks * threads, *given, threads=threads)
+
+
+def _step(name, bits, p, g, states, block, rates, *flags, threads=256):
+    """Launch a rule with a block of threads for each block of numbers."""
+    numbers = p.size, int(block), *map(float, rates), *map(np.int32, flags)
+    run(SOURCES[bits], name, bits, p, g, -(-p.size // block), threads, *states, *numbers)
 
 
 def adam8bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
-    numbers = [float(n) for n in (step_size, beta1, beta2, eps, root, weight_decay, shrink)]
-    _run("adam_in_bytes", p, g, 8, block, (m, m_top, v, v_top), *numbers, np.int32(maximize))
+    rates = step_size, beta1, beta2, eps, root, weight_decay, shrink
+    _step("adam_in_bytes", 8, p, g, (m, m_top, v, v_top), block, rates, maximize)
 
 
 def adam4bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
-    numbers = [float(n) for n in (step_size, beta1, beta2, eps, root, weight_decay, shrink)]
-    _run("adam_in_bytes", p, g, 4, block, (m, m_top, v, v_top), *numbers, np.int32(maximize), threads=64)
+    rates = step_size, beta1, beta2, eps, root, weight_decay, shrink
+    _step("adam_in_bytes", 4, p, g, (m, m_top, v, v_top), block, rates, maximize, threads=64)
 
 
 def sgd8bit_step(p, g, buf, top, block, lr, momentum, dampening, weight_decay, nesterov, maximize):
-    numbers = [float(n) for n in (lr, momentum, dampening, weight_decay)]
-    _run("sgd8bit", p, g, 8, block, (buf, top), *numbers, np.int32(nesterov), np.int32(maximize))
+    _step("sgd8bit", 8, p, g, (buf, top), block, (lr, momentum, dampening, weight_decay), nesterov, maximize)

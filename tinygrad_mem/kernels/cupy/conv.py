@@ -6,7 +6,6 @@ so each run has the same results. Grouped convolutions use one thread per output
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import cupy
@@ -15,7 +14,8 @@ import numpy as np
 from ..numpy.fast.conv_geometry import Geometry, lift
 from ..numpy.fast.windows import overlaps
 from . import blas as _blas
-from . import conv_source as _source
+from . import raw
+from .conv_source import SOURCE
 
 _WORKSPACE = 64 << 20  # bytes, at most, unless the least possible tile is larger
 
@@ -26,15 +26,9 @@ def _integers(geo, channels):
     return _ints(values)
 
 
-@functools.cache
-def _module(kind):
-    return cupy.RawModule(code=_source.source(kind))
-
-
-def _launch(name, x, count, arguments, block=256):
+def _launch(name, x, count, arguments):
     """Run a kernel of x's dtype with one thread per element; if ``count`` is too large, each thread takes several."""
-    grid = max(min(-(-count // block), 1 << 20), 1)
-    _module(x.dtype.char).get_function(name)((grid,), (block,), arguments)
+    raw.launch(SOURCE, name, raw.types(x.dtype.char), count, *arguments, threads=256, most=1 << 20)
 
 
 def _steps(x):

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-TYPES = {"e": ("__half", "float"), "f": ("float", "float"), "d": ("double", "double")}
-"""dtype character -> (T, A)."""
+SOURCE = """
+// what every kernel takes first: the input's channels (of a group) and extent, the output's extent; kernel, stride, low padding
+// and dilation
+#define GEOMETRY int c, int id, int ih, int iw, int od, int oh, int ow, int kd, int kh, int kw, int sd, int sh, int sw, \\
+    int ld, int lh, int lw, int dd, int dh, int dw
 
-GEOMETRY = (
-    *("c", "id", "ih", "iw"),  # input channels (of a group), input extent
-    *("od", "oh", "ow"),  # output extent
-    *("kd", "kh", "kw", "sd", "sh", "sw", "ld", "lh", "lw", "dd", "dh", "dw"),  # kernel, stride, low padding, dilation
-)
-"""The integers that every kernel takes first, in this order."""
-
-_HEAD = """
-#include <cuda_fp16.h>
-typedef long long wide;
-typedef {T} T;
-typedef {A} A;
-#define GEOMETRY {geometry}
-#define FIRST ((wide)blockIdx.x * blockDim.x + threadIdx.x)
-#define EACH(i, total) for (wide i = FIRST; i < (total); i += (wide)gridDim.x * blockDim.x)
-"""
-
-_COLUMNS = """
 // cols[n * sn + (ci * taps + tap) * sk + p] = the pixel that output pixel first + p of image n sees through the tap, or 0
 extern "C" __global__ void conv_columns(GEOMETRY, const T* x, wide x0, wide x1, wide x2, wide x3, wide x4, T* cols,
                                         wide images, wide first, wide pixels, wide sn, wide sk) {
@@ -39,9 +24,7 @@ extern "C" __global__ void conv_columns(GEOMETRY, const T* x, wide x0, wide x1, 
         cols[n * sn + (ci * taps + tap) * sk + p] = inside ? x[n * x0 + ci * x1 + d * x2 + h * x3 + w * x4] : (T)0.0f;
     }
 }
-"""
 
-_GATHER = """
 // y[n * y0 + ci * y1 + pixel] = the bias plus the columns (image, ci * taps + tap, output pixel) that read this pixel
 extern "C" __global__ void conv_gather(GEOMETRY, const T* cols, const T* bias, T* y, wide images, wide y0, wide y1) {
     const wide taps = (wide)kd * kh * kw, area = (wide)id * ih * iw, out = (wide)od * oh * ow, total = images * c * area;
@@ -66,9 +49,7 @@ extern "C" __global__ void conv_gather(GEOMETRY, const T* cols, const T* bias, T
         y[n * y0 + ci * y1 + pixel] = (T)sum;
     }
 }
-"""
 
-_GROUPED = """
 // Convolutions of groups, one thread an output: for depthwise ones, where a matrix product would have one row.
 extern "C" __global__ void conv_grouped(GEOMETRY, const T* x, wide x0, wide x1, wide x2, wide x3, wide x4, const T* w,
                                         const T* bias, T* y, wide images, int groups, int cout) {
@@ -125,10 +106,22 @@ extern "C" __global__ void conv_grouped_input(GEOMETRY, const T* gy, const T* w,
     }
 }
 
-// One block a weight: its threads share images and pixels, and add their sums in a fixed order.
+__device__ inline A block_sum(A sum) {  // of 256 threads, in a fixed order
+    __shared__ A sums[256];
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    for (int half = 128; half; half /= 2) {
+        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+        __syncthreads();
+    }
+    sum = sums[0];
+    __syncthreads();
+    return sum;
+}
+
+// One block a weight: its threads share images and pixels, and add their sums.
 extern "C" __global__ void conv_grouped_weight(GEOMETRY, const T* gy, const T* x, wide x0, wide x1, wide x2, wide x3, wide x4,
                                                T* gw, wide images, int groups, int cout) {
-    __shared__ A sums[256];
     const wide taps = (wide)kd * kh * kw, out = (wide)od * oh * ow, total = groups * (wide)cout * c * taps;
     for (wide i = blockIdx.x; i < total; i += gridDim.x) {
         const wide tap = i % taps, ci = i / taps % c, o = i / taps / c;
@@ -141,41 +134,17 @@ extern "C" __global__ void conv_grouped_weight(GEOMETRY, const T* gy, const T* x
             if (d >= 0 && d < id && h >= 0 && h < ih && v >= 0 && v < iw)
                 sum += (A)gy[(n * groups * cout + o) * out + pixel] * (A)from[n * x0 + d * x2 + h * x3 + v * x4];
         }
-        sums[threadIdx.x] = sum;
-        __syncthreads();
-        for (int half = 128; half; half /= 2) {
-            if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
-            __syncthreads();
-        }
-        if (threadIdx.x == 0) gw[i] = (T)sums[0];
-        __syncthreads();
+        sum = block_sum(sum);
+        if (threadIdx.x == 0) gw[i] = (T)sum;
     }
 }
-"""
 
-_SUM = """
 // One block a channel.
 extern "C" __global__ void conv_channel_sum(const T* gy, T* gb, wide images, wide channels, wide pixels) {
-    __shared__ A sums[256];
     const wide o = blockIdx.x;
     A sum = 0;
     for (wide j = threadIdx.x; j < images * pixels; j += 256) sum += (A)gy[(j / pixels * channels + o) * pixels + j % pixels];
-    sums[threadIdx.x] = sum;
-    __syncthreads();
-    for (int half = 128; half; half /= 2) {
-        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) gb[o] = (T)sums[0];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) gb[o] = (T)sum;
 }
 """
-
-NAMES = ("conv_columns", "conv_gather", "conv_grouped", "conv_grouped_input", "conv_grouped_weight", "conv_channel_sum")
-
-
-def source(kind: str) -> str:
-    """All kernels for one dtype character."""
-    stored, summed = TYPES[kind]
-    head = _HEAD.replace("{T}", stored).replace("{A}", summed)
-    head = head.replace("{geometry}", ", ".join(f"int {name}" for name in GEOMETRY))
-    return head + _COLUMNS + _GATHER + _GROUPED + _SUM

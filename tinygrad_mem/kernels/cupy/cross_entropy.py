@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .lines import launch, pointer, strides
-from .raw import NULL
+from .lines import launch, strides
 
 
 def check_target(target, classes, ignore):
@@ -19,44 +18,39 @@ def _seed(gy):
 
 def target_weight(target, weight, ignore, out):
     classes = 0 if weight is None else weight.size
-    launch(
-        "total",
-        out.dtype.char,
-        (target.shape[0], classes, target.shape[1]),
-        *(target, *strides(target), pointer(weight), int(ignore), NULL, NULL, 1.0, NULL, out),
-        index=target.dtype.char,
-    )
+    shape, rest = (target.shape[0], classes, target.shape[1]), (None, None, 1.0, None, out)
+    launch("total", out.dtype.char, shape, target, *strides(target), weight, int(ignore), *rest, index=target.dtype.char)
 
 
 def scaled_sum(rows, norm, out):
     array = norm if hasattr(norm, "dtype") else None
     count = 1.0 if norm is None or array is not None else float(norm)
-    tail = (rows, pointer(array), count, out, NULL)
-    launch("total", out.dtype.char, (rows.shape[0], 0, rows.shape[1]), NULL, 0, 0, NULL, 0, *tail)
+    tail = (rows, array, count, out, None)
+    launch("total", out.dtype.char, (rows.shape[0], 0, rows.shape[1]), None, 0, 0, None, 0, *tail)
 
 
 def log_sum_exp(x, lse):
-    none = (NULL, 0, 0, NULL, 0, 0.0)
-    launch("cross_entropy", x.dtype.char, x.shape, x, *strides(x), *none, lse, NULL)
+    none = (None, 0, 0, None, 0, 0.0)
+    launch("cross_entropy", x.dtype.char, x.shape, x, *strides(x), *none, lse, None)
 
 
 def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
-    goal = (target, *strides(target), pointer(weight), int(ignore), float(smoothing))
+    goal = (target, *strides(target), weight, int(ignore), float(smoothing))
     launch("cross_entropy", x.dtype.char, x.shape, x, *strides(x), *goal, lse, rows, index=target.dtype.char)
 
 
 def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, out, first=0, classes=None):
     every = x.shape[1] if classes is None else classes
-    goal = (target, *strides(target), pointer(weight), int(ignore), float(smoothing), pointer(norm))
+    goal = (target, *strides(target), weight, int(ignore), float(smoothing), norm)
     arguments = (*_seed(gy), x, *strides(x), lse, *goal, int(first), int(every), out, *strides(out))
     launch("cross_entropy_backward", x.dtype.char, x.shape, *arguments, index=target.dtype.char)
 
 
 def _soft(mode, gy, count, x, target, weight, smoothing, lse, rows, out):
-    seed = (NULL, 0, 0) if gy is None else _seed(gy)
-    inputs = (x, *strides(x), target, *strides(target), pointer(weight), float(smoothing), lse)
-    result = (NULL, 0, 0, 0) if out is None else (out, *strides(out))
-    launch("soft_cross_entropy", x.dtype.char, x.shape, np.int32(mode), *seed, float(count), *inputs, pointer(rows), *result)
+    seed = (None, 0, 0) if gy is None else _seed(gy)
+    inputs = (x, *strides(x), target, *strides(target), weight, float(smoothing), lse)
+    result = (None, 0, 0, 0) if out is None else (out, *strides(out))
+    launch("soft_cross_entropy", x.dtype.char, x.shape, np.int32(mode), *seed, float(count), *inputs, rows, *result)
 
 
 def soft_cross_entropy(x, target, weight, smoothing, lse, rows):
@@ -72,12 +66,12 @@ def soft_cross_entropy_backward_target(gy, x, target, weight, smoothing, lse, co
 
 
 def nll_loss(x, target, weight, ignore, out):
-    goal = (target, *strides(target), pointer(weight), int(ignore), NULL, out)
-    arguments = (NULL, 0, 0, x, *strides(x), *goal, NULL, 0, 0, 0)
+    goal = (target, *strides(target), weight, int(ignore), None, out)
+    arguments = (None, 0, 0, x, *strides(x), *goal, None, 0, 0, 0)
     launch("nll", x.dtype.char, x.shape, *arguments, index=target.dtype.char)
 
 
 def nll_loss_backward(gy, target, weight, ignore, norm, out):
-    goal = (target, *strides(target), pointer(weight), int(ignore), pointer(norm), NULL)
-    arguments = (*_seed(gy), NULL, 0, 0, 0, *goal, out, *strides(out))
+    goal = (target, *strides(target), weight, int(ignore), norm, None)
+    arguments = (*_seed(gy), None, 0, 0, 0, *goal, out, *strides(out))
     launch("nll", out.dtype.char, out.shape, *arguments, index=target.dtype.char)

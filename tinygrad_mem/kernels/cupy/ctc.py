@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from .fused import Fused
+from .fused import LOG_ADD, Fused
 
-_PREAMBLE = """
-template <typename W> __device__ W log_add(W a, W b) {
-    W high = a > b ? a : b, low = a > b ? b : a;
-    if (a != a || b != b) return a + b;
-    return isinf(high) ? high : high + log1p(exp(low - high));
-}
-"""
 _SAMPLE = """
     const ptrdiff_t many = spans[count + i], start = spans[2 * count + i], states = 2 * many + 1, width = rows / 6 / count;
     ptrdiff_t length = spans[i];
@@ -44,7 +37,7 @@ _loss = Fused(
     "raw T sums, raw T out",
     f"{_SAMPLE}{_SUMS}    out[i] = zero && isinf(loss) && loss > 0 ? (T)0 : loss;",
     "tinygrad_mem_ctc_loss",
-    preamble=_PREAMBLE,
+    preamble=LOG_ADD,
 )
 _gradient = Fused(
     "raw T gy, raw T x, raw L targets, raw int64 spans, int64 blank, bool zero, int64 rows, int64 kept, int64 count, "
@@ -79,7 +72,7 @@ _gradient = Fused(
     }
     """,
     "tinygrad_mem_ctc_loss_backward",
-    preamble=_PREAMBLE,
+    preamble=LOG_ADD,
 )
 
 

@@ -7,99 +7,91 @@ and no parameter.
 
 from __future__ import annotations
 
-from .c_names import NAMES, TYPES
-from .raw import launch as _launch
+from . import raw
 
 _SOURCE = """
-#include <cuda_fp16.h>
-typedef {T} T;
-typedef {A} A;
-typedef {I} I;
-typedef long long wide;
-
-extern "C" __global__ void embedding(const T* table, const I* index, T* out, wide rows, wide width, wide total) {{
-    for (wide i = (wide)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += (wide)gridDim.x * blockDim.x) {{
+extern "C" __global__ void embedding(const T* table, const I* index, T* out, wide rows, wide width, wide total) {
+    EACH(i, total) {
         const wide row = index[i / width];
-        out[i] = row >= 0 && row < rows ? table[row * width + i % width] : (T)({N});
-    }}
-}}
+        out[i] = row >= 0 && row < rows ? table[row * width + i % width] : FLOATING ? (T)(float)(0.0 / 0.0) : (T)0.0f;
+    }
+}
 
 #define COLUMNS 8
-#define ROW const wide row = ((wide)blockIdx.x * blockDim.x + threadIdx.x) / 32; \\
+#define ROW const wide row = FIRST / 32; \\
     const int lane = threadIdx.x % 32; \\
     if (row >= rows) return;
 
 extern "C" __global__ void embedding_backward(const T* gy, const I* index, wide n, wide padding, float* counts,
-                                              const int* bags, const A* parts, T* out, wide rows, wide width) {{
+                                              const int* bags, const A* parts, T* out, wide rows, wide width) {
     ROW
     if (row == padding) return;
     A share = 1;
-    if (counts) {{
+    if (counts) {
         wide found = 0;
         for (wide i = 0; i < n; i += 32) found += __popc(__ballot_sync(0xffffffffu, i + lane < n && index[i + lane] == row));
         if (lane == 0) counts[row] = found;
         if (found) share = (A)1 / found;
-    }}
-    for (wide from = 0; from < width; from += 32 * COLUMNS) {{  // so many columns at a time are summed in registers
+    }
+    for (wide from = 0; from < width; from += 32 * COLUMNS) {  // so many columns at a time are summed in registers
         A sum[COLUMNS];
         #pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) {{
+        for (int c = 0; c < COLUMNS; ++c) {
             const wide k = from + 32 * c + lane;
             sum[c] = k < width ? (A)out[row * width + k] : (A)0;
-        }}
-        for (wide i = 0; i < n; i += 32) {{
+        }
+        for (wide i = 0; i < n; i += 32) {
             unsigned int mine = __ballot_sync(0xffffffffu, i + lane < n && index[i + lane] == row);
-            while (mine) {{
+            while (mine) {
                 const wide place = i + __ffs(mine) - 1;
                 const wide at = bags ? bags[place] : place;
                 const A scale = parts ? share * parts[place] : share;
                 mine &= mine - 1;
                 if (at < 0) continue;
                 #pragma unroll
-                for (int c = 0; c < COLUMNS; ++c) {{
+                for (int c = 0; c < COLUMNS; ++c) {
                     const wide k = from + 32 * c + lane;
                     if (k < width) sum[c] += (A)gy[at * width + k] * scale;
-                }}
-            }}
-        }}
+                }
+            }
+        }
         #pragma unroll
-        for (int c = 0; c < COLUMNS; ++c) {{
+        for (int c = 0; c < COLUMNS; ++c) {
             const wide k = from + 32 * c + lane;
             if (k < width) out[row * width + k] = (T)sum[c];
-        }}
-    }}
-}}
+        }
+    }
+}
 
 extern "C" __global__ void embedding_renorm(T* table, wide s0, wide s1, const I* index, wide n, double most, double power,
-                                            wide rows, wide width) {{
+                                            wide rows, wide width) {
     ROW
     bool here = false;
     for (wide i = lane; i < n; i += 32) here |= index[i] == row;
     if (!__any_sync(0xffffffffu, here)) return;
     const bool largest = isinf(power);
     double sum = 0;
-    for (wide k = lane; k < width; k += 32) {{
+    for (wide k = lane; k < width; k += 32) {
         const double size = fabs((double)(A)table[row * s0 + k * s1]);
         sum = largest ? max(sum, size) : sum + pow(size, power);
-    }}
-    for (int m = 16; m; m >>= 1) {{
+    }
+    for (int m = 16; m; m >>= 1) {
         const double other = __shfl_xor_sync(0xffffffffu, sum, m);
         sum = largest ? max(sum, other) : sum + other;
-    }}
+    }
     const double norm = largest ? sum : pow(sum, 1 / power);
     if (!(norm > most)) return;  // nor a row with nan
-    for (wide k = lane; k < width; k += 32) {{
+    for (wide k = lane; k < width; k += 32) {
         T* place = table + row * s0 + k * s1;
         *place = (T)(A)((double)(A)*place * (most / (norm + 1e-7)));
-    }}
-}}
+    }
+}
 """
 
 
 def _run(name, table, index, total, *arguments, **options):
-    t, a = TYPES[table.dtype.char]
-    nothing = "(float)(0.0 / 0.0)" if table.dtype.char in "efd" else "0"
-    _launch(_SOURCE, name, {"T": t, "A": a, "I": NAMES[index.dtype.char], "N": nothing}, total, *arguments, **options)
+    meanings = raw.types(table.dtype.char) | {"I": raw.NAMES[index.dtype.char], "FLOATING": int(table.dtype.kind == "f")}
+    raw.launch(_SOURCE, name, meanings, total, *arguments, **options)
 
 
 def check_rows(index, rows):
@@ -129,16 +121,9 @@ def embedding_renorm(weight, index, max_norm, norm_type):
 
 
 _ROWS = """
-#include <cuda_fp16.h>
-typedef {T} T;
-typedef {A} A;
-typedef {P} P;
-typedef {S} S;
-typedef long long wide;
-
 // a warp an index: the first of equal ones adds them up, in order
-extern "C" __global__ void sum_rows(const wide* index, const T* values, wide n, wide width, wide* first, A* out) {{
-    const wide i = ((wide)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+extern "C" __global__ void sum_rows(const wide* index, const T* values, wide n, wide width, wide* first, A* out) {
+    const wide i = FIRST / 32;
     const int lane = threadIdx.x % 32;
     if (i >= n) return;
     const wide row = index[i];
@@ -148,22 +133,22 @@ extern "C" __global__ void sum_rows(const wide* index, const T* values, wide n, 
     if (lane == 0) first[i] = again ? -1 : row;
     for (wide k = lane; k < width; k += 32) out[i * width + k] = again ? (A)0 : (A)values[i * width + k];
     if (again) return;
-    for (wide j = i + 1; j < n; j += 32) {{
+    for (wide j = i + 1; j < n; j += 32) {
         unsigned int mine = __ballot_sync(0xffffffffu, j + lane < n && index[j + lane] == row);
-        while (mine) {{
+        while (mine) {
             const wide at = j + __ffs(mine) - 1;
             mine &= mine - 1;
             for (wide k = lane; k < width; k += 32) out[i * width + k] += (A)values[at * width + k];
-        }}
-    }}
-}}
+        }
+    }
+}
 
-extern "C" __global__ void clear_rows(const wide* index, wide row, T* out, wide n, wide width) {{
-    const wide at = (wide)blockIdx.x * blockDim.x + threadIdx.x;
+extern "C" __global__ void clear_rows(const wide* index, wide row, T* out, wide n, wide width) {
+    const wide at = FIRST;
     if (at < n * width && index[at / width] == row) out[at] = (T)0.0f;
-}}
+}
 
-#define PLACE const wide at = (wide)blockIdx.x * blockDim.x + threadIdx.x; \\
+#define PLACE const wide at = FIRST; \\
     if (at >= n * width) return; \\
     const wide row = first[at / width]; \\
     if (row < 0 || row >= rows) return; \\
@@ -171,21 +156,21 @@ extern "C" __global__ void clear_rows(const wide* index, wide row, T* out, wide 
     const A d = sign * g[at];
 
 // a mean of squares, whose root is kept in float16
-__device__ inline A squared(float x) {{ return x; }}
-__device__ inline A squared(double x) {{ return x; }}
-__device__ inline A squared(__half x) {{ const A root = (A)__half2float(x); return root * root; }}
-__device__ inline void keep_square(A x, float& out) {{ out = x; }}
-__device__ inline void keep_square(A x, double& out) {{ out = x; }}
-__device__ inline void keep_square(A x, __half& out) {{ out = __float2half((float)sqrt(x)); }}
+__device__ inline A squared(float x) { return x; }
+__device__ inline A squared(double x) { return x; }
+__device__ inline A squared(__half x) { const A root = (A)__half2float(x); return root * root; }
+__device__ inline void keep_square(A x, float& out) { out = x; }
+__device__ inline void keep_square(A x, double& out) { out = x; }
+__device__ inline void keep_square(A x, __half& out) { out = __float2half((float)sqrt(x)); }
 
 extern "C" __global__ void sparse_sgd(P* p, const wide* first, const A* g, A sign, A lr, wide n, wide width,
-                                      wide rows) {{
+                                      wide rows) {
     PLACE
     p[to] = (P)((A)p[to] - lr * d);
-}}
+}
 
 extern "C" __global__ void sparse_adam(P* p, const wide* first, const A* g, S* m, S* v, A sign, A step_size, A beta1, A beta2,
-                                       A eps, wide n, wide width, wide rows) {{
+                                       A eps, wide n, wide width, wide rows) {
     PLACE
     A mean = (A)m[to], square = squared(v[to]);
     mean += (1 - beta1) * (d - mean);
@@ -193,21 +178,21 @@ extern "C" __global__ void sparse_adam(P* p, const wide* first, const A* g, S* m
     p[to] = (P)((A)p[to] - step_size * mean / (sqrt(square) + eps));
     m[to] = (S)mean;
     keep_square(square, v[to]);
-}}
+}
 
 extern "C" __global__ void sparse_adagrad(P* p, const wide* first, const A* g, S* total, A sign, A rate, A eps, wide n,
-                                          wide width, wide rows) {{
+                                          wide width, wide rows) {
     PLACE
     const A sum = squared(total[to]) + d * d;
     p[to] = (P)((A)p[to] - rate * d / (sqrt(sum) + eps));
     keep_square(sum, total[to]);
-}}
+}
 """
 
 
 def _of_rows(name, values, sums, table, state, total, *arguments):
-    types = {letter: NAMES[kind] for letter, kind in zip("TAPS", (values, sums, table, state), strict=True)}
-    _launch(_ROWS, name, types, total, *arguments)
+    types = {letter: raw.NAMES[kind] for letter, kind in zip("TAPS", (values, sums, table, state), strict=True)}
+    raw.launch(_ROWS, name, types, total, *arguments)
 
 
 def clear_rows(index, row, out):

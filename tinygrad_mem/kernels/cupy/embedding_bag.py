@@ -8,113 +8,104 @@ from __future__ import annotations
 
 import numpy as np
 
-from .c_names import FLOATS, NAMES
-from .raw import launch as _launch
+from . import raw
 
 _SOURCE = """
-#include <cuda_fp16.h>
-typedef {T} T;
-typedef {A} A;
-typedef {I} I;
-typedef {P} P;
-typedef long long wide;
-
-#define EACH(total) for (wide i = (wide)blockIdx.x * blockDim.x + threadIdx.x; i < (total); i += (wide)gridDim.x * blockDim.x)
 #define NAN_OF ((A)(float)(0.0 / 0.0))
 
-__device__ wide mark(const I* offsets, wide marks, wide bag, wide n, wide bags) {{  // where a bag starts, the one before ends
+__device__ wide mark(const I* offsets, wide marks, wide bag, wide n, wide bags) {  // where a bag starts, the one before ends
     if (!offsets) return bag * (n / bags);
     if (bag >= marks) return n;
     const wide at = offsets[bag];
     return at < 0 ? 0 : at > n ? n : at;
-}}
+}
 
 extern "C" __global__ void bag_forward(const T* table, const I* index, wide n, const I* offsets, wide marks, const T* shares,
-                                       int mean, wide padding, T* out, wide rows, wide bags, wide width) {{
-    EACH(bags * width) {{
+                                       int mean, wide padding, T* out, wide rows, wide bags, wide width) {
+    EACH(i, bags * width) {
         const wide bag = i / width, k = i % width, stop = mark(offsets, marks, bag + 1, n, bags);
         A sum = 0;
         wide count = 0;
-        for (wide at = mark(offsets, marks, bag, n, bags); at < stop; ++at) {{
+        for (wide at = mark(offsets, marks, bag, n, bags); at < stop; ++at) {
             const wide row = index[at];
             if (row == padding) continue;
             const A value = row >= 0 && row < rows ? (A)table[row * width + k] : NAN_OF;
             sum += shares ? value * (A)shares[at] : value;
             ++count;
-        }}
+        }
         out[i] = (T)(mean && count ? sum / (A)count : sum);
-    }}
-}}
+    }
+}
 
 extern "C" __global__ void bag_max(const T* table, const I* index, wide n, const I* offsets, wide marks, wide padding, T* out,
-                                   P* places, wide rows, wide bags, wide width) {{
-    EACH(bags * width) {{
+                                   P* places, wide rows, wide bags, wide width) {
+    EACH(i, bags * width) {
         const wide bag = i / width, k = i % width, stop = mark(offsets, marks, bag + 1, n, bags);
         A best = 0;
         wide place = -1;
-        for (wide at = mark(offsets, marks, bag, n, bags); at < stop; ++at) {{
+        for (wide at = mark(offsets, marks, bag, n, bags); at < stop; ++at) {
             const wide row = index[at];
             if (row == padding) continue;
             const bool inside = row >= 0 && row < rows;
             const A value = inside ? (A)table[row * width + k] : NAN_OF;
-            if (place == -1 || !inside || value > best) {{
+            if (place == -1 || !inside || value > best) {
                 best = value;
                 place = inside ? row : -2;
-            }}
+            }
             if (!inside) break;
-        }}
+        }
         out[i] = (T)best;
         places[i] = (P)(place < 0 ? -1 : place);
-    }}
-}}
+    }
+}
 
 extern "C" __global__ void bag_parts(const I* index, wide n, const I* offsets, wide marks, wide count, const T* shares,
-                                     wide padding, int* bags, A* parts) {{
-    EACH(n) {{  // the last bag that starts at i or before
+                                     wide padding, int* bags, A* parts) {
+    EACH(i, n) {  // the last bag that starts at i or before
         wide low = -1, high = count;
-        while (high - low > 1) {{
+        while (high - low > 1) {
             const wide middle = (low + high) / 2;
             if (mark(offsets, marks, middle, n, count) <= i) low = middle; else high = middle;
-        }}
+        }
         const wide stop = low < 0 ? 0 : mark(offsets, marks, low + 1, n, count);
         bags[i] = i < stop ? (int)low : -1;
         if (!parts) continue;
-        if (shares) {{
+        if (shares) {
             parts[i] = (A)shares[i];
             continue;
-        }}
+        }
         wide size = 0;
         for (wide at = low < 0 ? stop : mark(offsets, marks, low, n, count); at < stop; ++at) size += index[at] != padding;
         parts[i] = (A)1 / (A)(size ? size : 1);
-    }}
-}}
+    }
+}
 
-extern "C" __global__ void bag_rows(const T* gy, const int* bags, const A* parts, T* out, wide n, wide width) {{
-    EACH(n * width) {{
+extern "C" __global__ void bag_rows(const T* gy, const int* bags, const A* parts, T* out, wide n, wide width) {
+    EACH(i, n * width) {
         const wide at = i / width, bag = bags[at];
         const A value = bag < 0 ? (A)0 : (A)gy[bag * width + i % width];
         out[i] = (T)(parts && bag >= 0 ? value * parts[at] : value);
-    }}
-}}
+    }
+}
 
 extern "C" __global__ void bag_shares_backward(const T* gy, const T* table, const I* index, const int* bags, wide padding,
-                                               T* out, wide n, wide rows, wide width) {{
-    const wide at = ((wide)blockIdx.x * blockDim.x + threadIdx.x) / 32;  // a warp an index
+                                               T* out, wide n, wide rows, wide width) {
+    const wide at = FIRST / 32;  // a warp an index
     const int lane = threadIdx.x % 32;
     if (at >= n) return;
     const wide row = index[at], bag = bags[at];
     A sum = 0;
-    if (bag >= 0 && row != padding) {{
+    if (bag >= 0 && row != padding) {
         const bool inside = row >= 0 && row < rows;
         for (wide k = lane; k < width; k += 32) sum += inside ? (A)gy[bag * width + k] * (A)table[row * width + k] : NAN_OF;
-    }}
+    }
     for (int m = 16; m; m >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, m);
     if (lane == 0) out[at] = (T)sum;
-}}
+}
 
 // of the bags with the same largest row, the first one adds them up, in order
-extern "C" __global__ void bag_max_backward(const T* gy, const P* places, T* out, wide bags, wide width) {{
-    EACH(bags * width) {{
+extern "C" __global__ void bag_max_backward(const T* gy, const P* places, T* out, wide bags, wide width) {
+    EACH(i, bags * width) {
         const wide k = i % width, row = places[i];
         bool first = row >= 0;
         for (wide at = k; at < i && first; at += width) first = places[at] != row;
@@ -122,14 +113,13 @@ extern "C" __global__ void bag_max_backward(const T* gy, const P* places, T* out
         A sum = (A)out[row * width + k];
         for (wide at = i; at < bags * width; at += width) if (places[at] == row) sum += (A)gy[at];
         out[row * width + k] = (T)sum;
-    }}
-}}
+    }
+}
 """
 
 
 def _run(name, kind, total, *arguments, index="q", place="i", most=1 << 16):
-    t, a = FLOATS[kind]
-    _launch(_SOURCE, name, {"T": t, "A": a, "I": NAMES[index], "P": NAMES[place]}, total, *arguments, most=most)
+    raw.launch(_SOURCE, name, raw.types(kind) | {"I": raw.NAMES[index], "P": raw.NAMES[place]}, total, *arguments, most=most)
 
 
 def _bags(index, offsets):

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from functools import cache
 from math import prod as _prod
 
-import cupy
 import numpy as np
 
 from ..numpy.factored import SUMS as _SUMS
 from ..numpy.factored import adafactor_workspace as _numpy_workspace
-from .c_names import NAMES
-from .places import SOURCE
+from . import raw
+from .places import SOURCE as _PLACES
 from .places import places as _places
 
 _BLOCKS, _THREADS = _SUMS - 2, 256  # most blocks of a sum over everything, and threads per block
 
-_SOURCE = """
-typedef long long wide;
-__device__ inline float wider(__half x) { return __half2float(x); }
-__device__ inline float wider(float x) { return x; }
-__device__ inline double wider(double x) { return x; }
-#define EACH(i, n) for (wide i = (wide)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (wide)gridDim.x * blockDim.x)
-
+_SOURCE = (
+    f"{_PLACES}"
+    + """
 __device__ void block_sum(double x, double* out) {
     __shared__ double shared[256];
     shared[threadIdx.x] = x;
@@ -46,7 +40,7 @@ extern "C" __global__ void add_up(const double* parts, int count, double* out) {
 }
 
 extern "C" __global__ void move_rows(const G* g, Places gs, S* row, wide lines, wide m, double fresh) {  // a warp a row
-    const wide line = ((wide)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    const wide line = FIRST / 32;
     if (line >= lines) return;
     S sum = 0;
     for (wide k = threadIdx.x % 32; k < m; k += 32) { const S x = wider(g[place(gs, line * m + k)]); sum += x * x; }
@@ -102,12 +96,7 @@ extern "C" __global__ void move(P* p, Places ps, const G* g, Places gs, const S*
     }
 }
 """
-
-
-@cache
-def _kernel(name, p, g, state):
-    types = "".join(f"typedef {NAMES[kind]} {letter};\n" for letter, kind in (("P", p), ("G", g), ("S", state)))
-    return cupy.RawModule(code="#include <cuda_fp16.h>\n" + types + SOURCE + _SOURCE).get_function(name)  # pyright: ignore
+)
 
 
 def adafactor_workspace(shape, dtype):
@@ -119,27 +108,28 @@ def adafactor_step(p, g, row, col, variance, work, rho, fresh, eps1, eps2, d, sh
         return
     state = variance if row is None else row
     sums = work.view(np.float64)
-    parts, mean, none = sums[2:_SUMS], sums[_SUMS:], np.uint64(0)
-    total = int(p.size)
+    parts, mean = sums[2:_SUMS], sums[_SUMS:]
+    total = p.size
     n, m = (1, total) if row is None else p.shape[-2:]
     matrices = 0 if row is None else _prod(p.shape[:-2])
     blocks = min(-(-total // _THREADS), _BLOCKS)
+    meanings = {letter: raw.NAMES[a.dtype.char] for letter, a in (("P", p), ("G", g), ("S", state))}
 
-    def run(name, count, *arguments, blocks=None, threads=_THREADS):
-        kernel = _kernel(name, p.dtype.char, g.dtype.char, state.dtype.char)
-        kernel((blocks or min(-(-count // threads), 1 << 16),), (threads,), arguments)
+    def run(name, count, *arguments, most=1 << 16, threads=_THREADS):
+        raw.launch(_SOURCE, name, meanings, count, *arguments, threads=threads, most=most)
 
     parameter, grad = (p, _places(p)), (g, _places(g))
-    run("squares", total, *parameter, parts, total, blocks=blocks)
-    run("add_up", 1, parts, np.int32(blocks), sums, blocks=1)
+    run("squares", total, *parameter, parts, total, most=blocks)
+    run("add_up", 1, parts, np.int32(blocks), sums)
     if row is None:
         run("move_variance", total, *grad, variance, total, float(fresh))
     else:
-        run("move_rows", matrices * n * 32, *grad, row, matrices * n, m, float(fresh), blocks=-(-matrices * n * 32 // _THREADS))
+        run("move_rows", matrices * n * 32, *grad, row, matrices * n, m, float(fresh), most=(1 << 31) - 1)
         run("move_columns", matrices * m, *grad, col, matrices, n, m, float(fresh))
-        run("means", 1, row, mean, matrices, n, float(eps1), blocks=min(matrices, 1 << 16), threads=_THREADS if n > 32 else 32)
-    shared = (*grad, state, none if col is None else col, none if row is None else mean)
-    run("direction_squares", total, *shared, parts, total, n, m, float(eps1), blocks=blocks)
-    run("add_up", 1, parts, np.int32(blocks), sums[1:], blocks=1)
+        threads = _THREADS if n > 32 else 32
+        run("means", matrices * threads, row, mean, matrices, n, float(eps1), threads=threads)
+    shared = (*grad, state, col, None if row is None else mean)
+    run("direction_squares", total, *shared, parts, total, n, m, float(eps1), most=blocks)
+    run("add_up", 1, parts, np.int32(blocks), sums[1:])
     numbers = [float(number) for number in (eps1, eps2, rho, d, shrink)]
     run("move", total, *parameter, *shared, sums, total, n, m, *numbers, np.int32(maximize))

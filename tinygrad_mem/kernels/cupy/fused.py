@@ -13,6 +13,14 @@ template <typename T> struct Wide { typedef T type; };
 template <> struct Wide<float16> { typedef float type; };
 """
 """``Wide<T>::type`` is the type in which a kernel computes: float for float16, else T itself."""
+LOG_ADD = """
+template <typename W> __device__ W log_add(W a, W b) {
+    W high = a > b ? a : b, low = a > b ? b : a;
+    if (a != a || b != b) return a + b;
+    return isinf(high) ? high : high + log1p(exp(low - high));
+}
+"""
+"""``log_add(a, b)``: ln(e**a + e**b)."""
 
 _LETTER = re.compile(r"(raw )?([A-Z]) (\w+)")
 _C_NAMES = {"bool": "bool", "int64": "long long", "float64": "double"}

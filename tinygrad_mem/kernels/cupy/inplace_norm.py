@@ -4,40 +4,35 @@ from __future__ import annotations
 
 import cupy
 
-from .c_names import FLOATS
+from . import raw
 from .fused import Fused
-from .raw import compiled as _compiled
+from .norm import _scaled
 
 _SOURCE = """
-#include <cuda_fp16.h>
-typedef {T} T;
-typedef {A} A;
-typedef long long wide;
-
 // a block a channel: first = sum of g, second = sum of g z, of z = y before the activation
 extern "C" __global__ void inverted_sums(const T* g, const T* y, double slope, A* first, A* second, wide n, wide channels,
-                                         wide length) {{
+                                         wide length) {
     __shared__ A parts[2][256];
     A s = 0, t = 0;
-    for (wide i = threadIdx.x; i < n * length; i += blockDim.x) {{
+    for (wide i = threadIdx.x; i < n * length; i += blockDim.x) {
         const wide at = (i / length * channels + blockIdx.x) * length + i % length;
         const A v = (A)y[at], w = (A)g[at];
         s += w;
         t += w * (v > 0 ? v : v / (A)slope);
-    }}
+    }
     parts[0][threadIdx.x] = s;
     parts[1][threadIdx.x] = t;
-    for (int m = blockDim.x / 2; m; m >>= 1) {{
+    for (int m = blockDim.x / 2; m; m >>= 1) {
         __syncthreads();
-        if ((int)threadIdx.x < m) {{
+        if ((int)threadIdx.x < m) {
             parts[0][threadIdx.x] += parts[0][threadIdx.x + m];
             parts[1][threadIdx.x] += parts[1][threadIdx.x + m];
-        }}
-    }}
+        }
+    }
     if (threadIdx.x) return;
     first[blockIdx.x] = parts[0][0];
     second[blockIdx.x] = parts[1][0];
-}}
+}
 """
 
 _bounded = Fused(
@@ -56,7 +51,6 @@ _mixed = Fused(
     "const A v = (A)y; r = (T)((A)g * a + ((v > 0 ? v : v / (A)slope) * b + c))",
     "tinygrad_mem_inplace_norm_mixed",
 )
-_scaled = Fused("T g, A a", "T r", "r = (T)((A)g * a)", "tinygrad_mem_inplace_norm_scaled")
 
 
 def bounded_scale(weight, least, out):
@@ -65,10 +59,8 @@ def bounded_scale(weight, least, out):
 
 def inplace_norm_backward(gz, y, scale, bias, rstd, slope, training, partial, work, sums, out):
     n, channels, length = y.shape
-    if channels:
-        number, wide = FLOATS[y.dtype.char]
-        arguments = (gz, y, float(slope), sums[0], sums[1], n, channels, length)
-        _compiled(_SOURCE, "inverted_sums", T=number, A=wide)((channels,), (256,), arguments)
+    arguments = (gz, y, float(slope), sums[0], sums[1], n, channels, length)
+    raw.launch(_SOURCE, "inverted_sums", raw.types(y.dtype.char), channels * 256, *arguments, threads=256)
     a, b, c = work[0], work[1], work[2]
     if scale is None:
         a.fill(1)

@@ -6,64 +6,44 @@ threads read neighbouring numbers. There are no atomics: the same input gives th
 
 from __future__ import annotations
 
-from functools import cache
+from . import raw
+from .raw import WARPS
 
-import cupy
-import numpy as np
+_THREADS, _ONE_BLOCK = 128, 1024
 
-from .c_names import FLOATS
-from .raw import NULL
-
-_THREADS = 128
-
-_HEAD = """
-#include <cuda_fp16.h>
-typedef {T} T;
-typedef {A} A;
-typedef {I} I;
-typedef long long wide;
-#define LANES {lanes}
+_SOURCE = (
+    f"{WARPS}"
+    + """
 #define STRIDES(x) wide x##0, wide x##1, wide x##2
 #define LINE(total) \\
-    const wide line = ((wide)blockIdx.x * blockDim.x + threadIdx.x) / LANES; \\
+    const wide line = FIRST / LANES; \\
     const int lane = threadIdx.x % LANES; \\
     if (line >= (total)) return;  /* whole warps leave together */ \\
     const wide o = line / inner, j = line % inner;
-#define EACH(c) for (wide c = lane; c < classes; c += LANES)
-
-__device__ inline A lane_max(A v) {{
-    for (int m = LANES / 2; m; m >>= 1) v = max(v, __shfl_xor_sync(0xffffffffu, v, m));
-    return v;
-}}
-__device__ inline A lane_sum(A v) {{
-    for (int m = LANES / 2; m; m >>= 1) v += __shfl_xor_sync(0xffffffffu, v, m);
-    return v;
-}}
+#define CLASSES(c) ALONG(c, classes)
 #define BEST ((A)(-1.0 / 0.0))
-"""
 
-_BODY = """
-extern "C" __global__ void softmax(const T* x, STRIDES(x), T* y, STRIDES(y), wide outer, wide classes, wide inner, int log_) {
+extern "C" __global__ void softmax(const T* x, STRIDES(x), T* y, STRIDES(y), int log_, wide outer, wide classes, wide inner) {
     LINE(outer * inner)
     const T* p = x + o * x0 + j * x2;
     T* q = y + o * y0 + j * y2;
     A top = BEST, sum = 0;
-    EACH(c) top = max(top, (A)p[c * x1]);
+    CLASSES(c) top = max(top, (A)p[c * x1]);
     top = lane_max(top);
-    EACH(c) sum += exp((A)p[c * x1] - top);
+    CLASSES(c) sum += exp((A)p[c * x1] - top);
     sum = lane_sum(sum);
     const A shift = log(sum);
-    EACH(c) q[c * y1] = (T)(log_ ? (A)p[c * x1] - top - shift : exp((A)p[c * x1] - top) / sum);
+    CLASSES(c) q[c * y1] = (T)(log_ ? (A)p[c * x1] - top - shift : exp((A)p[c * x1] - top) / sum);
 }
 
 extern "C" __global__ void softmax_backward(const T* g, STRIDES(g), const T* y, STRIDES(y), T* r, STRIDES(r),
-                                            wide outer, wide classes, wide inner, int log_) {
+                                            int log_, wide outer, wide classes, wide inner) {
     LINE(outer * inner)
     g += o * g0 + j * g2; y += o * y0 + j * y2; r += o * r0 + j * r2;
     A sum = 0;
-    EACH(c) sum += log_ ? (A)g[c * g1] : (A)g[c * g1] * (A)y[c * y1];
+    CLASSES(c) sum += log_ ? (A)g[c * g1] : (A)g[c * g1] * (A)y[c * y1];
     sum = lane_sum(sum);
-    EACH(c) {
+    CLASSES(c) {
         const A a = (A)g[c * g1], b = (A)y[c * y1];
         r[c * r1] = (T)(log_ ? a - exp(b) * sum : b * (a - sum));
     }
@@ -75,15 +55,15 @@ extern "C" __global__ void cross_entropy(const T* x, STRIDES(x), const I* t, wid
     LINE(outer * inner)
     x += o * x0 + j * x2;
     A top = BEST, sum = 0, heavy = 0, dot = 0;
-    EACH(c) top = max(top, (A)x[c * x1]);
+    CLASSES(c) top = max(top, (A)x[c * x1]);
     top = lane_max(top);
-    EACH(c) sum += exp((A)x[c * x1] - top);
+    CLASSES(c) sum += exp((A)x[c * x1] - top);
     const A log_sum = log(lane_sum(sum));
     if (lane == 0) lse[line] = log_sum + top;
     if (!rows) return;
     const wide goal = t[o * t0 + j * t1];
     if (smoothing != 0) {
-        EACH(c) {
+        CLASSES(c) {
             const A weight = w ? w[c] : (A)1;
             heavy += weight;
             dot += weight * ((A)x[c * x1] - top);
@@ -105,11 +85,11 @@ extern "C" __global__ void fold_scores(const T* x, STRIDES(x), const I* t, wide 
     LINE(outer * inner)
     x += o * x0 + j * x2;
     A top = BEST, sum = 0, dot = 0;
-    EACH(c) top = max(top, (A)x[c * x1]);
+    CLASSES(c) top = max(top, (A)x[c * x1]);
     top = lane_max(top);
-    EACH(c) sum += exp((A)x[c * x1] - top);
+    CLASSES(c) sum += exp((A)x[c * x1] - top);
     sum = log(lane_sum(sum)) + top;
-    if (smoothing != 0) EACH(c) dot += (w ? w[first + c] : (A)1) * (A)x[c * x1];
+    if (smoothing != 0) CLASSES(c) dot += (w ? w[first + c] : (A)1) * (A)x[c * x1];
     dot = lane_sum(dot);
     if (lane) return;
     const wide goal = t[o * t0 + j * t1];
@@ -125,7 +105,7 @@ extern "C" __global__ void finish_scores(const I* t, wide t0, wide t1, const A* 
                                          A* picked, wide outer, wide classes, wide inner) {
     LINE(outer * inner)
     A heavy = 0;
-    if (smoothing != 0) EACH(c) heavy += w ? w[c] : (A)1;
+    if (smoothing != 0) CLASSES(c) heavy += w ? w[c] : (A)1;
     heavy = lane_sum(heavy);
     if (lane) return;
     const wide goal = t[o * t0 + j * t1];
@@ -139,7 +119,7 @@ extern "C" __global__ void finish_scores(const I* t, wide t0, wide t1, const A* 
 __device__ inline A left_out(const T* x, wide x1, A lse, wide classes, int lane) {
     if (lse >= -64 && lse <= 64) return 1;
     A sum = 0;
-    EACH(c) sum += exp((A)x[c * x1] - lse);
+    CLASSES(c) sum += exp((A)x[c * x1] - lse);
     return lane_sum(sum);
 }
 
@@ -162,7 +142,7 @@ extern "C" __global__ void cross_entropy_backward(const T* gy, wide g0, wide g1,
     }
     const A low = lse[line], left = classes == every ? left_out(x, x1, low, classes, lane) : (A)1;
     const A scale = (own + even * heavy) / left;
-    EACH(c) {
+    CLASSES(c) {
         A value = scale * exp((A)x[c * x1] - low);
         if (smoothing != 0) value -= even * (w ? w[first + c] : (A)1);
         if (first + c == goal) value -= own;
@@ -181,7 +161,7 @@ extern "C" __global__ void soft_cross_entropy(int mode, const T* gy, wide g0, wi
     const A g = mode ? (A)gy[o * g0 + j * g1] / (A)count : (A)0;
     A sum = 0;
     if (mode < 2) {
-        EACH(c) sum += (w ? w[c] : (A)1) * (keep * (A)t[c * t1] + even) * (mode ? (A)1 : low - (A)x[c * x1] + more);
+        CLASSES(c) sum += (w ? w[c] : (A)1) * (keep * (A)t[c * t1] + even) * (mode ? (A)1 : low - (A)x[c * x1] + more);
         sum = lane_sum(sum);
     }
     if (mode == 0) {
@@ -189,7 +169,7 @@ extern "C" __global__ void soft_cross_entropy(int mode, const T* gy, wide g0, wi
         return;
     }
     r += o * r0 + j * r2;
-    EACH(c) {
+    CLASSES(c) {
         const A weight = w ? w[c] : (A)1, logs = (A)x[c * x1] - low - more;
         r[c * r1] = (T)(mode == 1 ? g * (exp(logs) * sum - weight * (keep * (A)t[c * t1] + even)) : -g * keep * weight * logs);
     }
@@ -233,13 +213,7 @@ extern "C" __global__ void total(const I* t, wide t0, wide t1, const A* w, wide 
     if (out_a) *out_a = (A)sum;
 }
 """
-
-
-@cache
-def _module(kind, index, lanes):
-    t, a = FLOATS[kind]
-    source = _HEAD.format(T=t, A=a, I={"l": "long long", "q": "long long", "B": "unsigned char"}[index], lanes=lanes) + _BODY
-    return cupy.RawModule(code=source)  # pyright: ignore
+)
 
 
 def strides(a):
@@ -247,22 +221,12 @@ def strides(a):
     return tuple(s // a.itemsize for s in a.strides)
 
 
-def pointer(a):
-    """``a`` if it is an array, else a null pointer, for an argument that is left out."""
-    return NULL if a is None else a
-
-
 def launch(name, kind, shape, *arguments, index="l"):
     """Run a kernel over the lines of ``shape``, of arrays whose dtype character is ``kind``; ``index`` is the targets'."""
-    outer, classes, inner = shape
-    if outer * inner == 0 and name != "total":
-        return
+    outer, classes, inner = map(int, shape)
     lanes = 32 if inner == 1 and name != "nll" else 1
-    blocks = 1 if name == "total" else -(-outer * inner * lanes // _THREADS)
-    kernel = _module(kind, index, lanes).get_function(name)
-    tail = (int(outer), int(classes), int(inner))
-    if name in ("softmax", "softmax_backward"):
-        *arguments, flag = arguments
-        kernel((blocks,), (_THREADS,), (*arguments, *tail, np.int32(flag)))
-        return
-    kernel((blocks,), (1024 if name == "total" else _THREADS,), (*arguments, *tail))
+    threads = total = _ONE_BLOCK
+    if name != "total":
+        threads, total = _THREADS, outer * inner * lanes
+    meanings = raw.types(kind) | {"I": raw.NAMES[index], "LANES": lanes}
+    raw.launch(_SOURCE, name, meanings, total, *arguments, outer, classes, inner, threads=threads)

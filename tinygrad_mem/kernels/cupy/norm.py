@@ -9,21 +9,13 @@ from math import prod as _prod
 
 import cupy
 
-from .c_names import FLOATS
+from . import raw
 from .fused import Fused
-from .raw import NULL as _NULL
-from .raw import compiled as _compiled
 
 _THREADS = 256
 
 _SOURCE = """
-#include <cuda_fp16.h>
-typedef {T} T;
-typedef {A} A;
-typedef {W} W;
-typedef long long wide;
-
-__device__ inline A block_sum(A v) {{  // of whole warps; every thread gets the sum
+__device__ inline A block_sum(A v) {  // of whole warps; every thread gets the sum
     __shared__ A warps[32];
     for (int m = 16; m; m >>= 1) v += __shfl_xor_sync(0xffffffffu, v, m);
     __syncthreads();
@@ -32,112 +24,112 @@ __device__ inline A block_sum(A v) {{  // of whole warps; every thread gets the 
     v = 0;
     for (int w = 0; w < blockDim.x / 32; ++w) v += warps[w];
     return v;
-}}
+}
 
 // a block a line (image, channel): first = sum of g, second = sum of g (x - mean); without g, g is x - mean
-extern "C" __global__ void line_sums(const T* x, const T* g, const A* mean, A* first, A* second, wide channels, wide length) {{
+extern "C" __global__ void line_sums(const T* x, const T* g, const A* mean, A* first, A* second, wide channels, wide length) {
     const wide line = blockIdx.x;
     const A m = mean ? mean[line % channels] : (A)0;
     A s = 0, t = 0;
-    for (wide i = threadIdx.x; i < length; i += blockDim.x) {{
+    for (wide i = threadIdx.x; i < length; i += blockDim.x) {
         const A v = (A)x[line * length + i] - m, w = g ? (A)g[line * length + i] : v;
         s += w;
         t += w * v;
-    }}
+    }
     s = block_sum(s);
     t = block_sum(t);
     if (threadIdx.x) return;
     if (first) first[line] = s;
     if (second) second[line] = t;
-}}
+}
 
 // out[r, c] = scale * sum over images of partial[r, image, c]
-extern "C" __global__ void channel_sums(const A* partial, A* out, wide images, wide channels, wide rows, double scale) {{
-    const wide i = (wide)blockIdx.x * blockDim.x + threadIdx.x;
+extern "C" __global__ void channel_sums(const A* partial, A* out, wide images, wide channels, wide rows, double scale) {
+    const wide i = FIRST;
     if (i >= rows * channels) return;
     const A* p = partial + i / channels * images * channels + i % channels;
     A s = 0;
     for (wide n = 0; n < images; ++n) s += p[n * channels];
     out[i] = s * (A)scale;
-}}
+}
 
 // a block a (sample, group): its mean (unless null) and 1 / sqrt(variance + eps)
-extern "C" __global__ void sample_statistics(const T* x, A* mean, A* rstd, wide size, double eps) {{
+extern "C" __global__ void sample_statistics(const T* x, A* mean, A* rstd, wide size, double eps) {
     const wide row = blockIdx.x;
     x += row * size;
     A m = 0, s = 0;
-    if (mean) {{
+    if (mean) {
         for (wide i = threadIdx.x; i < size; i += blockDim.x) m += (A)x[i];
         m = block_sum(m) / (A)size;
         if (threadIdx.x == 0) mean[row] = m;
-    }}
+    }
     for (wide i = threadIdx.x; i < size; i += blockDim.x) s += ((A)x[i] - m) * ((A)x[i] - m);
     s = block_sum(s);
     if (threadIdx.x == 0) rstd[row] = (A)1 / sqrt(s / (A)size + (A)eps);
-}}
+}
 
 // a block a (sample, group): the means of g w and of g w times the normalised x; w has element strides (w0, w1, w2)
 extern "C" __global__ void sample_sums(const T* g, const T* x, const A* mean, const A* rstd, const W* w, wide w0, wide w1,
-                                       wide w2, A* first, A* second, wide groups, wide size, wide length) {{
+                                       wide w2, A* first, A* second, wide groups, wide size, wide length) {
     const wide row = blockIdx.x;
     const A m = mean ? mean[row] : (A)0, r = rstd[row];
     A s = 0, t = 0;
-    for (wide i = threadIdx.x; i < size; i += blockDim.x) {{
+    for (wide i = threadIdx.x; i < size; i += blockDim.x) {
         A v = (A)g[row * size + i];
         if (w) v *= (A)w[row % groups * w0 + i / length * w1 + i % length * w2];
         s += v;
         t += v * ((A)x[row * size + i] - m) * r;
-    }}
+    }
     s = block_sum(s);
     t = block_sum(t);
     if (threadIdx.x) return;
     first[row] = s / (A)size;
     second[row] = t / (A)size;
-}}
+}
 
 // a block a parameter (group, k): its sums over samples and length
 extern "C" __global__ void parameter_sums(const T* g, const T* x, const A* mean, const A* rstd, A* weight, A* bias,
-                                          wide samples, wide groups, wide k, wide length) {{
+                                          wide samples, wide groups, wide k, wide length) {
     const wide group = blockIdx.x / k;
     A s = 0, t = 0;
-    for (wide i = threadIdx.x; i < samples * length; i += blockDim.x) {{
+    for (wide i = threadIdx.x; i < samples * length; i += blockDim.x) {
         const wide row = i / length * groups + group, at = (row * k + blockIdx.x % k) * length + i % length;
         const A v = (A)g[at];
         s += v;
         t += v * ((A)x[at] - (mean ? mean[row] : (A)0)) * rstd[row];
-    }}
+    }
     s = block_sum(s);
     t = block_sum(t);
     if (threadIdx.x) return;
     if (weight) weight[blockIdx.x] = t;
     if (bias) bias[blockIdx.x] = s;
-}}
+}
 
 // a column of threads a parameter, where each element of a sample has its own: sums over samples
 extern "C" __global__ void column_sums(const T* g, const T* x, const A* mean, const A* rstd, A* weight, A* bias,
-                                       wide samples, wide size) {{
+                                       wide samples, wide size) {
     __shared__ A some[2][8][33];
     const int lane = threadIdx.x % 32, part = threadIdx.x / 32;
     const wide at = (wide)blockIdx.x * 32 + lane;
     A s = 0, t = 0;
     if (at < size)
-        for (wide row = part; row < samples; row += 8) {{
+        for (wide row = part; row < samples; row += 8) {
             const A v = (A)g[row * size + at];
             s += v;
             t += v * ((A)x[row * size + at] - (mean ? mean[row] : (A)0)) * rstd[row];
-        }}
+        }
     some[0][part][lane] = s;
     some[1][part][lane] = t;
     __syncthreads();
     if (part || at >= size) return;
     s = t = 0;
-    for (int p = 0; p < 8; ++p) {{
+    for (int p = 0; p < 8; ++p) {
         s += some[0][p][lane];
         t += some[1][p][lane];
-    }}
+    }
     if (weight) weight[at] = t;
     if (bias) bias[at] = s;
-}}
+}
 """
 
 _move = Fused(
@@ -173,15 +165,10 @@ _sample_backward = Fused(
 
 
 def _run(name, x, blocks, *arguments, over=_THREADS, weight=None):
-    """Launch a kernel. Arrays are passed as pointers, ``None`` as the null pointer. Without blocks, nothing happens.
-
-    If each block reads only ``over`` elements, fewer than its threads, it has only the warps that it needs.
-    """
-    if blocks:
-        number, wide = FLOATS[x.dtype.char]
-        kernel = _compiled(_SOURCE, name, T=number, A=wide, W=FLOATS[(x if weight is None else weight).dtype.char][0])
-        threads = min(_THREADS, max(-(-over // 32) * 32, 32))
-        kernel((blocks,), (threads,), tuple([_NULL if a is None else a for a in arguments]))
+    """Launch a kernel with a block for each sum. If it is over fewer elements than a block has threads, it has fewer warps."""
+    meanings = raw.types(x.dtype.char) | {"W": raw.NAMES[(x if weight is None else weight).dtype.char]}
+    threads = min(_THREADS, max(-(-over // 32) * 32, 32))
+    raw.launch(_SOURCE, name, meanings, blocks * threads, *arguments, threads=threads)
 
 
 def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean, rstd):

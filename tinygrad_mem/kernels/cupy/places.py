@@ -18,6 +18,9 @@ __device__ inline long long place(const Places& of, long long i) {
     }
     return at + i * of.step[0];
 }
+__device__ inline float wider(__half x) { return __half2float(x); }
+__device__ inline float wider(float x) { return x; }
+__device__ inline double wider(double x) { return x; }
 """
 """``x[place(of, i)]`` is the element ``i`` of the array in C order."""
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
-
-import cupy
 import numpy as np
 
-from .c_names import FLOATS
-from .philox import SOURCE
+from . import raw
+from .philox import SOURCE as _PHILOX
 
 _THREADS = 128
 
-_SOURCE = """
-#include <cuda_fp16.h>
-typedef T_ T;
-typedef A_ A;
-typedef long long wide;
-
+_SOURCE = (
+    f"{_PHILOX}"
+    + """
 // a block a group: its smallest value and its step, then its bytes
 extern "C" __global__ void quantize(const T* x, unsigned long long seed, unsigned long long call, int bits,
                                     unsigned char* codes, A* scales, wide group, wide size) {
@@ -60,28 +54,24 @@ extern "C" __global__ void quantize(const T* x, unsigned long long seed, unsigne
 }
 
 extern "C" __global__ void dequantize(const unsigned char* codes, const A* scales, int bits, wide group, T* out, wide size) {
-    const wide i = (wide)blockIdx.x * blockDim.x + threadIdx.x;
+    const wide i = FIRST;
     if (i >= size) return;
     const int per = 8 / bits, code = codes[i / per] >> (i % per * bits) & ((1 << bits) - 1);
     out[i] = (T)(scales[i / group * 2] + (A)code * scales[i / group * 2 + 1]);
 }
 """
+)
 
 
-@cache
-def _kernel(name, char):
-    number, wide = FLOATS[char]
-    return cupy.RawKernel(SOURCE + _SOURCE.replace("T_", number).replace("A_", wide), name)
+def _run(name, kind, total, *arguments):
+    raw.launch(_SOURCE, name, raw.types(kind), total, *arguments, threads=_THREADS)
 
 
 def quantize(x, ticket, bits, codes, scales, group):
-    if x.size:
-        seed, call = ticket
-        arguments = (x, np.uint64(seed), np.uint64(call), np.int32(bits), codes, scales, int(group), int(x.size))
-        _kernel("quantize", x.dtype.char)((-(-x.size // group),), (_THREADS,), arguments)
+    key = (np.uint64(n) for n in ticket)
+    groups = -(-x.size // group)
+    _run("quantize", x.dtype.char, groups * _THREADS, x, *key, np.int32(bits), codes, scales, int(group), x.size)
 
 
 def dequantize(codes, scales, bits, group, out):
-    if out.size:
-        arguments = (codes, scales, np.int32(bits), int(group), out, int(out.size))
-        _kernel("dequantize", out.dtype.char)((-(-out.size // _THREADS),), (_THREADS,), arguments)
+    _run("dequantize", out.dtype.char, out.size, codes, scales, np.int32(bits), int(group), out, out.size)

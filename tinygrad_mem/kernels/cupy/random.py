@@ -12,6 +12,10 @@ from .sort import _workspace as _order_workspace
 from .sort import order as _order
 
 _HEAD = "uint64 seed, uint64 call"
+_BITS = """
+    const uint4 c = philox(seed, call, i >> 1);
+    const unsigned long long bits = (i & 1) ? ((unsigned long long)c.z << 32 | c.w) : ((unsigned long long)c.x << 32 | c.y);
+"""
 
 
 def _drawn(parameters: str, body: str, name: str):
@@ -20,9 +24,8 @@ def _drawn(parameters: str, body: str, name: str):
 
 _uniform = _drawn(
     ", float64 low, float64 high",
-    """
-    const uint4 c = philox(seed, call, i >> 1);
-    const unsigned long long bits = (i & 1) ? ((unsigned long long)c.z << 32 | c.w) : ((unsigned long long)c.x << 32 | c.y);
+    _BITS
+    + """
     const double u = (double)(bits >> 11) * 1.1102230246251565e-16;
     Z value = Z(low + (high - low) * u);
     z = value < Z(high) ? value : Z(low);  // rounding must not reach the open end
@@ -44,11 +47,7 @@ _exponential = _drawn(
 )
 _integers = _drawn(
     ", int64 low, uint64 span",
-    """
-    const uint4 c = philox(seed, call, i >> 1);
-    const unsigned long long bits = (i & 1) ? ((unsigned long long)c.z << 32 | c.w) : ((unsigned long long)c.x << 32 | c.y);
-    z = Z(low + (long long)__umul64hi(bits, span));
-    """,
+    f"{_BITS} z = Z(low + (long long)__umul64hi(bits, span));",
     "integers",
 )
 _bernoulli = _drawn(

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from .blockwise import _kernel
+from .blockwise import SOURCES, run
 from .places import _KIND
-from .places import places as _places
 
 _THREADS, _BLOCKS = 256, 1 << 12
 
-_SOURCE = """
+_SOURCE = (
+    f"{SOURCES[4]}"
+    + """
 __device__ inline float smallest(const Places& lines, const float* top, wide i) {  // of the lines through i
     float found = __int_as_float(0x7f800000);
     for (int axis = (int)lines.axes - 1; axis >= 0; --axis) {
@@ -29,7 +30,7 @@ __device__ inline float smallest(const Places& lines, const float* top, wide i) 
 extern "C" __global__ void adam4bit_tops(const P* p, Places ps, const G* g, Places gs, const unsigned char* v,
         const float* v_top, unsigned* fresh, Places lines, wide n, double beta2_, double weight_decay_, int maximize) {
     const W beta2 = beta2_, weight_decay = weight_decay_;
-    for (wide i = (wide)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (wide)gridDim.x * blockDim.x) {
+    EACH(i, n) {
         GRADIENT
         SQUARE;
         const unsigned found = __float_as_uint((float)(beta2 * square + (1 - beta2) * d * d));
@@ -52,7 +53,7 @@ extern "C" __global__ void adam4bit_rank1(P* p, Places ps, const G* g, Places gs
     const W m_scale = m_top[blockIdx.x];
 #define MEAN W mean = VALUE(1, m) * m_scale;
     float m_most = 0;
-    EACH { GRADIENT MEAN mean += (1 - beta1) * (d - mean); m_most = fmaxf(m_most, fabs((float)mean)); }
+    OF_BLOCK { GRADIENT MEAN mean += (1 - beta1) * (d - mean); m_most = fmaxf(m_most, fabs((float)mean)); }
     m_most = largest(m_most, shared);
     for (wide k = first / PER + threadIdx.x; PER * k < last; k += blockDim.x) {  // a thread has both numbers of a byte
         int m_code = 0, v_code = 0;
@@ -70,6 +71,7 @@ extern "C" __global__ void adam4bit_rank1(P* p, Places ps, const G* g, Places gs
     if (threadIdx.x == 0) m_top[blockIdx.x] = m_most;
 }
 """
+)
 
 
 def _lines(shape):
@@ -87,12 +89,11 @@ def adam4bit_rank1_step(
     if p.size == 0:
         return
     fresh, lines, size = work[: v_top.nbytes].view(np.uint32), _lines(p.shape), int(p.size)
-    both = p, _places(p), g, _places(g)
-    tops, step = (_kernel(name, p.dtype.char, g.dtype.char, 4, _SOURCE) for name in ("adam4bit_tops", "adam4bit_rank1"))
     fresh[...] = 0
-    numbers = (float(beta2), float(weight_decay), np.int32(maximize))
-    tops((min(-(-size // _THREADS), _BLOCKS),), (_THREADS,), (*both, v, v_top, fresh, lines, size, *numbers))
+    numbers = float(beta2), float(weight_decay), np.int32(maximize)
+    blocks = min(-(-size // _THREADS), _BLOCKS)
+    run(_SOURCE, "adam4bit_tops", 4, p, g, blocks, _THREADS, v, v_top, fresh, lines, size, *numbers)
     rates = [float(n) for n in (step_size, beta1, beta2, eps, root, weight_decay, shrink)]
     states = m, m_top, v, v_top, fresh, lines
-    step((-(-size // block),), (64,), (*both, *states, size, int(block), *rates, np.int32(maximize)))
+    run(_SOURCE, "adam4bit_rank1", 4, p, g, -(-size // block), 64, *states, size, int(block), *rates, np.int32(maximize))
     v_top.view(np.uint32)[...] = fresh

@@ -8,19 +8,56 @@ import cupy
 import numpy as np
 
 NULL = np.uint64(0)  # a null pointer
+NAMES = {"e": "__half", "f": "float", "d": "double", "?": "bool", "b": "signed char", "B": "unsigned char", "h": "short"}
+NAMES |= {"i": "int", "l": "long long", "q": "long long"}
+"""A dtype's character -> its type in CUDA C."""
+_HEAD = """
+#include <cuda_fp16.h>
+typedef long long wide;
+#define FIRST ((wide)blockIdx.x * blockDim.x + threadIdx.x)
+#define EACH(i, total) for (wide i = FIRST; i < (total); i += (wide)gridDim.x * blockDim.x)
+"""
+WARPS = """
+#define ALONG(c, size) for (wide c = lane; c < (size); c += LANES)
+__device__ inline A lane_max(A v) {
+    for (int m = LANES / 2; m; m >>= 1) v = max(v, __shfl_xor_sync(0xffffffffu, v, m));
+    return v;
+}
+__device__ inline A lane_sum(A v) {
+    for (int m = LANES / 2; m; m >>= 1) v += __shfl_xor_sync(0xffffffffu, v, m);
+    return v;
+}
+"""
+"""For kernels of which ``LANES`` threads share a line: 32, or 1."""
+
+
+def types(kind):
+    """T, the type in memory, and A, that of the arithmetic, of numbers whose dtype has this character."""
+    return {"T": NAMES[kind], "A": "float" if kind == "e" else NAMES[kind]}
+
+
+def text(source, **meanings):
+    """The whole source, with what it leaves open: types for letters, numbers for words."""
+    lines = [f"typedef {of} {name};\n" if isinstance(of, str) else f"#define {name} {of}\n" for name, of in meanings.items()]
+    return _HEAD + "".join(lines) + source
 
 
 @cache
-def compiled(source, name, **types):
-    """The kernel ``name`` of a source, with these types in place of its letters."""
-    return cupy.RawModule(code=source.format(**types)).get_function(name)  # pyright: ignore
+def _module(source):
+    return cupy.RawModule(code=source)  # pyright: ignore
 
 
-def launch(source, name, types, total, *arguments, threads=128, most=(1 << 31) - 1):
+@cache
+def _compiled(source, name, **meanings):
+    """The kernel ``name`` of a source."""
+    return _module(text(source, **meanings)).get_function(name)
+
+
+def launch(source, name, meanings, total, *arguments, threads=128, most=(1 << 31) - 1):
     """Run a kernel with a thread for each of ``total``, in at most so many blocks; none if there is nothing to do.
 
     ``None`` is passed as a null pointer.
     """
     if total:
         blocks = min(-(-int(total) // threads), most)
-        compiled(source, name, **types)((blocks,), (threads,), tuple([NULL if a is None else a for a in arguments]))
+        _compiled(source, name, **meanings)((blocks,), (threads,), tuple([NULL if a is None else a for a in arguments]))

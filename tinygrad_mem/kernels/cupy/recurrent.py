@@ -8,61 +8,56 @@ from __future__ import annotations
 import cupy
 
 from . import blas as _blas
-from .c_names import NAMES
-from .raw import launch as _launch
+from . import raw
 
 _SOURCE = """
-#include <cuda_fp16.h>
-typedef {T} T;
-typedef {Y} Y;
-typedef long long wide;
-__device__ T sigmoid(T x) {{ return 1 / (1 + exp(-x)); }}
+__device__ T sigmoid(T x) { return 1 / (1 + exp(-x)); }
 
-#define UNIT const wide at = (wide)blockIdx.x * blockDim.x + threadIdx.x; \\
+#define UNIT const wide at = FIRST; \\
     if (at >= count * width) return; \\
     const wide row = at / width, k = at % width;
 #define GATES T *p0 = a + row * stride + k, *p1 = p0 + width, *p2 = p1 + width, *p3 = p2 + width;
 
-extern "C" __global__ void add_sum(const T* rows, wide stride, T* out, wide count, wide width) {{
-    const wide k = (wide)blockIdx.x * blockDim.x + threadIdx.x;
+extern "C" __global__ void add_sum(const T* rows, wide stride, T* out, wide count, wide width) {
+    const wide k = FIRST;
     if (k >= width) return;
     T sum = 0;
     for (wide i = 0; i < count; ++i) sum += rows[i * stride + k];
     out[k] += sum;
-}}
+}
 
-extern "C" __global__ void rnn(T* a, wide stride, T* h, wide count, wide width, wide relu) {{
+extern "C" __global__ void rnn(T* a, wide stride, T* h, wide count, wide width, wide relu) {
     UNIT
     T* p = a + row * stride + k;
     h[at] = *p = relu ? (*p <= 0 ? (T)0 : *p) : tanh(*p);
-}}
+}
 
 extern "C" __global__ void rnn_backward(T* a, wide stride, const T* gy, wide step, const T* dh, wide count, wide width,
-                                        wide relu) {{
+                                        wide relu) {
     UNIT
     T* p = a + row * stride + k;
     const T d = dh[at] + (gy ? gy[row * step + k] : (T)0);
     *p = relu ? (*p <= 0 ? (T)0 : d) : d * (1 - *p * *p);
-}}
+}
 
-extern "C" __global__ void lstm(T* a, wide stride, T* h, T* c, Y* y, wide step, wide count, wide width) {{
+extern "C" __global__ void lstm(T* a, wide stride, T* h, T* c, Y* y, wide step, wide count, wide width) {
     UNIT
     GATES
     const T i = *p0 = sigmoid(*p0), f = *p1 = sigmoid(*p1), g = *p2 = tanh(*p2), o = *p3 = sigmoid(*p3);
     const T cell = c[at] = f * c[at] + i * g, out = o * tanh(cell);
     h[at] = out;
     if (y) y[row * step + k] = (Y)out;
-}}
+}
 
-extern "C" __global__ void cells(const T* a, wide stride, T* c, T* before, wide count, wide width) {{
+extern "C" __global__ void cells(const T* a, wide stride, T* c, T* before, wide count, wide width) {
     UNIT
     const T *p0 = a + row * stride + k, *p1 = p0 + width, *p2 = p1 + width;
     before[at] = c[at];
     c[at] = *p1 * c[at] + *p0 * *p2;
-}}
+}
 
 extern "C" __global__ void lstm_backward(T* a, wide stride, const T* before, const T* gy, wide step, const T* dh, T* dc,
-                                         wide count, wide width) {{
+                                         wide count, wide width) {
     UNIT
     GATES
     const T i = *p0, f = *p1, g = *p2, o = *p3, last = before[at], t = tanh(f * last + i * g);
@@ -72,18 +67,18 @@ extern "C" __global__ void lstm_backward(T* a, wide stride, const T* before, con
     *p2 = e * i * (1 - g * g);
     *p3 = d * t * o * (1 - o);
     dc[at] = e * f;
-}}
+}
 
-extern "C" __global__ void gru(T* a, wide stride, T* h, Y* y, wide step, wide count, wide width) {{
+extern "C" __global__ void gru(T* a, wide stride, T* h, Y* y, wide step, wide count, wide width) {
     UNIT
     GATES
     const T r = *p1 = sigmoid(*p1), z = *p2 = sigmoid(*p2), n = *p0 = tanh(*p0 + r * *p3), out = n + z * (h[at] - n);
     h[at] = out;
     if (y) y[row * step + k] = (Y)out;
-}}
+}
 
 extern "C" __global__ void gru_backward(T* a, wide stride, const T* before, const T* gy, wide step, T* dh, wide count,
-                                        wide width) {{
+                                        wide width) {
     UNIT
     GATES
     const T n = *p0, r = *p1, z = *p2, m = *p3, d = dh[at] + (gy ? gy[row * step + k] : (T)0);
@@ -93,13 +88,13 @@ extern "C" __global__ void gru_backward(T* a, wide stride, const T* before, cons
     *p2 = d * (before[at] - n) * z * (1 - z);
     *p3 = e * r;
     dh[at] = d * z;
-}}
+}
 """
 
 
 def _run(name, count, width, arguments, kind, out=None):
     """Run a kernel with one thread per unit of ``count`` rows."""
-    _launch(_SOURCE, name, {"T": NAMES[kind], "Y": NAMES[out or kind]}, count * width, *arguments, threads=256)
+    raw.launch(_SOURCE, name, {"T": raw.NAMES[kind], "Y": raw.NAMES[out or kind]}, count * width, *arguments, threads=256)
 
 
 def _order(sizes, reverse):

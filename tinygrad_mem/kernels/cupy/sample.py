@@ -5,6 +5,8 @@ Sums have a fixed order: one thread computes an output, a place's gradient, or a
 
 from __future__ import annotations
 
+from math import prod as _prod
+
 from .fused import Fused
 
 _MODES = {"nearest": 0, "bilinear": 1, "bicubic": 2}
@@ -138,11 +140,8 @@ if (d == 3) out[i * d + 2] = T(gz * z.slope);
 
 def _options(shape, grid, mode, padding, align):
     """The arguments of all three kernels: channels, points, sizes of an image, and how it is read."""
-    points = 1
-    for size in grid.shape[1:-1]:
-        points *= int(size)
     sizes = [1] * (5 - len(shape)) + [int(s) for s in shape[2:]]
-    return int(shape[1]), points, *sizes, int(grid.shape[-1]), _MODES[mode], _PADDINGS[padding], align
+    return int(shape[1]), _prod(grid.shape[1:-1]), *sizes, int(grid.shape[-1]), _MODES[mode], _PADDINGS[padding], align
 
 
 def grid_sample(x, grid, mode, padding, align, out):
@@ -152,10 +151,7 @@ def grid_sample(x, grid, mode, padding, align, out):
 
 def grid_sample_input_workspace(shape, dtype):
     """Bytes of workspace for :func:`grid_sample_input`: the sums of half precision."""
-    size = 1
-    for n in shape:
-        size *= int(n)
-    return 4 * size if dtype.itemsize == 2 else 0
+    return 4 * _prod(shape) if dtype.itemsize == 2 else 0
 
 
 def grid_sample_input(gy, grid, mode, padding, align, work, out):

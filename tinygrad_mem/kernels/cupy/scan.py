@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cupy
 
-from .fused import Fused
+from .fused import LOG_ADD, Fused
 
 _LONGER = """
 template <typename T> struct Longer { typedef T type; };
@@ -14,11 +14,12 @@ template <> struct Longer<float> { typedef double type; };
 _LINE = "ptrdiff_t first = (ptrdiff_t)i * n;"
 
 
-def _lines(axis, *arrays):
-    """The arrays with ``axis`` last, the length of a line, and the number of lines."""
-    moved = [cupy.moveaxis(a, axis, -1) for a in arrays]
-    n = moved[0].shape[-1]
-    return moved, n, moved[0].size // n if n else 0
+def _run(kernel, axis, read, written, *numbers):
+    """Run a kernel on the lines of arrays along ``axis``, one thread per line."""
+    read, written = ([cupy.moveaxis(a, axis, -1) for a in some] for some in (read, written))
+    if read[0].size:
+        n = read[0].shape[-1]
+        kernel(*read, n, *numbers, *written, size=read[0].size // n)
 
 
 _cumsum = Fused(
@@ -55,15 +56,11 @@ _cumprod = Fused(
 
 
 def cumsum(x, axis, reverse, out):
-    (x, out), n, count = _lines(axis, x, out)
-    if count:
-        _cumsum(x, n, reverse, out, size=count)
+    _run(_cumsum, axis, [x], [out], reverse)
 
 
 def cumprod(x, axis, out):
-    (x, out), n, count = _lines(axis, x, out)
-    if count:
-        _cumprod(x, n, out, size=count)
+    _run(_cumprod, axis, [x], [out])
 
 
 _cumprod_backward = Fused(
@@ -95,9 +92,7 @@ _cumprod_backward = Fused(
 
 
 def cumprod_backward(gy, x, y, axis, work, out):
-    (gy, x, y, out), n, count = _lines(axis, gy, x, y, out)
-    if count:
-        _cumprod_backward(gy, x, y, n, out, size=count)
+    _run(_cumprod_backward, axis, [gy, x, y], [out])
 
 
 _cumulative_extremum = Fused(
@@ -120,18 +115,9 @@ _cumulative_extremum = Fused(
 
 
 def cumulative_extremum(x, axis, largest, out, index):
-    (x, out, index), n, count = _lines(axis, x, out, index)
-    if count:
-        _cumulative_extremum(x, n, largest, out, index, size=count)
+    _run(_cumulative_extremum, axis, [x], [out, index], largest)
 
 
-_ADD = """
-    __device__ double log_add(double a, double b) {
-        double high = a > b ? a : b, low = a > b ? b : a;
-        if (a != a || b != b) return a + b;
-        return isinf(high) ? high : high + log1p(exp(low - high));
-    }
-"""
 _logcumsumexp = Fused(
     "raw T x, int64 n",
     "raw T out",
@@ -145,7 +131,7 @@ _logcumsumexp = Fused(
     }
     """,
     "tinygrad_mem_logcumsumexp",
-    preamble=_ADD,
+    preamble=LOG_ADD,
 )
 _logcumsumexp_backward = Fused(
     "raw T gy, raw T x, raw T y, int64 n",
@@ -161,17 +147,13 @@ _logcumsumexp_backward = Fused(
     }
     """,
     "tinygrad_mem_logcumsumexp_backward",
-    preamble=_ADD,
+    preamble=LOG_ADD,
 )
 
 
 def logcumsumexp(x, axis, out):
-    (x, out), n, count = _lines(axis, x, out)
-    if count:
-        _logcumsumexp(x, n, out, size=count)
+    _run(_logcumsumexp, axis, [x], [out])
 
 
 def logcumsumexp_backward(gy, x, y, axis, out):
-    (gy, x, y, out), n, count = _lines(axis, gy, x, y, out)
-    if count:
-        _logcumsumexp_backward(gy, x, y, n, out, size=count)
+    _run(_logcumsumexp_backward, axis, [gy, x, y], [out])

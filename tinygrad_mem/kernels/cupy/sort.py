@@ -6,23 +6,95 @@ Here tiles are sorted in shared memory, then merged in pairs in the op's workspa
 
 from __future__ import annotations
 
-from functools import cache
 from math import prod as _prod
 
 import cupy
 
-from .c_names import NAMES
+from . import raw
 from .fused import Fused
-from .order_source import SOURCE
 
 _TILE = 1024  # values that a block sorts
 _THREADS = 256
 
 
-@cache
-def _kernel(name, char, index):
-    kind = "unsigned char" if char == "?" else NAMES[char]
-    return cupy.RawKernel(SOURCE.format(T=kind, A="float" if char == "e" else kind, I=NAMES[index]), name)
+_SOURCE = """
+// where element j of a line stands, of lines of this length along an axis with ``inner`` elements after it
+__device__ inline wide place(wide line, wide j, wide length, wide inner) {
+    return (line / inner * length + j) * inner + line % inner;
+}
+
+__device__ inline bool below(A a, A b) { return a < b || (b != b && a == a); }  // nan is the largest
+
+// whether value a at i comes before value b at j: of equal values the first; what is behind the end comes last
+__device__ inline bool comes(A a, I i, A b, I j, wide n, bool descending) {
+    if (i < n && j < n) {
+        if (descending ? below(b, a) : below(a, b)) return true;
+        if (descending ? below(a, b) : below(b, a)) return false;
+    }
+    return i < j;
+}
+
+// a block sorts a tile of a line, by bitonic merges; without ``runs`` a tile is the line, and the ranks asked for go to out
+extern "C" __global__ void sort_tiles(
+    const T* x, I* runs, wide* out, wide n, wide inner, wide start, wide stop, bool descending, int tile
+) {
+    __shared__ A value[1024];
+    __shared__ I at[1024];
+    const wide tiles = (n + tile - 1) / tile, line = blockIdx.x / tiles, first = blockIdx.x % tiles * tile;
+    for (int j = threadIdx.x; j < tile; j += blockDim.x) {
+        at[j] = (I)(first + j);
+        value[j] = first + j < n ? (A)x[place(line, first + j, n, inner)] : (A)0;
+    }
+    for (int size = 2; size <= tile; size *= 2) {
+        for (int step = size / 2; step; step /= 2) {
+            __syncthreads();
+            for (int t = threadIdx.x; t < tile / 2; t += blockDim.x) {
+                const int i = 2 * t - t % step, j = i + step;
+                if (comes(value[j], at[j], value[i], at[i], n, descending) == !(i & size)) {
+                    const A v = value[i];
+                    const I a = at[i];
+                    value[i] = value[j], at[i] = at[j];
+                    value[j] = v, at[j] = a;
+                }
+            }
+        }
+    }
+    __syncthreads();
+    for (int j = threadIdx.x; j < tile && first + j < n; j += blockDim.x) {
+        if (runs) runs[line * n + first + j] = at[j];
+        else if (j >= start && j < stop) out[place(line, j - start, stop - start, inner)] = at[j];
+    }
+}
+
+// a thread an element: its place in two merged runs is its own and how many of the other run come before it
+extern "C" __global__ void merge_runs(
+    const T* x, const I* runs, I* merged, wide* out, wide lines, wide n, wide inner, wide width, wide start, wide stop,
+    bool descending
+) {
+    const wide i = FIRST;
+    if (i >= lines * n) return;
+    const wide line = i / n, p = i % n, both = p / (2 * width) * 2 * width, middle = both + width;
+    const bool left = p < middle;
+    const wide first = left ? (middle < n ? middle : n) : both, end = left ? (middle + width < n ? middle + width : n) : middle;
+    const I* row = runs + line * n;
+    const I mine = row[p];
+    const A value = (A)x[place(line, mine, n, inner)];
+    wide low = first, high = end;
+    while (low < high) {
+        const wide j = low + (high - low) / 2;
+        const I other = row[j];
+        if (comes((A)x[place(line, other, n, inner)], other, value, mine, n, descending)) low = j + 1; else high = j;
+    }
+    const wide rank = both + (p - (left ? both : middle)) + (low - first);
+    if (merged) merged[line * n + rank] = mine;
+    else if (rank >= start && rank < stop) out[place(line, rank - start, stop - start, inner)] = mine;
+}
+"""
+
+
+def _run(name, x, index, blocks, threads, *arguments):
+    meanings = raw.types("B" if x.dtype.char == "?" else x.dtype.char) | {"I": raw.NAMES[index.char]}
+    raw.launch(_SOURCE, name, meanings, blocks * threads, x, *arguments, threads=threads)
 
 
 def _index(n):
@@ -63,13 +135,11 @@ def order(x, axis, start, stop, descending, work, out):
     tiles = -(-n // tile) * lines
     threads = min(max(tile // 2, 32), _THREADS)
     asked = start, stop, bool(descending)
-    arguments = x, runs[0] if runs else 0, out, n, inner, *asked, cupy.int32(tile)
-    _kernel("sort_tiles", x.dtype.char, index.char)((tiles,), (threads,), arguments)
+    _run("sort_tiles", x, index, tiles, threads, runs[0] if runs else None, out, n, inner, *asked, cupy.int32(tile))
     blocks = -(-x.size // _THREADS)
     while runs and tile < n:
-        merged = 0 if 2 * tile >= n else runs[1]
-        arguments = x, runs[0], merged, out, lines, n, inner, tile, *asked
-        _kernel("merge_runs", x.dtype.char, index.char)((blocks,), (_THREADS,), arguments)
+        merged = None if 2 * tile >= n else runs[1]
+        _run("merge_runs", x, index, blocks, _THREADS, runs[0], merged, out, lines, n, inner, tile, *asked)
         runs.reverse()
         tile *= 2
 

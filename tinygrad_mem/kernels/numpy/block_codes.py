@@ -13,6 +13,7 @@ from ..code_tables import BITS, BORDERS, NESTED, TABLES
 from ..formula import formula
 from .blockwise import _apart, _by_block, _together
 from .fast.threads import GRAIN, scratch, split
+from .fast.tiles import cuts
 
 _TILE = 1 << 15  # numbers at a time, where a block is not longer
 
@@ -41,9 +42,8 @@ def quantize_blocks(x, table, block, codes, absmax):
     count, step, each = absmax.size, max(_TILE // block, 1), 8 // BITS[table]
 
     def part(first, last):
-        for b in range(first, last, step):
-            some = slice(b, min(b + step, last))
-            start, stop = b * block, min(some.stop * block, x.size)
+        for some in cuts(first, last, step):
+            start, stop = some.start * block, min(some.stop * block, x.size)
             size, share = (scratch((stop - start,), np.float32, k, 4) for k in (0, 1))
             np.copyto(share, x[start:stop], casting="unsafe")
             np.absolute(share, out=size)
@@ -94,9 +94,8 @@ def dequantize_blocks(codes, absmax, nested, offset, table, block, out):
     step = max(_TILE // block, 1)
 
     def part(first, last):
-        for b in range(first, last, step):
-            blocks = slice(b, min(b + step, last))
-            start, stop = b * block, min(blocks.stop * block, out.size)
+        for blocks in cuts(first, last, step):
+            start, stop = blocks.start * block, min(blocks.stop * block, out.size)
             small = _unpacked(codes, BITS[table], start, stop)
             numbers = scratch((stop - start,), wide, 0, 4)
             np.take(_VALUES[table, wide.char], small, out=numbers, mode="clip")  # other modes buffer the output

@@ -16,6 +16,7 @@ from ..formula import formula
 from .fast import rules
 from .fast.computed import Written
 from .fast.threads import GRAIN, scratch, split
+from .fast.tiles import cuts
 
 _TILE = 1 << 15  # numbers at a time: eight tiles of int64 or float64 share the scratch
 
@@ -134,11 +135,11 @@ def _by_tile(size, block, part):
     """Call ``part(start, stop)`` for whole blocks of ``size`` numbers, a tile at a time, in several threads."""
     step = max(_TILE // block, 1)
 
-    def some(first, last):
-        for b in range(first, last, step):
-            part(b * block, min(min(b + step, last) * block, size))
+    def parts(first, last):
+        for some in cuts(first, last, step):
+            part(some.start * block, min(some.stop * block, size))
 
-    split(-(-size // block), some, grain=max(GRAIN // 4 // block, 1))
+    split(-(-size // block), parts, grain=max(GRAIN // 4 // block, 1))
 
 
 def _pieces(a, start, stop):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...dtypes import arithmetic
+from ...errors import DimensionError
 from ..formula import formula
 from .fast.lines import LINES, pieces, stat, statistics, sum_lines, sum_powers
 from .fast.lines import lines as _lines
@@ -21,8 +22,6 @@ def check_target(target, classes, ignore):
     Raises:
         DimensionError: with the first of them.
     """
-    from ...errors import DimensionError
-
     if target.size == 0:
         return
     if np.minimum.reduce(target, axis=None) >= 0 and np.maximum.reduce(target, axis=None) < classes:
@@ -294,13 +293,10 @@ def soft_cross_entropy(x, target, weight, smoothing, lse, rows):
 
 def _seed(gy, index, count, wide):
     """gy / count of the lines of a tile, to broadcast over the classes."""
-    return float(gy) / count if gy.ndim == 0 else _over(gy[index[0], None, index[2]], count, wide)
-
-
-def _over(gy, count, wide):
-    out = scratch(gy.shape, wide, 6, 8)
-    np.divide(gy, count, out=out, dtype=wide)
-    return out
+    if gy.ndim == 0:
+        return float(gy) / count
+    part = gy[index[0], None, index[2]]
+    return np.divide(part, count, out=scratch(part.shape, wide, 6, 8), dtype=wide)
 
 
 def _soft_cross_entropy_backward(gy, x, target, weight, smoothing, lse, count):

@@ -8,6 +8,7 @@ from functools import wraps
 import numpy as np
 
 from ...dtypes import is_half
+from ...errors import DimensionError
 from ..formula import formula
 from . import optim
 from .fast import rules, threads
@@ -48,8 +49,6 @@ _OFTEN = 12  # times that a row is looked up on average, from which on it is fas
 
 def check_rows(index, rows):
     """Refuse indices outside of ``range(rows)``. Raises: DimensionError: there is one."""
-    from ...errors import DimensionError
-
     if index.size:
         low, high = np.minimum.reduce(index, axis=None), np.maximum.reduce(index, axis=None)
         if low < 0 or high >= rows:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
 from ...dtypes import arithmetic, is_half
+from ...errors import ArgumentError
 from ..formula import formula
 from .fast import threads
+from .fast.tiles import cuts
 
 # --- the formulas
 
@@ -75,8 +77,6 @@ def check_bags(offsets, count):
     Raises:
         ArgumentError: they do not start at 0, fall, or point beyond the end.
     """
-    from ...errors import ArgumentError
-
     marks = offsets.tolist()
     if marks and marks[0] != 0:
         raise ArgumentError(
@@ -102,21 +102,19 @@ def _tiles(weight, index, start, stop):
     """(start, stop, columns, the indices as int64, their rows of weight, to write into) of pieces of index[start:stop]."""
     columns = min(weight.shape[1], _TILE)
     step = _TILE // max(columns, 1)
-    for j in range(0, weight.shape[1], columns or 1):
-        part = slice(j, min(j + columns, weight.shape[1]))
-        for first in range(start, stop, step):
-            last = min(first + step, stop)
-            rows = threads.scratch((last - first,), np.int64, 0, _SLOTS)
-            np.copyto(rows, index[first:last])
-            tile = threads.scratch((last - first, part.stop - j), weight.dtype, 1, _SLOTS)
-            if columns == weight.shape[1]:
-                np.take(weight, rows, axis=0, out=tile, mode="clip")
-            else:
-                np.copyto(tile[0], weight[rows[0], part])
-            if is_half(weight.dtype):
-                half, tile = tile, threads.scratch(tile.shape, np.float32, 2, _SLOTS)
-                np.copyto(tile, half)
-            yield first, last, part, rows, tile
+    for part, some in product(cuts(0, weight.shape[1], columns or 1), cuts(start, stop, step)):
+        first, last = some.start, some.stop
+        rows = threads.scratch((last - first,), np.int64, 0, _SLOTS)
+        np.copyto(rows, index[first:last])
+        tile = threads.scratch((last - first, part.stop - part.start), weight.dtype, 1, _SLOTS)
+        if columns == weight.shape[1]:
+            np.take(weight, rows, axis=0, out=tile, mode="clip")
+        else:
+            np.copyto(tile[0], weight[rows[0], part])
+        if is_half(weight.dtype):
+            half, tile = tile, threads.scratch(tile.shape, np.float32, 2, _SLOTS)
+            np.copyto(tile, half)
+        yield first, last, part, rows, tile
 
 
 def _counted(index, padding):
@@ -187,8 +185,7 @@ def embedding_bag_max(weight, index, offsets, padding, out, places):
             row = int(index[at])
             if row == padding:
                 continue
-            for j in range(0, weight.shape[1], _STEP):
-                part = slice(j, j + _STEP)
+            for part in cuts(0, weight.shape[1], _STEP):
                 values, best, place = weight[row, part], out[bag, part], places[bag, part]
                 if empty:
                     np.copyto(best, values)
@@ -255,8 +252,7 @@ def embedding_bag_max_backward(gy, places, out):
     half = is_half(out.dtype)
     step = max(_TILE // max(width, 1), 1) if half else max(rows, 1)
     columns = min(width, _TILE) if half else width
-    for j in range(0, width, columns or 1):
-        part = slice(j, min(j + columns, width))
+    for part in cuts(0, width, columns or 1):
         for row in range(0, rows, step):
             target = out[row : row + step, part]
             if not half:
@@ -272,9 +268,8 @@ def _add_largest(gy, places, row, total):
     """total[places[b, k] - row, k] += gy[b, k] where that is one of its rows; total is contiguous."""
     flat = total.reshape(-1)
     for bag in range(len(gy)):
-        for j in range(0, total.shape[1], _STEP):
-            part = slice(j, min(j + _STEP, total.shape[1]))
-            at = threads.scratch((part.stop - j,), np.int64, 2, _SLOTS)
+        for part in cuts(0, total.shape[1], _STEP):
+            at = threads.scratch((part.stop - part.start,), np.int64, 2, _SLOTS)
             here, other = (threads.scratch(at.shape, np.bool_, slot, _SLOTS) for slot in (4, 5))
             values = threads.scratch(at.shape, total.dtype, 6, _SLOTS)
             np.copyto(at, places[bag, part])
@@ -283,7 +278,7 @@ def _add_largest(gy, places, row, total):
             np.logical_and(here, other, out=here)
             np.subtract(at, row, out=at)
             np.multiply(at, total.shape[1], out=at)
-            np.add(at, threads.count_up(j, 1, at.size, 3, _SLOTS), out=at)
+            np.add(at, threads.count_up(part.start, 1, at.size, 3, _SLOTS), out=at)
             np.logical_not(here, out=other)
             np.copyto(at, 0, where=other)
             values.fill(0)

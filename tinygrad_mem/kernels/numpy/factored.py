@@ -7,6 +7,7 @@ Source: Shazeer and Stern, *Adafactor: adaptive learning rates with sublinear me
 
 from __future__ import annotations
 
+from itertools import product
 from math import prod as _prod
 from math import sqrt as _sqrt
 
@@ -15,7 +16,7 @@ import numpy as np
 from ...dtypes import arithmetic
 from ..formula import formula
 from .fast.threads import scratch
-from .fast.tiles import blocks
+from .fast.tiles import blocks, cuts
 
 _TILE = 1 << 16  # elements: a quarter of the scratch in float64
 SUMS = 1026  # float64s: two sums, and on a GPU the parts that they are made of
@@ -97,18 +98,11 @@ def _matrices(p, g, *states):
 
 def _cuts(shape):
     """(matrices, rows, columns) of tiles: several whole matrices, or a part of one."""
-    b, n, m = shape
-    if n * m <= _TILE:
-        step = max(_TILE // max(n * m, 1), 1)
-        for i in range(0, b, step):
-            yield slice(i, min(i + step, b)), slice(0, n), slice(0, m)
-        return
+    _, n, m = shape
     columns = min(m, _TILE)
-    rows = max(_TILE // columns, 1)
-    for i in range(b):
-        for j in range(0, n, rows):
-            for k in range(0, m, columns):
-                yield slice(i, i + 1), slice(j, min(j + rows, n)), slice(k, min(k + columns, m))
+    rows = min(n, _TILE // columns)
+    steps = (_TILE // (rows * columns), rows, columns)
+    return product(*[cuts(0, size, step) for size, step in zip(shape, steps, strict=True)])
 
 
 def _move_factors(g, row, col, fresh):

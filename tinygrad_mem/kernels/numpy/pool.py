@@ -126,8 +126,8 @@ def _planes(x, out, run):
     step = max(_TILE // size, 1)
 
     def part(start, stop):
-        for i in range(start, stop, step):
-            run(slice(i, min(i + step, stop)))
+        for planes in tiles.cuts(start, stop, step):
+            run(planes)
 
     threads.split(x.shape[0], part, grain=max(_GRAIN // size, 1))
 
@@ -142,8 +142,8 @@ def _rows(target, itemsize=1):
     limit = threads.SCRATCH // 2 // itemsize
     rows = target.shape[1] if target.ndim > 1 else 1
     step = max(limit // max(target.size // max(rows, 1), 1), 1)
-    for i in range(0, rows, step):
-        yield (slice(None), slice(i, i + step)) if target.ndim > 1 else (slice(None),)
+    for cut in tiles.cuts(0, rows, step):
+        yield (slice(None), cut) if target.ndim > 1 else (slice(None),)
 
 
 def _first_inside(geometry, index):
@@ -395,15 +395,14 @@ def adaptive_max_pool(x, index, out):
         cell = x[(slice(None), *[slice(*b) for b in bounds])]
         inner = int(np.prod(cell.shape[1:]))
         step = min(max((1 << 19) // (inner * x.itemsize), 1), cells.PLACES)
-        for i in range(0, x.shape[0], step):
-            planes = slice(i, min(i + step, x.shape[0]))
+        for planes in tiles.cuts(0, x.shape[0], step):
             best, place = out[(planes, *at)], index[(planes, *at)]
             if inner * x.itemsize <= 1 << 19:
                 tile = threads.scratch(cell[planes].shape, x.dtype, 0, 2)
                 np.copyto(tile, cell[planes])
                 cells.largest(tile.reshape(tile.shape[0], inner), best, place)
             else:  # a cell larger than the scratch: row by row
-                cells.largest_by_rows(cell[i], best, place)
+                cells.largest_by_rows(cell[planes.start], best, place)
             cells.unravel(place, cell.shape[1:], [b[0] for b in bounds], x.shape[1:])
 
 

@@ -14,58 +14,42 @@ def _source(ticket, stream=0):
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, stream, call, 0]))
 
 
-def _fill(out, draw):
-    """``draw(tile)`` into contiguous float32 or float64 tiles, copied where ``out`` is of another kind."""
-    direct = out.dtype in (np.float32, np.float64) and out.flags.c_contiguous
-    if direct:
-        draw(out)
+def _fill(out, draw, scale, shift):
+    """out = scale * the numbers of ``draw`` + shift, drawn as contiguous float32 or float64, and copied for other kinds."""
+
+    def fill(tile):
+        draw(dtype=tile.dtype, out=tile)
+        if scale != 1:
+            np.multiply(tile, scale, out=tile)
+        if shift != 0:
+            np.add(tile, shift, out=tile)
+
+    if out.dtype in (np.float32, np.float64) and out.flags.c_contiguous:
+        fill(out)
         return
     wide = np.float64 if out.dtype == np.float64 else np.float32
     for index in blocks(out.shape):
         tile = scratch(out[index].shape, wide)
-        draw(tile)
+        fill(tile)
         np.copyto(out[index], tile, casting="unsafe")
 
 
 @formula(None, "it draws random numbers")
 def uniform(ticket, low, high, out):
     """out = uniform numbers in [low, high)."""
-    source = _source(ticket)
-
-    def draw(tile):
-        source.random(dtype=tile.dtype, out=tile)
-        if low != 0 or high != 1:
-            np.multiply(tile, high - low, out=tile)
-            np.add(tile, low, out=tile)
-
-    _fill(out, draw)
+    _fill(out, _source(ticket).random, high - low, low)
 
 
 @formula(None, "it draws random numbers")
 def normal(ticket, mean, std, out):
     """out = normal numbers."""
-    source = _source(ticket)
-
-    def draw(tile):
-        source.standard_normal(dtype=tile.dtype, out=tile)
-        if std != 1:
-            np.multiply(tile, std, out=tile)
-        if mean != 0:
-            np.add(tile, mean, out=tile)
-
-    _fill(out, draw)
+    _fill(out, _source(ticket).standard_normal, std, mean)
 
 
 @formula(None, "it draws random numbers")
 def exponential(ticket, rate, out):
     """out = exponential numbers with this rate."""
-    source = _source(ticket)
-
-    def draw(tile):
-        source.standard_exponential(dtype=tile.dtype, out=tile)
-        np.multiply(tile, 1.0 / rate, out=tile)
-
-    _fill(out, draw)
+    _fill(out, _source(ticket).standard_exponential, 1.0 / rate, 0)
 
 
 @formula(None, "it draws random numbers")

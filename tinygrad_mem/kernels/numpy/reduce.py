@@ -6,12 +6,12 @@ import numpy as np
 
 from ...dtypes import arithmetic
 from ..formula import formula
+from .elementwise import absolute_backward
 from .fast.computed import computed
-from .fast.folds import RUN, at, each, fold
+from .fast.folds import RUN, at, fold
 from .fast.folds import scaled_sum as _scaled_sum
 from .fast.threads import scratch
 from .fast.tiles import blocks
-from .fast.tiles import sign as _sign
 
 _TILE = 1 << 15  # elements: a quarter of the scratch in float64
 
@@ -138,12 +138,7 @@ def _prod_backward(gy, x, axes):
 @formula(_prod_backward)
 def prod_backward(gy, x, y, axes, out):
     """out = gy * the product of the others along ``axes``: y / x, and without dividing where x is 0."""
-
-    def run(o, x, y, gy, t):
-        np.divide(y, x, out=t)
-        np.multiply(t, gy, out=o, casting="unsafe")
-
-    each(out, run, x, y, gy)
+    _quotient_backward(gy, x, y, out)
     if not x.size or x.all():
         return
     count = len(axes)
@@ -156,6 +151,11 @@ def prod_backward(gy, x, y, axes, out):
             _among_zeros(values, result)
         if zeros == 1:
             _to_the_zero(values, float(grads[(*index, *[0] * count)]), result)
+
+
+@computed
+def _quotient_backward(gy, x, y, out):
+    return y / x * gy
 
 
 def _among_zeros(x, out):
@@ -277,30 +277,23 @@ def _norm_backward(gy, x, y, p):
 @formula(_norm_backward)
 def norm_backward(gy, x, y, p, out):
     """out = gy times the gradient of the p-norm (a finite p), 0 where y is 0."""
+    if p == 1:
+        absolute_backward(gy, x, out)
+    elif p == 2:
+        _root_backward(gy, x, y, out)
+    else:
+        _power_backward(gy, x, y, p, out)
 
-    def run(o, gy, x, y, t):
-        work = scratch(t.shape, np.int16, 2, 4)
-        if p == 1:
-            _sign(x, work, t)
-            np.multiply(gy, t, out=o, casting="unsafe")
-            return
-        flag = scratch(t.shape, np.bool_, 3, 4)
-        if p == 2:
-            np.divide(x, y, out=t)
-        else:  # sign(x) * (abs(x) / y)**(p - 1)
-            sign = scratch(t.shape, t.dtype, 1, 4)
-            np.absolute(x, out=t)
-            np.divide(t, y, out=t)
-            np.power(t, p - 1, out=t)
-            _sign(x, work, sign)
-            np.equal(x, 0, out=flag)
-            np.multiply(t, sign, out=t)
-            np.copyto(t, 0, where=flag)
-        np.equal(y, 0, out=flag)
-        np.copyto(t, 0, where=flag)
-        np.multiply(gy, t, out=o, casting="unsafe")
 
-    each(out, run, gy, x, y)
+@computed
+def _root_backward(gy, x, y, out):
+    return gy * np.where(y == 0, 0, x / y)
+
+
+@computed
+def _power_backward(gy, x, y, p, out):
+    slope = (np.abs(x) / y) ** (p - 1) * np.sign(x)
+    return gy * np.where((x == 0) | (y == 0), 0, slope)
 
 
 def _extreme_size_share(gy, x, y, axes):
@@ -311,17 +304,17 @@ def _extreme_size_share(gy, x, y, axes):
 @formula(_extreme_size_share)
 def extreme_size_share(gy, x, y, axes, count, out):
     """out = gy * sign(x), shared evenly among the elements whose size is y; count is a buffer of y's shape."""
-
-    def mark(o, x, y, t):
-        np.absolute(x, out=t)
-        np.equal(t, y, out=o, casting="unsafe")
-
-    def share(o, x, count, t):
-        _sign(x, scratch(t.shape, np.int16, 2, 4), t)
-        np.multiply(t, count, out=t)
-        np.multiply(o, t, out=o, casting="unsafe")
-
-    each(out, mark, x, y)
+    _is_size(x, y, out)
     sum(out, axes, count)
     np.divide(gy, count, out=count)
-    each(out, share, x, count)
+    _signed_share(out, x, count, out)
+
+
+@computed
+def _is_size(x, y, out):
+    return np.abs(x) == y
+
+
+@computed
+def _signed_share(marked, x, share, out):
+    return marked * (np.sign(x) * share)

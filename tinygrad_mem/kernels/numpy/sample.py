@@ -14,6 +14,7 @@ from ...dtypes import arithmetic
 from ..formula import formula
 from .fast import threads
 from .fast.computed import Written
+from .fast.tiles import cuts
 
 # --- the formulas
 
@@ -219,13 +220,10 @@ class _Tile:
 def _tiles(x_channels, dtype, points):
     """(channels, points) of each piece of an image, and tiles of that size: two wide ones, and one of ``dtype`` if half."""
     wide = arithmetic(dtype)
-    for p in range(0, points, _POINTS):
-        here = slice(p, min(p + _POINTS, points))
-        for c in range(0, x_channels, _CHANNELS):
-            some = slice(c, min(c + _CHANNELS, x_channels))
-            shape = (some.stop - some.start, here.stop - here.start)
-            raw = None if wide == dtype else threads.scratch(shape, dtype, 3, 4)
-            yield some, here, threads.scratch(shape, wide, 1, 4), threads.scratch(shape, wide, 2, 4), raw
+    for here, some in product(cuts(0, points, _POINTS), cuts(0, x_channels, _CHANNELS)):
+        shape = (some.stop - some.start, here.stop - here.start)
+        raw = None if wide == dtype else threads.scratch(shape, dtype, 3, 4)
+        yield some, here, threads.scratch(shape, wide, 1, 4), threads.scratch(shape, wide, 2, 4), raw
 
 
 def _flat(x, grid, gy):

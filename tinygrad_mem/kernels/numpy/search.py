@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...errors import ArgumentError
 from ..formula import formula
 from .fast.threads import scratch
 
@@ -70,8 +71,6 @@ def histogram_bounds(x, low, high, out):
     Raises:
         ArgumentError: a bound is not finite.
     """
-    from ...errors import ArgumentError
-
     first, last = float(low), float(high)
     if first == last and x.size:
         first, last = float(np.minimum.reduce(x, axis=None)), float(np.maximum.reduce(x, axis=None))

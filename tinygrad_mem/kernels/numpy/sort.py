@@ -56,7 +56,7 @@ def _order_wide(x, start, stop, descending, work, out):
         numbers, keys, order = [scratch(x.shape, np.int64, slot, 4) for slot in range(3)]
     else:
         numbers, keys, order = work.view(np.int64)[: 3 * n].reshape(3, *x.shape)
-    _as_integers(x, keys, order, numbers)
+    _as_integers(x, keys, numbers)
     if descending:
         np.invert(numbers, out=numbers)
     np.left_shift(numbers, 32, out=order)
@@ -77,18 +77,26 @@ def _order_wide(x, start, stop, descending, work, out):
 _LOW, _LOWEST = 0xFFFFFFFF, np.iinfo(np.int64).min
 
 
-def _as_integers(x, sign, flag, out):
-    """out = int64 of the same order as x of 64 bits; sign and flag are buffers of its size."""
-    if not is_floating(x.dtype):
+def _as_integers(x, work, out):
+    """out = int64 of the same order as x of 64 bits; work is a buffer of its size."""
+    if is_floating(x.dtype):
+        number = out.view(np.float64)
+        np.copyto(number, x)
+        _ordered(number, work)
+    else:
         np.copyto(out, x)
-        return
-    number, flag = out.view(np.float64), flags(flag)
-    np.add(x, 0.0, out=number)  # -0 becomes 0: they are equal
+
+
+def _ordered(number, work):
+    """Floats as integers of the same size and order, in their place; work is a buffer of their size."""
+    bits, flag = number.view(work.dtype), flags(work)
+    np.add(number, 0.0, out=number)  # -0 becomes 0: they are equal
     np.isnan(number, out=flag)
     np.copyto(number, np.nan, where=flag)  # a nan with a sign bit too
-    np.right_shift(out, 63, out=sign)
-    np.bitwise_and(sign, np.iinfo(np.int64).max, out=sign)
-    np.bitwise_xor(out, sign, out=out)
+    np.right_shift(bits, 8 * bits.itemsize - 1, out=work)
+    np.bitwise_and(work, np.iinfo(bits.dtype).max, out=work)
+    np.bitwise_xor(bits, work, out=bits)
+    return bits
 
 
 def _number(keys):
@@ -133,15 +141,7 @@ def _pack(x, first, descending, keys):
     if is_floating(x.dtype):
         t = scratch(x.shape, np.float32, 1, 4)
         cast(x, t)
-        np.add(t, 0.0, out=t)  # -0 becomes 0: they are equal
-        flag = scratch(x.shape, np.bool_, 2, 4)
-        np.isnan(t, out=flag)
-        np.copyto(t, np.nan, where=flag)  # a nan with a sign bit too
-        bits, sign = t.view(np.int32), scratch(x.shape, np.int32, 2, 4)
-        np.right_shift(bits, 31, out=sign)
-        np.bitwise_and(sign, 0x7FFFFFFF, out=sign)
-        np.bitwise_xor(bits, sign, out=bits)
-        np.copyto(keys, bits)
+        np.copyto(keys, _ordered(t, scratch(x.shape, np.int32, 2, 4)))
     else:
         np.copyto(keys, x)
     if descending:

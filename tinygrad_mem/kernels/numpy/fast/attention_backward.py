@@ -12,7 +12,8 @@ import numpy as np
 
 from . import blas, threads
 from .attention_forward import grain
-from .attention_tiles import Job, Sight, Space, add_product, add_to_mask, cuts, drop, exponentials, flatness, mask_index
+from .attention_tiles import Job, Sight, Space, add_product, add_to_mask, drop, exponentials, flatness, mask_index
+from .tiles import cuts
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def _by_rows(g, block, gk, gv):
 def _by_columns(g, block):
     """One pass over columns: it accumulates gk and gv in the wide dtype."""
     job, wide = g.job, g.job.wide
-    for whole in cuts(job.k.shape[2], job.plan.columns):
+    for whole in cuts(0, job.k.shape[2], job.plan.columns):
         outer = Space()
         here = (*block, whole)
         sums = [None if x is None else outer.take(x[here].shape, wide) for x in (g.gk, g.gv)]

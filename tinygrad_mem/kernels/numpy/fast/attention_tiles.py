@@ -19,6 +19,7 @@ import numpy as np
 from ....dtypes import arithmetic, is_half
 from . import philox
 from .threads import SCRATCH, scratch
+from .tiles import cuts
 
 _TILE = 1 << 17  # scores of one tile in float32: 512 KiB, of which there are two
 _ROWS, _COLUMNS = 128, 512  # at most
@@ -92,12 +93,12 @@ class Job:
     def blocks(self) -> list[tuple[slice, slice]]:
         """The batches and heads of each tile."""
         batches, heads = self.q.shape[:2]
-        return [(b, h) for b in cuts(batches, self.plan.batches) for h in cuts(heads, self.plan.heads)]
+        return [(b, h) for b in cuts(0, batches, self.plan.batches) for h in cuts(0, heads, self.plan.heads)]
 
     def spots(self, batch: slice, head: slice) -> Iterator[Spot]:
         """The rows of a block, tile by tile."""
         for group in range(self.q.shape[2]):
-            for rows in cuts(self.q.shape[3], self.plan.rows):
+            for rows in cuts(0, self.q.shape[3], self.plan.rows):
                 yield Spot(batch, head, group, rows)
 
     def columns(self, rows: slice) -> list[slice]:
@@ -119,11 +120,6 @@ def grouped(q: Any, heads: int) -> Any:
     return None if q is None else q.reshape(q.shape[0], heads, q.shape[1] // max(heads, 1), *q.shape[2:])
 
 
-def cuts(count: int, size: int) -> list[slice]:
-    """``range(count)`` in pieces of ``size``."""
-    return [slice(i, min(i + size, count)) for i in range(0, count, size)]
-
-
 def visible(window: tuple, offset: int, rows: slice, total: int, size: int) -> list[slice]:
     """Tiles of ``size`` of ``total`` columns that some of these rows see: ``window`` and ``offset`` as a job has them."""
     low, high = 0, total
@@ -131,7 +127,7 @@ def visible(window: tuple, offset: int, rows: slice, total: int, size: int) -> l
         low = min(max(rows.start + offset - window[0], 0), total)
     if window[1] is not None:
         high = min(max(rows.stop + offset + window[1], 0), total)
-    return [slice(j, min(j + size, high)) for j in range(low // size * size, high, size)]
+    return cuts(low // size * size, high, size)
 
 
 @lru_cache

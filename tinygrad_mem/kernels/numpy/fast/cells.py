@@ -6,6 +6,7 @@ import numpy as np
 
 from ....dtypes import is_floating
 from .threads import scratch
+from .tiles import cuts
 
 PLACES = 1 << 16  # int64 positions in half of the scratch
 
@@ -21,8 +22,7 @@ def each_cell(inside, outside):
     for at in np.ndindex(outside.shape[1:]):
         bounds = [windows[axis][i] for axis, i in enumerate(at)]
         count = int(np.prod([stop - start for start, stop in bounds]))
-        for i in range(0, inside.shape[0], PLACES << 1):
-            planes = slice(i, i + (PLACES << 1))
+        for planes in cuts(0, inside.shape[0], PLACES << 1):
             yield (planes, *[slice(*b) for b in bounds]), (planes, *at), count
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from .blas import single
 from .halves import cast
 from .threads import SCRATCH, scratch, split
+from .tiles import cuts
 
 TILE = 1 << 16  # elements at once: a quarter of the scratch in float64
 _WHOLE = 1 << 18  # elements at once without scratch: long calls keep all cores busy
@@ -20,10 +23,7 @@ def _tiles(shape, most, start, stop):
     _, channels, length = shape
     images = max(most // max(channels * length, 1), 1)
     lines = max(most // max(length, 1), 1) if images == 1 else channels
-    for i in range(start, stop, images):
-        for c in range(0, channels, lines):
-            for place in range(0, length, most):
-                yield slice(i, min(i + images, stop)), slice(c, min(c + lines, channels)), slice(place, place + most)
+    return product(cuts(start, stop, images), cuts(0, channels, lines), cuts(0, length, most))
 
 
 def over_images(x, most, run):

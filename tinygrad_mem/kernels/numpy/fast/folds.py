@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from ....dtypes import arithmetic, is_half
+from ....dtypes import is_half
 from ....scope import local
 from .blas import matmul, single
 from .narrow import add_up as _add_up_narrow
@@ -202,15 +202,3 @@ def reduced(key, axes):
 def at(stat, key):
     """The part of a statistic with reduced axes of size 1 that belongs to the part ``key`` of x."""
     return tuple(slice(None) if n == 1 else k for n, k in zip(stat.shape, key, strict=True))
-
-
-def each(out, run, *arrays, wide=None):
-    """``run(out_tile, *array_tiles, scratch)`` block by block; arrays are broadcast to out's shape."""
-    wide = wide or arithmetic(out.dtype)
-    spread = [np.broadcast_to(a, out.shape) for a in arrays]
-
-    def one(key):
-        target = out[(*key, ...)]
-        run(target, *[a[key] for a in spread], scratch(target.shape, wide, 0, 4))
-
-    over_parts(out, (), one)

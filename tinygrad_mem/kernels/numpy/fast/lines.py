@@ -6,11 +6,14 @@ a tile are processed in pieces.
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from .blas import single
 from .folds import ONES, RUN
 from .threads import scratch, split
+from .tiles import cuts
 
 TILE = 1 << 16  # elements of a tile of scores: 512 KiB of float64
 LINES = 1 << 13  # lines of a tile, at most
@@ -32,14 +35,13 @@ def lines(shape, run, itemsize=8):
     def part(start, stop):
         width = max(min(inner, max(tile // line, TOGETHER), LINES), 1)
         height = max(min(tile // (line * width), LINES // width), 1) if width == inner else 1
-        for i in range(start, stop, height):
-            for j in range(0, inner, width):
-                run(slice(i, min(i + height, stop)), slice(j, min(j + width, inner)))
+        for a, b in product(cuts(start, stop, height), cuts(0, inner, width)):
+            run(a, b)
 
     def columns(start, stop):
         width = max(min(max(tile // line, TOGETHER), LINES), 1)
-        for j in range(start, stop, width):
-            run(slice(0, 1), slice(j, min(j + width, stop)))
+        for b in cuts(start, stop, width):
+            run(slice(0, 1), b)
 
     with single():  # lines are summed by matrix product, whose threads would occupy our cores
         if outer == 1:
@@ -52,7 +54,7 @@ def pieces(part):
     """Slices of the class axis of some lines, at most a tile each: one slice, unless there are very many classes."""
     _, classes, inner = part.shape
     step = max(TILE // inner, 1) if part.shape[0] == 1 else classes  # of several lines, all fit
-    return [slice(c, min(c + step, classes)) for c in range(0, classes, max(step, 1))]
+    return cuts(0, classes, max(step, 1))
 
 
 def stat(x, wide, slot):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .threads import scratch
+from .tiles import cuts
 
 _POINTS = 1 << 15  # windows of a tile: its arrays share the scratch, and stay in a cache of 1 MiB
 _HALVES = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
@@ -28,8 +29,7 @@ def _lines(x: np.ndarray, width: int) -> np.ndarray:
 
 
 def _tiles(lines: int, width: int) -> list[slice]:
-    step = max(_POINTS // width, 1)
-    return [slice(i, min(i + step, lines)) for i in range(0, lines, step)]
+    return cuts(0, lines, max(_POINTS // width, 1))
 
 
 def largest(x: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:

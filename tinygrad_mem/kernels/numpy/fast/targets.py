@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from .lines import LINES
 from .threads import count_up, scratch
+from .tiles import cuts
 
 
 def positions(target, piece, ignore, classes):
@@ -54,9 +57,7 @@ def patches(shape):
     outer, inner = shape
     width = max(min(inner, LINES), 1)
     height = LINES // width if width == inner else 1
-    for i in range(0, outer, height):
-        for j in range(0, inner, width):
-            yield slice(i, min(i + height, outer)), slice(j, min(j + width, inner))
+    return product(cuts(0, outer, height), cuts(0, inner, width))
 
 
 def subtract_at(flat, at, missing, amount):

@@ -49,14 +49,14 @@ def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0
 
         lanes(-(-flat.size // tile), most, one)
         return
-    cuts = list(blocks(out.shape, min(_BLOCK, (SCRATCH // max(temps, 1) & -64) // np.dtype(dtype).itemsize)))
+    keys = list(blocks(out.shape, min(_BLOCK, (SCRATCH // max(temps, 1) & -64) // np.dtype(dtype).itemsize)))
 
     def block(_: int, number: int) -> None:
-        index = cuts[number]
+        index = keys[number]
         cut, target = [a[index] if isinstance(a, np.ndarray) else a for a in arrays], out[index]
         run(target, *cut, *[scratch(target.shape, dtype, k, temps) for k in range(temps)])
 
-    lanes(len(cuts), max(out.size * _PASSES[min(temps, 2)] // GRAIN, 1), block)
+    lanes(len(keys), max(out.size * _PASSES[min(temps, 2)] // GRAIN, 1), block)
 
 
 def _spread(arrays: tuple, shape: tuple[int, ...]) -> tuple:
@@ -143,6 +143,11 @@ def flags(work: np.ndarray) -> np.ndarray:
     return work.reshape(-1).view(np.bool_)[: work.size].reshape(work.shape)
 
 
+def cuts(start: int, stop: int, step: int) -> list[slice]:
+    """``range(start, stop)`` in slices of ``step``."""
+    return [slice(i, min(i + step, stop)) for i in range(start, stop, step)]
+
+
 def blocks(shape: tuple[int, ...], most: int = 1 << 14) -> Iterator[tuple]:
     """Indices that cut an array of ``shape`` into blocks of at most ``most`` elements (or one step of the last axis cut)."""
     inner, axis = 1, len(shape)
@@ -153,15 +158,12 @@ def blocks(shape: tuple[int, ...], most: int = 1 << 14) -> Iterator[tuple]:
         yield (...,)
         return
     step = max(most // max(inner, 1), 1)
-    cuts = [slice(i, i + step) for i in range(0, shape[axis - 1], step)]
-    for lead in product(*map(range, shape[: axis - 1])):
-        for cut in cuts:
-            yield (*lead, cut)
+    yield from product(*map(range, shape[: axis - 1]), cuts(0, shape[axis - 1], step))
 
 
 def box_of(block: tuple, shape: tuple[int, ...]) -> list[slice]:
     """An index of :func:`blocks` as one slice an axis."""
-    cuts = [slice(0, n) for n in shape]
+    box = [slice(0, n) for n in shape]
     for axis, i in enumerate(() if block == (...,) else block):
-        cuts[axis] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, shape[axis]))
-    return cuts
+        box[axis] = slice(i, i + 1) if isinstance(i, int) else i
+    return box
