@@ -544,6 +544,7 @@ def test_cuda_source_compiles(kind: str, tmp_path: Path):
 _SHIM = """
 #include <cstring>
 #define __global__
+#define __device__
 #define __shared__ static
 #define __syncthreads()
 struct Index { long long x; };
