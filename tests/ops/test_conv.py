@@ -576,6 +576,8 @@ def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory):
 
 def as_argument(a):
     """A kernel's argument as C sees it: 32 bits, a pointer, or 64 bits."""
+    if a is None:
+        return ctypes.c_void_p()
     if hasattr(a, "__array_interface__") and np.ndim(a):
         return ctypes.c_void_p(a.__array_interface__["data"][0])
     return ctypes.c_int(int(a)) if type(a) is np.int32 else ctypes.c_longlong(a)

@@ -20,27 +20,25 @@ from .conv_source import SOURCE
 _WORKSPACE = 64 << 20  # bytes, at most, unless the least possible tile is larger
 
 
-def _integers(geo, channels):
-    """The arguments that every kernel takes first."""
-    values = (channels, *geo.inside, *geo.outside, *geo.kernel, *geo.stride, *geo.low, *geo.dilation)
-    return _ints(values)
-
-
 def _launch(name, x, count, arguments):
     """Run a kernel of x's dtype with one thread per element; if ``count`` is too large, each thread takes several."""
     raw.launch(SOURCE, name, raw.types(x.dtype.char), count, *arguments, threads=256, most=1 << 20)
 
 
+def _run(name, geo, x, count, *arguments, channels=None):
+    """:func:`_launch` of a kernel that first takes the geometry."""
+    sizes = (channels or geo.cin, *geo.inside, *geo.outside, *geo.kernel, *geo.stride, *geo.low, *geo.dilation)
+    _launch(name, x, count, (*map(np.int32, sizes), *arguments))
+
+
+def _run_grouped(name, geo, x, count, *arguments):
+    _run(name, geo, x, count, *arguments, geo.images, np.int32(geo.groups), np.int32(geo.cout))
+
+
 def _steps(x):
     """Element strides of (N, C, three axes)."""
-    size = x.itemsize
-    spatial = tuple(s // size for s in x.strides[2:])
-    return (x.strides[0] // size, x.strides[1] // size, *lift(spatial, 0))
-
-
-def _ints(values):
-    """Kernel arguments of 32 bits."""
-    return tuple(np.int32(v) for v in values)
+    image, channel, *spatial = (s // x.itemsize for s in x.strides)
+    return (image, channel, *lift(tuple(spatial), 0))
 
 
 class _Plan(NamedTuple):
@@ -80,8 +78,7 @@ def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, group
 def _columns(geo, x, cols, images, first, pixels, by_image, by_row):
     """Fill ``cols`` with the windows of x, images and pixels of one tile."""
     total = images * geo.cin * geo.taps * pixels
-    arguments = (*_integers(geo, geo.cin), x, *_steps(x), cols, images, first, pixels, by_image, by_row)
-    _launch("conv_columns", x, total, arguments)
+    _run("conv_columns", geo, x, total, x, *_steps(x), cols, images, first, pixels, by_image, by_row)
 
 
 def _nothing(bias, out):
@@ -99,9 +96,7 @@ def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
         return
     geo = Geometry.of(x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype)
     if groups > 1:
-        shift = 0 if bias is None else bias
-        arguments = (*_integers(geo, geo.cin), x, *_steps(x), w, shift, out, geo.images, *_ints((groups, geo.cout)))
-        _launch("conv_grouped", x, out.size, arguments)
+        _run_grouped("conv_grouped", geo, x, out.size, x, *_steps(x), w, bias, out)
         return
     plan = _plan(geo, "forward", x.itemsize)
     depth = geo.cin * geo.taps
@@ -126,9 +121,7 @@ def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
         return
     geo = Geometry.of(out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
     if groups > 1:
-        shift = 0 if bias is None else bias
-        arguments = (*_integers(geo, geo.cin), gy, w, shift, out, geo.images, *_ints((groups, geo.cout)))
-        _launch("conv_grouped_input", gy, out.size, arguments)
+        _run_grouped("conv_grouped_input", geo, gy, out.size, gy, w, bias, out)
         return
     plan = _plan(geo, "input", gy.itemsize)
     weight, buffer = w.reshape(1, geo.cout, geo.cin * geo.taps), work.view(gy.dtype)
@@ -143,9 +136,9 @@ def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
             part = weight[:, :, c * geo.taps : c * geo.taps + rows].transpose(0, 2, 1)
             _blas.gemm(part, gradient[n : n + images], cols)
             target = out[n : n + images, c : c + channels]
-            added = 0 if bias is None else bias[c : c + channels]
-            arguments = (*_integers(geo, channels), cols, added, target, images, geo.cin * area, area)
-            _launch("conv_gather", gy, images * channels * area, arguments)
+            added = None if bias is None else bias[c : c + channels]
+            arguments = (cols, added, target, images, geo.cin * area, area)
+            _run("conv_gather", geo, gy, images * channels * area, *arguments, channels=channels)
 
 
 def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
@@ -156,9 +149,7 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
         return
     geo = Geometry.of(x.shape, out.shape, gy.shape, stride, low, dilation, groups, x.dtype)
     if groups > 1:
-        steps = _steps(x)
-        arguments = (*_integers(geo, geo.cin), gy, x, *steps, out, geo.images, *_ints((groups, geo.cout)))
-        _launch("conv_grouped_weight", gy, out.size * 256, arguments)
+        _run_grouped("conv_grouped_weight", geo, gy, out.size * 256, gy, x, *_steps(x), out)
         return
     plan, depth = _plan(geo, "weight", gy.itemsize), geo.cin * geo.taps
     gradient = gy.reshape(geo.images, geo.cout, geo.pixels)
@@ -204,5 +195,4 @@ def fold_windows(x, kernel, stride, low, dilation, out):
     blocks = (*x.shape[:2], *x.shape[2 + len(kernel) :])
     geo = Geometry.of(out.shape, (1, out.shape[1], *kernel), blocks, stride, low, dilation, 1, x.dtype)
     area = out[0, 0].size
-    arguments = (*_integers(geo, geo.cin), x, 0, out, geo.images, geo.cin * area, area)
-    _launch("conv_gather", x, out.size, arguments)
+    _run("conv_gather", geo, x, out.size, x, None, out, geo.images, geo.cin * area, area)

@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 from ...dtypes import is_half
 from ..formula import formula
 from .fast.threads import count_up, scratch
-from .fast.tiles import blocks, box_of
+from .fast.tiles import blocks, boxes
 
 _TILE = 1 << 16  # places in a tile: a quarter of the scratch
 _ROW = 64  # elements of a line from which on a call for each line is faster than a place for each element
@@ -41,8 +41,7 @@ def add_rows(rows, index, out):
 @formula(lambda x, key: x[tuple(key)])
 def index_get(x, key, out):
     """out = x[key]; the key has an int64 array, whose negative entries count from the end, or a whole slice for each axis."""
-    line, strides = _memory(x)
-    _selected(x.shape, strides, key).get(line, out)
+    _selected(x, key).get(out)
 
 
 def index_put_workspace(x, accumulate):
@@ -61,9 +60,8 @@ def _index_put(value, key, accumulate, out):
 @formula(_index_put)
 def index_put(value, key, accumulate, work, out):
     """out[key] = value, or += with repeated entries adding up; the key as in :func:`index_get`."""
-    line, strides = _memory(out)
-    places = _selected(out.shape, strides, key)
-    (places.add if accumulate else places.put)(value, line)
+    places = _selected(out, key)
+    (places.add if accumulate else places.put)(value)
 
 
 def _places(axis, index):
@@ -79,8 +77,7 @@ def _gather(x, axis, index):
 @formula(_gather)
 def gather(x, axis, index, out):
     """out = x at index along axis."""
-    line, strides = _memory(x)
-    _along(index, axis, strides).get(line, out)
+    _along(x, axis, index).get(out)
 
 
 def _scatter(source, axis, index, out):
@@ -92,8 +89,7 @@ def _scatter(source, axis, index, out):
 @formula(_scatter)
 def scatter(source, axis, index, out):
     """out at index along axis = source: a number, or an array of at least index's shape."""
-    line, strides = _memory(out)
-    _along(index, axis, strides).put(_part(source, index), line)
+    _along(out, axis, index).put(_part(source, index))
 
 
 def _scatter_add(source, axis, index, out):
@@ -113,8 +109,7 @@ def scatter_add(source, axis, index, out):
         for key in blocks(lead, max(_TILE // out.shape[axis], 1)):
             _add_to_lines(values[key] if isinstance(values, np.ndarray) else values, lines[1][key], lines[0][key])
         return
-    line, strides = _memory(out)
-    _along(index, axis, strides).add(part, line)
+    _along(out, axis, index).add(part)
 
 
 def _corner(index, axis):
@@ -147,8 +142,7 @@ def _scatter_reduce(source, axis, index, reduce, out):
 @formula(_scatter_reduce)
 def scatter_reduce(source, axis, index, reduce, out):
     """out at index along axis = itself and source together: their product ("prod"), the larger ("amax") or smaller ("amin")."""
-    line, strides = _memory(out)
-    _along(index, axis, strides).combine(_TOGETHER[reduce], _part(source, index), line)
+    _along(out, axis, index).combine(_TOGETHER[reduce], _part(source, index))
 
 
 _TOGETHER = {"prod": np.multiply, "amax": np.maximum, "amin": np.minimum}
@@ -167,89 +161,88 @@ def _memory(x):
     return as_strided(x, (count,), (x.itemsize,)), strides
 
 
-def _along(index, axis, strides):
-    """The places that index names along an axis; the other axes count up."""
+def _along(x, axis, index):
+    """The places of x that index names along an axis; the other axes count up."""
+    line, strides = _memory(x)
     step = strides[axis] if strides else 0
-    return _Places(index.shape, [(index, step, 0)], [(a, s) for a, s in enumerate(strides) if a != axis])
+    return _Places(line, index.shape, [(index, step, 0)], [(a, s) for a, s in enumerate(strides) if a != axis])
 
 
-def _selected(shape, strides, key):
-    """The places of a key: arrays that stand together leave their axes where they are, else these go first."""
+def _selected(x, key):
+    """The places of x[key]: arrays that stand together leave their axes where they are, else these go first."""
+    line, strides = _memory(x)
     arrays = [a for a, k in enumerate(key) if isinstance(k, np.ndarray)]
-    rest = [a for a in range(len(shape)) if a not in arrays]
+    rest = [a for a in range(x.ndim) if a not in arrays]
     common = np.broadcast_shapes(*[key[a].shape for a in arrays])
     first = arrays[0] if arrays[-1] - arrays[0] == len(arrays) - 1 else 0
     after = len(rest) - first
-    sizes = [shape[a] for a in rest]
+    sizes = [x.shape[a] for a in rest]
     targets = [*range(first), *range(first + len(common), len(rest) + len(common))]
-    indices = [(key[a][(..., *[None] * after)], strides[a], shape[a]) for a in arrays]
+    indices = [(key[a][(..., *[None] * after)], strides[a], x.shape[a]) for a in arrays]
     counts = [(target, strides[a]) for target, a in zip(targets, rest, strict=True)]
-    return _Places((*sizes[:first], *common, *sizes[first:]), indices, counts)
+    return _Places(line, (*sizes[:first], *common, *sizes[first:]), indices, counts)
 
 
 class _Places:
     """Of each element of an array of ``shape``, a place: the sum of ``index * stride`` and of ``position * stride``.
 
     Args:
+        line: the memory in which the places are.
         shape: of what is read or written.
         indices: int64 arrays that broadcast to it, what a step of each is worth, and the size of the axis, from whose end
             negative entries count; 0 where there are none.
         counts: axes whose position counts, and what a step along each is worth.
     """
 
-    def __init__(self, shape, indices, counts):
-        self.shape, self.indices, self.counts, self.width = shape, indices, counts, 1
+    def __init__(self, line, shape, indices, counts):
+        self.line, self.shape, self.indices, self.counts, self.width = line, shape, indices, counts, 1
         lines = all(array.shape[-1:] == (1,) for array, _, _ in indices)
         if lines and (len(shape) - 1, 1) in counts and shape[-1] >= _ROW:  # of all that a place selects, a contiguous line
             self.width = shape[-1]
             self.counts = [c for c in counts if c[0] != len(shape) - 1]
 
-    def get(self, line, out):
+    def get(self, out):
         """out = what lies at the places; out is contiguous."""
-        for key, places in self.tiles():
-            target = out[key]
+        for places, target in self.tiles(out):
             if self.width == 1:
-                np.take(line, places, out=target, mode="clip")  # other modes buffer the output
+                np.take(self.line, places, out=target, mode="clip")  # other modes buffer the output
                 continue
             for place, row in self.rows(places, target):
-                np.copyto(row, line[place : place + self.width])
+                np.copyto(row, self.line[place : place + self.width])
 
-    def put(self, value, line):
+    def put(self, value):
         """value goes to the places: a number, or an array of the shape."""
-        for key, places in self.tiles():
-            part = value if not isinstance(value, np.ndarray) else value[key]
+        for places, part in self.tiles(value):
             if self.width == 1:
-                np.put(line, places, _plain(part, places.shape, line.dtype), mode="clip")
+                np.put(self.line, places, _plain(part, places.shape, self.line.dtype), mode="clip")
                 continue
             for place, row in self.rows(places, part):
-                np.copyto(line[place : place + self.width], row, casting="unsafe")
+                np.copyto(self.line[place : place + self.width], row, casting="unsafe")
 
-    def add(self, value, line):
+    def add(self, value):
         """Add value to the elements at the places, in order."""
-        if is_half(line.dtype):
-            self._add_halves(value, line)
+        if is_half(self.line.dtype):
+            self._add_halves(value)
         else:
-            self.combine(np.add, value, line)
+            self.combine(np.add, value)
 
-    def combine(self, ufunc, value, line):
+    def combine(self, ufunc, value):
         """Combine the elements at the places with value by ``ufunc``, in order."""
-        for key, places in self.tiles():
-            part = value if not isinstance(value, np.ndarray) else value[key]
+        for places, part in self.tiles(value):
             if self.width == 1:
-                ufunc.at(line, places.reshape(-1), _plain(part, places.shape, line.dtype).reshape(-1))
+                ufunc.at(self.line, places.reshape(-1), _plain(part, places.shape, self.line.dtype).reshape(-1))
                 continue
             for place, row in self.rows(places, part):
-                target = line[place : place + self.width]
+                target = self.line[place : place + self.width]
                 ufunc(target, row, out=target)
 
-    def _add_halves(self, value, line):
+    def _add_halves(self, value):
         """:meth:`add` with sums in float32, for one window of the memory at a time."""
-        for start in range(0, line.size, _TILE):
-            window = line[start : start + _TILE]
+        for start in range(0, self.line.size, _TILE):
+            window = self.line[start : start + _TILE]
             total = scratch(window.shape, np.float32, 3, 5)
             np.copyto(total, window)
-            for key, places in self.tiles(slots=5):
-                part = value if not isinstance(value, np.ndarray) else value[key]
+            for places, part in self.tiles(value, slots=5):
                 np.subtract(places, start, out=places)
                 if self.width == 1:
                     _add_inside(part, places.reshape(-1), total)
@@ -271,20 +264,19 @@ class _Places:
             return zip(flat, part, strict=True)
         return ((place, part[at]) for place, at in zip(flat, np.ndindex(part.shape[:-1]), strict=True))
 
-    def tiles(self, slots=4):
-        """(key, places) of parts that fit a tile; where whole lines are taken, a place is the first of a line."""
+    def tiles(self, value, slots=4):
+        """(places, their part of ``value``) that fit a tile; where whole lines are taken, a place is the first of a line."""
         lead = self.shape if self.width == 1 else self.shape[:-1]
         if 0 in self.shape:
             return
-        for index in blocks(lead, _TILE if slots == 4 else _TILE >> 1):
-            key = tuple(box_of(index, lead))
-            places = scratch(tuple(k.stop - k.start for k in key), np.int64, 0, slots)
+        for key, sizes in boxes(lead, _TILE if slots == 4 else _TILE >> 1):
+            places = scratch(sizes, np.int64, 0, slots)
             places.fill(0)
             for array, stride, size in self.indices:
                 self._add_index(places, array if self.width == 1 else array[..., 0], key, stride, size, slots)
             for axis, stride in self.counts:
                 _count(places, axis, key[axis].start * stride, stride, slots)
-            yield (*key, ...), places
+            yield places, value[(*key, ...)] if isinstance(value, np.ndarray) else value
 
     def _add_index(self, places, array, key, stride, size, slots):
         """places += array * stride, the array broadcast, its negative entries counted from the end of ``size``."""

@@ -7,7 +7,7 @@ import numpy as np
 from ...dtypes import arithmetic
 from ..formula import formula
 from .fast.threads import scratch
-from .fast.tiles import blocks, box_of
+from .fast.tiles import boxes
 
 _TILE = 1 << 15
 
@@ -38,9 +38,7 @@ def windows_backward(gy, axis, step, out):
 
     Halves are added in float32.
     """
-    for index in blocks(out.shape, _TILE):
-        cuts = box_of(index, out.shape)
-        shape = tuple([cut.stop - cut.start for cut in cuts])
+    for cuts, shape in boxes(out.shape, _TILE):
         total = scratch(shape, arithmetic(out.dtype), 0, 4)
         total.fill(0)
         start, stop = cuts[axis].start, cuts[axis].stop
@@ -55,4 +53,4 @@ def windows_backward(gy, axis, step, out):
             work = scratch(here.shape, total.dtype, 1, 4)
             np.copyto(work, part)
             np.add(here, work, out=here)
-        np.copyto(out[tuple(cuts)], total, casting="unsafe")
+        np.copyto(out[cuts], total, casting="unsafe")

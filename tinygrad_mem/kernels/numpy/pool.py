@@ -307,10 +307,9 @@ def _average_halves(x, geometry, count_include_pad, divisor, out):
     counts = list(_counts(x.shape[1:], out.shape[1:], geometry, count_include_pad))
 
     def part(first, last):
-        for tile in tiles.blocks((last - first, *out.shape[1:]), windows.HALVES):
-            box = windows.box_of(tile, (last - first, *out.shape[1:]))
+        for box, sizes in tiles.boxes((last - first, *out.shape[1:]), windows.HALVES):
             planes = slice(first + box[0].start, first + box[0].stop)
-            total = threads.scratch(tuple([cut.stop - cut.start for cut in box]), np.float32, 0, 4)
+            total = threads.scratch(sizes, np.float32, 0, 4)
             total.fill(0)
             for _, _, target, source in met:
                 cuts = [cut for a in zip(target, source, box[1:], strict=True) if (cut := windows.windows_inside(*a))]
@@ -369,9 +368,8 @@ def adaptive_avg_pool_backward(gy, out):
 def _spread_halves(gy, out):
     """:func:`adaptive_avg_pool_backward` summed in float32, a tile of out at a time from the cells that reach into it."""
     borders = [cells.cells(size, n) for size, n in zip(out.shape[1:], gy.shape[1:], strict=True)]
-    for tile in tiles.blocks(out.shape, windows.HALVES):
-        box = windows.box_of(tile, out.shape)
-        total = threads.scratch(tuple([cut.stop - cut.start for cut in box]), np.float32, 0, 4)
+    for box, sizes in tiles.boxes(out.shape, windows.HALVES):
+        total = threads.scratch(sizes, np.float32, 0, 4)
         small = threads.scratch((len(total), *[1] * (out.ndim - 1)), np.float32, 1, 4)
         total.fill(0)
         for at in np.ndindex(gy.shape[1:]):
@@ -383,7 +381,7 @@ def _spread_halves(gy, out):
                 np.multiply(small, 1.0 / _prod(stop - start for start, stop in bounds), out=small)
                 here = total[(slice(None), *cuts)]
                 np.add(here, small, out=here)
-        np.copyto(out[tuple(box)], total, casting="unsafe")
+        np.copyto(out[box], total, casting="unsafe")
 
 
 @formula(_cell_maxima)

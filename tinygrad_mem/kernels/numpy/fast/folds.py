@@ -14,7 +14,7 @@ from ....scope import local
 from .blas import matmul, single
 from .narrow import add_up as _add_up_narrow
 from .threads import GRAIN, scratch, split
-from .tiles import blocks, box_of
+from .tiles import boxes
 
 _TILE = 1 << 16  # elements: a quarter of the scratch in float64
 ONES = {np.dtype(t): np.ones(1 << 12, t) for t in (np.float32, np.float64)}  # for sums by matrix product
@@ -181,11 +181,11 @@ def over_parts(x, axes, run):
 
     def part(start, stop):
         cut = x if shared is None else x[(slice(None),) * shared + (slice(start, stop),)]
-        for index in blocks(cut.shape, _TILE):
-            key = box_of(index, cut.shape)
+        for key, _ in boxes(cut.shape, _TILE):
             if shared is not None:
-                key[shared] = slice(key[shared].start + start, key[shared].stop + start)
-            run(tuple(key))
+                moved = slice(key[shared].start + start, key[shared].stop + start)
+                key = (*key[:shared], moved, *key[shared + 1 :])
+            run(key)
 
     if shared is None or x.size < 2 * GRAIN:
         part(0, 0 if shared is None else x.shape[shared])

@@ -161,9 +161,10 @@ def blocks(shape: tuple[int, ...], most: int = 1 << 14) -> Iterator[tuple]:
     yield from product(*map(range, shape[: axis - 1]), cuts(0, shape[axis - 1], step))
 
 
-def box_of(block: tuple, shape: tuple[int, ...]) -> list[slice]:
-    """An index of :func:`blocks` as one slice an axis."""
-    box = [slice(0, n) for n in shape]
-    for axis, i in enumerate(() if block == (...,) else block):
-        box[axis] = slice(i, i + 1) if isinstance(i, int) else i
-    return box
+def boxes(shape: tuple[int, ...], most: int) -> Iterator[tuple[tuple[slice, ...], tuple[int, ...]]]:
+    """The blocks of :func:`blocks` as one slice an axis, each with its shape."""
+    for block in blocks(shape, most):
+        box = [slice(0, n) for n in shape]
+        for axis, i in enumerate(() if block == (...,) else block):
+            box[axis] = slice(i, i + 1) if isinstance(i, int) else i
+        yield tuple(box), tuple([cut.stop - cut.start for cut in box])

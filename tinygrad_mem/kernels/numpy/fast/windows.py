@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from .threads import GRAIN, scratch, split
-from .tiles import blocks, box_of, keep
+from .tiles import boxes, keep
 
 HALVES = 1 << 14  # elements of a tile that is summed in float32: it and three others share the scratch
 POINTS = 1 << 15  # windows whose positions are computed at once: a quarter of the scratch in int64
@@ -30,9 +30,8 @@ def overlaps(inside, outside, kernel, stride, low, dilation):
 
 def tiles_of(shape):
     """(planes, *windows) in tiles: index, shape, and where along each axis the windows begin."""
-    for tile in blocks(shape, POINTS):
-        box = box_of(tile, shape)
-        yield tuple(box), tuple([cut.stop - cut.start for cut in box]), [cut.start for cut in box[1:]]
+    for box, sizes in boxes(shape, POINTS):
+        yield box, sizes, [cut.start for cut in box[1:]]
 
 
 def _weights(sizes):
@@ -77,10 +76,9 @@ def sum_halves(pick, outs, geometry, index, out):
     met = list(overlaps(out.shape[1:], outs, *geometry))
 
     def part(first, last):
-        for tile in blocks((last - first, *out.shape[1:]), HALVES):
-            box = box_of(tile, (last - first, *out.shape[1:]))
+        for box, sizes in boxes((last - first, *out.shape[1:]), HALVES):
             planes = slice(first + box[0].start, first + box[0].stop)
-            total = scratch(tuple([cut.stop - cut.start for cut in box]), np.float32, 0, 4)
+            total = scratch(sizes, np.float32, 0, 4)
             total.fill(0)
             for number, _, windows, pixels in met:
                 cuts = [cut for axis in zip(pixels, windows, box[1:], strict=True) if (cut := _pixels_inside(*axis))]
