@@ -13,30 +13,30 @@ from .fused import Fused, Reduction
 _PLUS_INF, _MINUS_INF = "__int_as_float(0x7f800000)", "__int_as_float(0xff800000)"  # NVRTC has no limits of its own
 
 
-def _along(x, axes, out):
-    """The axes of a reduction; one over no axes becomes one over an axis of size 1."""
-    return (x, axes, out) if axes else ([a[..., None] for a in x], (out.ndim,), out[..., None])
-
-
 def _reduce(kernel, axes, identity, out, *arrays, numbers=()):
     """Run ``kernel`` over ``axes`` of broadcast arrays and numbers; an empty reduction gives ``identity``."""
     if arrays[0].size == 0:
         out.fill(identity)
         return
     arrays = [cupy.broadcast_to(a, arrays[0].shape) for a in arrays]
-    arrays, axes, out = _along(arrays, axes, out)
+    if not axes:
+        arrays, axes, out = [a[..., None] for a in arrays], (out.ndim,), out[..., None]
     kernel(*arrays, *numbers, out=out, axis=axes, keepdims=True)
 
 
-def sum(x, axes, out):
-    if x.size == 0:
-        out.fill(0)
-    elif not axes:
+def _total(kernel, of_halves, axes, identity, out, x, *numbers):
+    """Run the reduction of out's dtype; one over no axes is a copy."""
+    if x.size and not axes:
         _copy(x, out)
-    elif out.dtype is local.narrow_sums:
+    else:
+        _reduce(of_halves if out.dtype.char == "e" else kernel, axes, identity, out, x, numbers=numbers)
+
+
+def sum(x, axes, out):
+    if x.size and axes and out.dtype is local.narrow_sums:
         _add_up_narrow(x, axes, 1.0, out)
     else:
-        _reduce(_half_sum if out.dtype.char == "e" else _sum, axes, 0, out, x)
+        _total(_sum, _half_sum, axes, 0, out, x)
 
 
 def _half(step, end, start, name, number=""):
@@ -51,20 +51,14 @@ _mean = Reduction("T x, int64 count", "U y", "(U)x", "a + b", "y = a / (U)count"
 _half_sum = _half("a + b", "y = a", "0", "sum")
 _half_product = _half("a * b", "y = a", "1", "product")
 _half_mean = _half("a + b", "y = a / (float)count", "0", "mean", ", int64 count")
-
-
 _copy = Fused("T x", "U y", "y = (U)x", "tinygrad_mem_cast")
 
 
 def mean(x, axes, out):
-    if x.size == 0:
-        out.fill(nan)
-    elif not axes:
-        _copy(x, out)
-    elif out.dtype is local.narrow_sums:
+    if x.size and axes and out.dtype is local.narrow_sums:
         _add_up_narrow(x, axes, out.size / x.size, out)
     else:
-        _reduce(_half_mean if out.dtype.char == "e" else _mean, axes, nan, out, x, numbers=(x.size // out.size,))
+        _total(_mean, _half_mean, axes, nan, out, x, x.size // max(out.size, 1))
 
 
 _narrow = Fused(
@@ -87,12 +81,7 @@ def _add_up_narrow(x, axes, scale, out):
 
 
 def prod(x, axes, out):
-    if x.size == 0:
-        out.fill(1)
-    elif not axes:
-        _copy(x, out)
-    else:
-        _reduce(_half_product if out.dtype.char == "e" else _product, axes, 1, out, x)
+    _total(_product, _half_product, axes, 1, out, x)
 
 
 _all = Reduction("T x", "U y", "x != T(0)", "a && b", "y = a", "true", "tinygrad_mem_all", reduce_type="bool")
