@@ -100,7 +100,7 @@ SOURCES = {bits: _tables(maps) + _PLACES + _SOURCE for bits, maps in _MAPS.items
 """Bits -> the kernels for them."""
 
 
-def run(source, name, bits, p, g, blocks, threads, *arguments):
+def _run(source, name, bits, p, g, blocks, threads, *arguments):
     """Launch a kernel of p, g and the arguments."""
     meanings = {"P": raw.NAMES[p.dtype.char], "G": raw.NAMES[g.dtype.char], "W": raw.types(p.dtype.char)["A"], "BITS": bits}
     given = p, _places(p), g, _places(g), *arguments
@@ -110,7 +110,7 @@ def run(source, name, bits, p, g, blocks, threads, *arguments):
 def _step(name, bits, p, g, states, block, rates, *flags, threads=256):
     """Launch a rule with a block of threads for each block of numbers."""
     numbers = p.size, int(block), *map(float, rates), *map(np.int32, flags)
-    run(SOURCES[bits], name, bits, p, g, -(-p.size // block), threads, *states, *numbers)
+    _run(SOURCES[bits], name, bits, p, g, -(-p.size // block), threads, *states, *numbers)
 
 
 def adam8bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):

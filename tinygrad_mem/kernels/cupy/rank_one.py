@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .blockwise import SOURCES, run
+from .blockwise import SOURCES, _run
 from .places import _KIND
 
 _THREADS, _BLOCKS = 256, 1 << 12
@@ -92,8 +92,8 @@ def adam4bit_rank1_step(
     fresh[...] = 0
     numbers = float(beta2), float(weight_decay), np.int32(maximize)
     blocks = min(-(-size // _THREADS), _BLOCKS)
-    run(_SOURCE, "adam4bit_tops", 4, p, g, blocks, _THREADS, v, v_top, fresh, lines, size, *numbers)
+    _run(_SOURCE, "adam4bit_tops", 4, p, g, blocks, _THREADS, v, v_top, fresh, lines, size, *numbers)
     rates = [float(n) for n in (step_size, beta1, beta2, eps, root, weight_decay, shrink)]
     states = m, m_top, v, v_top, fresh, lines
-    run(_SOURCE, "adam4bit_rank1", 4, p, g, -(-size // block), 64, *states, size, int(block), *rates, np.int32(maximize))
+    _run(_SOURCE, "adam4bit_rank1", 4, p, g, -(-size // block), 64, *states, size, int(block), *rates, np.int32(maximize))
     v_top.view(np.uint32)[...] = fresh
