@@ -179,6 +179,11 @@ def test_damaged_files_are_refused_and_nothing_is_changed(tmp_path: Path):
 
 def test_what_is_refused(tmp_path: Path):
     model, optimizer = made()
+    part, whole = nn.Linear(2, 2), nn.Linear(3, 2)
+    mixed = tm.optim.Adam([*part.parameters(), *whole.parameters()])
+    with pytest.raises(KeyError, match=r"a parameter of shape \[2, 3\] is the optimizer's and not the model's: give the model"):
+        get_state_dict(part, mixed)
+    assert not mixed.state
     with pytest.raises(NotImplementedError, match="2 optimizers are not offered"):
         get_state_dict(model, [optimizer, optimizer])
 

@@ -79,17 +79,17 @@ class _Paged(Optimizer):
         for device in {p.device for _, p in due}:
             device.synchronize()  # the host may read the state now
 
-    def _fresh(self, due: list[tuple[dict[str, Any], Tensor]]) -> dict[Tensor, dict[str, Tensor]]:
-        fresh: dict[Tensor, dict[str, Tensor]] = {}
+    def _make_missing(self, due: list[tuple[dict[str, Any], Tensor]], fresh: dict[Tensor, dict[str, Tensor]]) -> None:
+        made: dict[Tensor, dict[str, Tensor]] = {}
         try:
             for group, p in due:
-                made = {} if p in fresh else super()._fresh([(group, p)])
+                if p not in fresh:
+                    super()._make_missing([(group, p)], made)
                 if made:
                     fresh[p] = _out(made.pop(p), p, self._kept(group, p))  # the device has those of one parameter
         except BaseException:
-            fresh.clear()  # the exception's traceback holds this frame, and would hold the state that was made
+            made.clear()  # the exception's traceback holds this frame, and would hold the state that was made
             raise
-        return fresh
 
     def _workspaces(self, due: list[tuple[dict[str, Any], Tensor]]) -> dict[Any, Any]:
         sizes: dict[Device, int] = {}

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from ...errors import NotOfferedError, StateDictError
+from ...autograd.tensor import Tensor
+from ...errors import MissingKeyError, NotOfferedError, StateDictError
 from ...nn.module import Module
 from ...optim.optimizer import Optimizer
 
@@ -52,11 +53,13 @@ def get_state_dict(
         KeyError: the optimizer has a parameter that the model has not.
     """
     optimizer = _one(optimizers)
-    state = model.state_dict()
+    names, state = _names(model, optimizer), model.state_dict()
     due = [(group, p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    for p, made in optimizer._fresh(due).items():
+    missing: dict[Tensor, dict[str, Tensor]] = {}
+    optimizer._make_missing(due, missing)
+    for p, made in missing.items():
         optimizer.state[p].update(made)
-    given, names = optimizer.state_dict(), _names(model, optimizer)
+    given = optimizer.state_dict()
     numbers = [group["params"] for group in given["param_groups"]]
     every = dict(zip(chain(*numbers), chain(*names), strict=True))
     groups = [{**group, "params": list(of)} for group, of in zip(given["param_groups"], names, strict=True)]
@@ -89,6 +92,13 @@ def set_state_dict(
 def _names(model: Module, optimizer: Optimizer) -> list[list[str]]:
     """The names of the parameters of each group."""
     name_of = {id(p): name for name, p in model.named_parameters()}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if id(p) not in name_of:
+                raise MissingKeyError(
+                    f"a parameter of shape {list(p.shape)} is the optimizer's and not the model's: give the model that it "
+                    "trains"
+                )
     return [[name_of[id(p)] for p in group["params"]] for group in optimizer.param_groups]
 
 
