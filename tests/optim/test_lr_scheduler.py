@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -165,26 +166,44 @@ def test_plateau(mode: str, threshold_mode: str, patience: int, cooldown: int, m
     assert fresh.best == a.best
 
 
+class Factor:
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __call__(self, epoch: int) -> float:
+        return self.value**epoch
+
+
 def test_callable_objects_keep_their_attributes():
-    class Factor:
-        def __init__(self, value: float) -> None:
-            self.value = value
-
-        def __call__(self, epoch: int) -> float:
-            return self.value**epoch
-
     state = ours.LambdaLR(pair()[0], Factor(0.5)).state_dict()
     other = ours.LambdaLR(pair()[0], Factor(0.1))
     other.load_state_dict(state)
     assert [f.value for f in other.lr_lambdas] == [0.5, 0.5]
 
 
-def test_a_scale_function_stays_when_a_state_of_pytorchs_is_loaded():
+@pytest.mark.parametrize("scale", [lambda x: 0.5, Factor(0.5)], ids=["function", "object"])
+def test_a_scale_function_and_states_of_pytorchs(scale: Any):
+    """As in PyTorch a function stays, and an object gets the attributes that were saved."""
+    cycle: dict[str, Any] = {"base_lr": 0.01, "max_lr": 0.1, "step_size_up": 3}
     mine, other = pair()
-    cycle: dict[str, Any] = {"base_lr": 0.01, "max_lr": 0.1, "step_size_up": 3, "scale_fn": lambda x: 0.5}
-    a, b = ours.CyclicLR(mine, **cycle), theirs.CyclicLR(other, **cycle)
-    a.load_state_dict(b.state_dict())
-    follow(mine, other, a, b)
+    a, b = ours.CyclicLR(mine, scale_fn=copy.copy(scale), **cycle), theirs.CyclicLR(other, scale_fn=copy.copy(scale), **cycle)
+    follow(mine, other, a, b, 4)
+    resumed = []
+    for saved in (a.state_dict(), b.state_dict()):
+        for library, optimizer in zip((ours, theirs), pair(), strict=True):
+            again = library.CyclicLR(optimizer, scale_fn=Factor(0.1) if isinstance(scale, Factor) else scale, **cycle)
+            again.load_state_dict(dict(saved))
+            again.step()
+            resumed.append(again.get_last_lr())
+    np.testing.assert_allclose(resumed, resumed[:1] * 4, 1e-12)
+
+
+def test_a_scale_function_that_is_missing_is_asked_for():
+    cycle: dict[str, Any] = {"base_lr": 0.01, "max_lr": 0.1}
+    saved = ours.CyclicLR(pair()[0], scale_fn=Factor(0.5), **cycle).state_dict()
+    plain = ours.CyclicLR(pair()[0], **cycle)
+    with pytest.raises(ValueError, match="the schedule that was saved has a scale_fn: give this one its own"):
+        plain.load_state_dict(saved)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import ArgumentError
 from .optimizer import Optimizer
-from .schedule import LRScheduler, check_optimizer, per_group
+from .schedule import LRScheduler, attributes_of, check_optimizer, per_group
 
 
 def _open_momentum(optimizer: Optimizer, low: Any, high: Any, fresh: bool) -> bool:
@@ -176,7 +177,7 @@ def _total_steps(total_steps: int | None, epochs: int | None, steps_per_epoch: i
 class CyclicLR(LRScheduler):
     """Moves the rate up and down between ``base_lr`` and ``max_lr``; ``mode`` or ``scale_fn`` scales the height of each cycle.
 
-    The momentum falls while the rate rises, and rises while it falls. A state dict has no ``scale_fn``.
+    The momentum falls while the rate rises, and rises while it falls.
 
     Raises:
         ValueError: an unknown mode without ``scale_fn``, or an optimizer without momentum.
@@ -239,3 +240,21 @@ class CyclicLR(LRScheduler):
             for group, low, high in bounds:
                 _set_momentum(group, high - (high - low) * height, self.use_beta1)
         return [low + (high - low) * height for low, high in zip(self.base_lrs, self.max_lrs, strict=True)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the optimizer and a plain function; of a callable object, the attributes."""
+        kept = attributes_of(self._scale_fn_custom)
+        return {**super().state_dict(), "_scale_fn_custom": None if kept is None else dict(kept)}
+
+    def _check_state(self, state_dict: Any) -> None:
+        super()._check_state(state_dict)
+        if state_dict.get("_scale_fn_custom") is not None and self._scale_fn_custom is None:
+            raise ArgumentError("CyclicLR.load_state_dict: the schedule that was saved has a scale_fn: give this one its own")
+
+    def _parts(self) -> list[Any]:
+        return [self, *[f for f in [self._scale_fn_custom] if attributes_of(f) is not None]]
+
+    def _take(self, state_dict: dict[str, Any]) -> None:
+        super()._take(state_dict)
+        if kept := state_dict.get("_scale_fn_custom"):
+            self._scale_fn_custom.__dict__.update(kept)

@@ -19,6 +19,7 @@ from .schedule import LRScheduler as LRScheduler
 from .schedule import LRScheduler as _LRScheduler  # noqa: F401  # the name that older schedules derive from
 from .schedule import ReduceLROnPlateau as ReduceLROnPlateau
 from .schedule import SequentialLR as SequentialLR
+from .schedule import attributes_of
 
 
 class StepLR(LRScheduler):
@@ -192,8 +193,8 @@ class LambdaLR(LRScheduler):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the optimizer and plain functions; of callable objects, the attributes."""
-        kept = [None if _is_function(f) else dict(f.__dict__) for f in self.lr_lambdas]
-        return {**super().state_dict(), "lr_lambdas": kept}
+        kept = [attributes_of(f) for f in self.lr_lambdas]
+        return {**super().state_dict(), "lr_lambdas": [None if each is None else dict(each) for each in kept]}
 
     def _check_state(self, state_dict: Any) -> None:
         super()._check_state(state_dict)
@@ -203,17 +204,13 @@ class LambdaLR(LRScheduler):
         loading.like(f"{type(self).__name__}.load_state_dict: 'lr_lambdas'", kept, [{}] * len(self.lr_lambdas))
 
     def _parts(self) -> list[Any]:
-        return [self, *[f for f in self.lr_lambdas if not _is_function(f)]]
+        return [self, *[f for f in self.lr_lambdas if attributes_of(f) is not None]]
 
     def _take(self, state_dict: dict[str, Any]) -> None:
         super()._take(state_dict)
         for f, attributes in zip(self.lr_lambdas, state_dict["lr_lambdas"], strict=True):
             if attributes is not None:
                 f.__dict__.update(attributes)
-
-
-def _is_function(f: Any) -> bool:
-    return hasattr(f, "__code__") or not hasattr(f, "__dict__")
 
 
 class MultiplicativeLR(LambdaLR):

@@ -130,6 +130,11 @@ class LRScheduler:
                 self.__dict__[key] = Counter(value) if isinstance(self.__dict__.get(key), Counter) else value
 
 
+def attributes_of(f: Any) -> dict[str, Any] | None:
+    """The attributes of a callable object, which are saved; ``None`` for a plain function, which is not."""
+    return None if hasattr(f, "__code__") else getattr(f, "__dict__", None)
+
+
 class _Composed(LRScheduler):
     """A schedule made of others. Its state includes theirs."""
 
