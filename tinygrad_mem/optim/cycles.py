@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ArgumentError
+from . import loading
 from .optimizer import Optimizer
 from .schedule import LRScheduler, attributes_of, check_optimizer, per_group
 
@@ -248,7 +249,10 @@ class CyclicLR(LRScheduler):
 
     def _check_state(self, state_dict: Any) -> None:
         super()._check_state(state_dict)
-        if state_dict.get("_scale_fn_custom") is not None and self._scale_fn_custom is None:
+        if state_dict.get("_scale_fn_custom") is None:
+            return
+        loading.like("CyclicLR.load_state_dict: '_scale_fn_custom'", state_dict["_scale_fn_custom"], {})
+        if self._scale_fn_custom is None:
             raise ArgumentError("CyclicLR.load_state_dict: the schedule that was saved has a scale_fn: give this one its own")
 
     def _parts(self) -> list[Any]:
