@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,29 @@ HALF: Any = 0.5
             lambda: tm.sub(tm.ones(3), tm.tensor([True, False, True]), alpha=2),
             "Subtraction, the `-` operator, with a bool tensor",
         ),
+        (lambda: tm.tensordot(tm.ones(3, 4), tm.ones(4, 3), -1), r"tensordot expects dims >= 0, but got dims=-1"),
+        (lambda: tm.tensordot(tm.ones(3, 4), tm.ones(4, 3), ([5], [0])), "Dimension out of range .* but got 5"),
+        (lambda: tm.unflatten(tm.ones(3, 4), 1, (-1, -1)), "only one dimension can be inferred"),
+        (lambda: tm.ones(3, 4).unfold(0, 2, -1), "step is -1 but must be > 0"),
+        (lambda: tm.ones(3, 4).unfold(0, 2, 0), "step is 0 but must be > 0"),
+        (lambda: tm.flip(tm.ones(3, 4), (0, 0)), "dim 0 appears multiple times"),
+        (lambda: tm.repeat_interleave(tm.ones(3), -1), "repeats must be non-negative, found -1"),
+        (lambda: tm.repeat_interleave(tm.ones(3), tm.tensor([1, -1, 2])), "repeats must be non-negative, found -1"),
+        (
+            lambda: tm.repeat_interleave(tm.ones(3, 2), tm.tensor([1, 2]), 0),
+            r"expected repeats as one number for each of 3 entries, found \[2\]",
+        ),
+        (lambda: tm.bincount(tm.tensor([1, 2]), minlength=-3), "minlength should be >= 0, found -3"),
+        (lambda: tm.tril_indices(-1, 3), "row must be non-negative, got -1"),
+        (lambda: tm.triu_indices(2, -3), "col must be non-negative, got -3"),
+        (lambda: tm.meshgrid(tm.ones(2, 3), indexing="ij"), r"Expected 0D or 1D tensor .* found \[2, 3\]"),
+        (lambda: tm.ones(3).exponential_(-1.0), "exponential_ expects lambda > 0.0, but found lambda=-1.0"),
+        (
+            lambda: tm.ones(3).uniform_(-3e38, 3e38),
+            r"uniform_ expects to - from <= 3.4.*e\+38, the largest float32, but found from=-3e\+38",
+        ),
+        (lambda: tm.ones(3).uniform_(math.nan, 1.0), "uniform_ expects .* found from=nan"),
+        (lambda: tm.ones(3).normal_(0.0, math.nan), "normal_ expects std >= 0.0, but found std nan"),
     ],
 )
 def test_what_would_be_something_else(call: Callable[[], Any], words: str):
@@ -108,3 +132,13 @@ def test_sizes_that_no_memory_holds_are_refused_as_sizes(call):
     """They once were "not possible with these dtypes"."""
     with pytest.raises(ValueError, match=r"NumPy has no memory for an array of this size: found .*1099511627776"):
         call()
+
+
+def test_one_number_of_repeats_counts_for_all_entries():
+    x = tm.tensor([[1.0, 2.0], [3.0, 4.0]])
+    for one in (tm.tensor(2), tm.tensor([2])):
+        assert tm.repeat_interleave(x, one, 0).tolist() == torch.repeat_interleave(torch.tensor(x.tolist()), 2, 0).tolist()
+
+
+def test_nan_may_be_none():
+    assert tm.nan_to_num(tm.tensor([math.nan, 1.0]), nan=None).tolist() == [0, 1]

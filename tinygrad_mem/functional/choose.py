@@ -135,14 +135,14 @@ def masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
 
 
 @public("torch", "Tensor")
-def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+def nan_to_num(input: Tensor, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """Replace nan, inf and -inf; infinities by the dtype's largest values unless given. Saves: input."""
     if not input.is_floating_point():
         return input.clone()
     info = dtypes.finfo(input.dtype)
     high = float(info.max) if posinf is None else posinf
     low = float(info.min) if neginf is None else neginf
-    return apply(ops.NanToNum, input, nan=nan, high=high, low=low)
+    return apply(ops.NanToNum, input, nan=nan or 0.0, high=high, low=low)
 
 
 @public("torch", "Tensor")

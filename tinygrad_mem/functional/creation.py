@@ -319,15 +319,23 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
     return tensor(np.eye(n, m), dtype=dtype or dtypes.get_default_dtype(), device=device, requires_grad=requires_grad)
 
 
+def _want_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 0:
+            raise ShapeError(f"{name} must be non-negative, got {size}")
+
+
 @public("torch")
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Rows and columns of the lower triangle, int64 unless another dtype is given, shape (2, n)."""
+    _want_sizes(row=row, col=col)
     return tensor(np.stack(np.tril_indices(row, offset, col)), dtype=dtype or dtypes.int64, device=device)
 
 
 @public("torch")
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Rows and columns of the upper triangle, int64 unless another dtype is given, shape (2, n)."""
+    _want_sizes(row=row, col=col)
     return tensor(np.stack(np.triu_indices(row, offset, col)), dtype=dtype or dtypes.int64, device=device)
 
 
@@ -337,10 +345,14 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 
     Raises:
         ValueError: ``indexing`` is neither ``"ij"`` nor ``"xy"``.
+        ShapeError: a tensor has two dimensions or more.
     """
     if indexing not in ("ij", "xy"):
         raise ArgumentError(f'meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
     axes = list(tensors[0]) if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else list(tensors)
+    for x in axes:
+        if x.ndim > 1:
+            raise ShapeError(f"meshgrid: Expected 0D or 1D tensor in the tensor list but found {list(x.shape)}")
     swap = indexing == "xy" and len(axes) > 1
     if swap:
         axes[0], axes[1] = axes[1], axes[0]

@@ -10,7 +10,7 @@ import numpy as np
 from ..autograd.core import apply
 from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentTypeError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..ops import join as ops
 from . import creation, shape
 from .door import WIDEST, public
@@ -82,12 +82,15 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
 
     Raises:
         ShapeError: not a vector of non-negative integers, or weights of another length.
+        ArgumentError: ``minlength`` is negative.
         DataDependenceError: on device meta, where the largest value is not known.
     """
     if input.ndim != 1 or input.dtype.kind not in "iu" or (input.numel() and int(input.min().item()) < 0):  # type: ignore[attr-defined]
         raise ShapeError("bincount only supports 1-d non-negative integral inputs.")
     if weights is not None and weights.shape != input.shape:
         raise ShapeError(f"weights should be 1-d and have the same length as input: {list(weights.shape)}, {list(input.shape)}")
+    if minlength < 0:
+        raise ArgumentError(f"minlength should be >= 0, found {minlength}")
     length = max(minlength, int(input.max().item()) + 1 if input.numel() else 0)  # type: ignore[attr-defined]
     dtype: Any = np.dtype(np.int64)
     if weights is None:

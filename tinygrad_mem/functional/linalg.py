@@ -7,6 +7,7 @@ from typing import Any
 
 from ..autograd.core import apply
 from ..autograd.inplace import apply_
+from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
 from ..dtypes import float32, float64, int32
 from ..errors import ArgumentTypeError, DTypeError, NotOfferedError, ShapeError
@@ -211,11 +212,16 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     """Products summed over pairs of dimensions: the last of ``a`` with the first of ``b``, or two lists.
 
     Saves: each for the other's gradient.
+
+    Raises:
+        ShapeError, DimensionError: the sizes differ, or a dimension is outside its tensor.
     """
     if isinstance(dims, int):
+        if dims < 0:
+            raise ShapeError(f"tensordot expects dims >= 0, but got dims={dims}: how many of the last dimensions are summed")
         left, right = list(range(a.ndim - dims, a.ndim)), list(range(dims))
     else:
-        left, right = [d % a.ndim for d in dims[0]], [d % b.ndim for d in dims[1]]
+        left, right = [normalize_dim(d, a.ndim) for d in dims[0]], [normalize_dim(d, b.ndim) for d in dims[1]]
     for i, j in zip(left, right, strict=False):  # a dimension of size 1 broadcasts
         if b.size(j) == 1 != a.size(i):
             a = reduce.sum(a, i, keepdim=True, dtype=a.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Any
 
@@ -227,27 +228,32 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
 
 @public("Tensor")
 def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Tensor:
-    """Fill with normal numbers. Raises: ValueError: std is negative."""
-    if std < 0:
+    """Fill with normal numbers. Raises: ValueError: std is negative or nan."""
+    if not std >= 0:
         raise ArgumentError(f"normal_ expects std >= 0.0, but found std {std}")
     return apply_(ops.Draw, input, kernel="normal", ticket=_ticket(input, generator), numbers=(mean, std))
 
 
 @public("Tensor")
 def uniform_(input: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Generator | None = None) -> Tensor:
-    """Fill with uniform numbers in [a, b). Raises: ValueError: the range is empty."""
+    """Fill with uniform numbers in [a, b). Raises: ValueError: the range is empty, or wider than the dtype's largest number."""
     if a > b:
         raise ArgumentError(f"uniform_ expects to return a [from, to) range, but found from={a} > to={b}")
+    largest = float(dtypes.finfo(input.dtype).max) if is_floating(input.dtype) else math.inf
+    if not b - a <= largest:
+        raise ArgumentError(f"uniform_ expects to - from <= {largest:g}, the largest {input.dtype}, but found from={a}, to={b}")
     return apply_(ops.Draw, input, kernel="uniform", ticket=_ticket(input, generator), numbers=(a, b))
 
 
 @public("Tensor")
 def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
-    """Fill with exponential numbers. Raises: DTypeError: the tensor is not floating."""
+    """Fill with exponential numbers. Raises: DTypeError: the tensor is not floating. ArgumentError: lambd is not positive."""
     if not is_floating(input.dtype):
         raise DTypeError(
             f"exponential_: a continuous probability distribution; the dtype must be floating, found {input.dtype}"
         )
+    if not lambd > 0:
+        raise ArgumentError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
     return apply_(ops.Draw, input, kernel="exponential", ticket=_ticket(input, generator), numbers=(lambd,))
 
 

@@ -44,18 +44,31 @@ def tile(input: Tensor, dims: int | Sequence[int], *more: int) -> Tensor:
 def repeat_interleave(
     input: Tensor, repeats: int | Tensor, dim: int | None = None, *, output_size: int | None = None
 ) -> Tensor:
-    """Repeat each entry. Raises: ShapeError: ``output_size`` is given, and another number of entries comes out."""
+    """Repeat each entry as often as ``repeats`` says: one number for all, or one for each.
+
+    Raises:
+        ArgumentError: a negative number.
+        ShapeError: not one number for each entry, or another number of entries comes out than ``output_size``.
+    """
     if dim is None:
         return repeat_interleave(shape.reshape(input, -1), repeats, 0, output_size=output_size)
     axis = normalize_dim(dim, input.ndim)
-    total = input.size(axis) * repeats if isinstance(repeats, int) else int(repeats.sum())
+    if isinstance(repeats, Tensor) and repeats.numel() == 1:
+        repeats = int(repeats.item())
+    size = input.size(axis)
+    if isinstance(repeats, Tensor) and tuple(repeats.shape) != (size,):
+        found = list(repeats.shape)
+        raise ShapeError(f"repeat_interleave: expected repeats as one number for each of {size} entries, found {found}")
+    counts = [repeats] if isinstance(repeats, int) else repeats.tolist()
+    if min(counts, default=0) < 0:
+        raise ArgumentError(f"repeat_interleave: repeats must be non-negative, found {min(counts)}")
+    total = size * repeats if isinstance(repeats, int) else int(repeats.sum())
     if output_size is not None and output_size != total:
         raise ShapeError(f"repeat_interleave: allocated size does not match required size: {output_size}, found {total}")
     if isinstance(repeats, int):
         x = shape.unsqueeze(input, axis + 1)
         x = apply(convert.Clone, shape.expand(x, *x.shape[: axis + 1], repeats, *x.shape[axis + 2 :]))
         return shape.flatten(x, axis, axis + 1)
-    counts = repeats.tolist()
     return index_select(input, axis, tensor([i for i, k in enumerate(counts) for _ in range(k)], dtype="int64"))
 
 
@@ -81,6 +94,9 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] |
 def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
     """Reverse dimensions, ``flip(x, 0, 1)`` or ``flip(x, dims=(0, 1))``: a copy. Saves nothing."""
     axes = tuple(normalize_dim(d, input.ndim) for d in shape.sizes_of(axes if dims is None else (dims,)))
+    twice = [axis for axis in axes if axes.count(axis) > 1]
+    if twice:
+        raise ArgumentError(f"dim {twice[0]} appears multiple times in the list of dims: each is reversed once")
     return apply(ops.Flip, input, axes=axes)
 
 

@@ -63,7 +63,7 @@ def xlogy_(input: Tensor, other: Tensor) -> Tensor:
 
 
 @public("torch", "Tensor", through=_TEMPORARY)
-def nan_to_num_(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+def nan_to_num_(input: Tensor, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     return _rewrite(choose.nan_to_num, input, nan, posinf, neginf)
 
 

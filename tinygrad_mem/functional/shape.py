@@ -99,9 +99,11 @@ def ravel(input: Tensor) -> Tensor:
 
 @public("torch", "Tensor")
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    """Split one dimension into several."""
+    """Split one dimension into several; one -1 is inferred. Raises: ShapeError: the sizes do not fit."""
     axis = normalize_dim(dim, input.ndim)
     sizes = list(sizes)
+    if sizes.count(-1) > 1:
+        raise ShapeError("only one dimension can be inferred")
     if -1 in sizes:
         known = math.prod(n for n in sizes if n != -1)
         sizes[sizes.index(-1)] = input.size(axis) // max(known, 1)
@@ -310,13 +312,15 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """Windows of ``size`` every ``step`` along a dimension, as a last dimension: a view. Of a 0-d tensor, one window.
 
     Raises:
-        ShapeError: a window is larger than the dimension.
+        ShapeError: a window is larger than the dimension, or the step is not positive.
     """
     axis = normalize_dim(dimension, input.ndim)
     if not input.ndim:
         return select(unfold(reshape(input, 1), 0, size, step), 0, 0)
     if size > input.size(axis):
         raise ShapeError(f"maximum size for tensor at dimension {axis} is {input.size(axis)} but size is {size}")
+    if step <= 0:
+        raise ShapeError(f"step is {step} but must be > 0")
     return apply(ops.Windows, input, axis=axis, size=size, step=step)
 
 

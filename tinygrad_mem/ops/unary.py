@@ -29,13 +29,13 @@ class Unary(Op):
     def forward(cls, ctx, x):
         dtype = x.dtype if is_floating(x.dtype) or not cls.floating else dtypes.get_default_dtype()
         y = ctx.output(x.shape, dtype)
-        if cls.saves == ("x",):
+        if cls.saves == ("x",) and ctx.needs[0]:
             ctx.save(x=x)
         if x.dtype != dtype:  # NumPy would compute bools and bytes in half precision
             ctx.kernels.copy(x, out=y)
             x = y
         getattr(ctx.kernels, cls.kernel)(x, out=y)
-        if cls.saves == ("y",):
+        if cls.saves == ("y",) and ctx.needs[0]:
             ctx.save(y=y)
         return y
 
