@@ -373,5 +373,7 @@ def test_bad_input():
         run(x, w, t, softcap=0)
     with pytest.raises(ArgumentError, match="tokens is how many are computed at a time, expected 1 or more, found 0"):
         tiled(tm.exp, x, 0)
+    with pytest.raises(DimensionError, match=r"expected to be in range of \[-1, 0\], but got -2"):
+        tiled(tm.exp, tm.ones(3), 2)
     with pytest.raises(ShapeError, match="the function made int"):
         chunked(len, x, 2)  # type: ignore[arg-type]

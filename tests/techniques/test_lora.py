@@ -196,5 +196,7 @@ def test_refusals_in_words():
     kept = model()
     with pytest.raises(ValueError, match="no module's path"):
         lora(kept, target_modules=("0", "other"))
+    with pytest.raises(ValueError, match="dropout probability"):
+        lora(kept, r=2, lora_dropout=1.5)
     assert all(p.requires_grad for p in kept.parameters())  # nothing was changed
     assert not any(isinstance(each, LoraLinear) for each in kept.modules())

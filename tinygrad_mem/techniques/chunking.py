@@ -85,7 +85,8 @@ def tiled(function: Callable[[Tensor], Tensor], input: Tensor, tokens: int | Non
     Results are those of the tiles, bit for bit. Gradients of weights are sums over tiles, and so rounded in another order.
 
     Raises:
-        ArgumentError: ``tokens`` is not a positive whole number. ShapeError: as :func:`chunked`.
+        ArgumentError: ``tokens`` is not a positive whole number. DimensionError: ``input`` has one dimension.
+        ShapeError: as :func:`chunked`.
 
     Source: Bekman et al., *Arctic long sequence training*, 2025.
 
@@ -95,7 +96,7 @@ def tiled(function: Callable[[Tensor], Tensor], input: Tensor, tokens: int | Non
         return function(input)
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
         raise ArgumentError(f"tiled: tokens is how many are computed at a time, expected 1 or more, found {tokens!r}")
-    return chunked(partial(checkpoint, function), input, max(-(-input.shape[-2] // tokens), 1), -2)
+    return chunked(partial(checkpoint, function), input, max(-(-input.size(-2) // tokens), 1), -2)
 
 
 def _checked(function: Callable[[Tensor], Tensor], part: Tensor, dim: int) -> Tensor:

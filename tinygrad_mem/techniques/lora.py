@@ -181,14 +181,14 @@ def lora(
                 f"lora: expected a rank r from 1 to {min(layer.in_features, layer.out_features)} for {name}, "
                 f"{layer.in_features} -> {layer.out_features}, found {r!r}"
             )
+    options = r, lora_alpha, lora_dropout, use_rslora, use_dora, dtype
+    made = {name: LoraLinear(layer, *options).train(layer.training) for name, layer in found.items()}  # or nothing is changed
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    for name, layer in found.items():
+    for name, each in made.items():
         above, _, last = name.rpartition(".")
-        made = LoraLinear(layer, r, lora_alpha, lora_dropout, use_rslora, use_dora, dtype)
-        made.train(layer.training)
-        made.lora_A.requires_grad_(train_a)
-        setattr(model.get_submodule(above), last, made)
+        each.lora_A.requires_grad_(train_a)
+        setattr(model.get_submodule(above), last, each)
     return model
 
 
