@@ -12,13 +12,13 @@ from .module import Module
 class FunctionLayer(Module):
     """The base of layers around one function, which most call with the input and the attributes in ``_shown``.
 
-    A class names it, and the number of dimensions, in its head: ``class Tanh(FunctionLayer, function=F.tanh)``.
+    A class names it, and the dimensions, in its head: ``class Tanh(FunctionLayer, function=F.tanh)``.
     """
 
     function: Any
-    dimensions: int
+    dimensions: Any
 
-    def __init_subclass__(cls, *, function: Any = None, dimensions: int | None = None, **more: Any) -> None:
+    def __init_subclass__(cls, *, function: Any = None, dimensions: Any = None, **more: Any) -> None:
         super().__init_subclass__(**more)
         if function is not None:
             cls.function = staticmethod(function)

@@ -22,7 +22,7 @@ __all__ = (
 )  # fmt: skip
 
 
-class _AffineNorm(Module):
+class _AffineNorm(FunctionLayer):
     """A weight and a bias of one shape, either of which may be missing."""
 
     weight: Parameter | None
@@ -48,7 +48,6 @@ class _RunningNorm(_AffineNorm):
     """
 
     _version = 2
-    dimensions: tuple[int, ...]
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
@@ -98,7 +97,7 @@ class _RunningNorm(_AffineNorm):
         )
 
 
-class _BatchNorm(_RunningNorm):
+class _BatchNorm(_RunningNorm, function=F.batch_norm):
     """Normalises each channel over the batch; in evaluation, by the running statistics.
 
     Saves x, and two numbers per channel.
@@ -132,7 +131,7 @@ class _BatchNorm(_RunningNorm):
 
     def normalise(self, input: Tensor, mean: Tensor | None, var: Tensor | None, training: bool, momentum: float) -> Tensor:
         """Normalise, with the statistics to use and to update."""
-        return F.batch_norm(input, mean, var, self.weight, self.bias, training, momentum, self.eps)
+        return self.function(input, mean, var, self.weight, self.bias, training, momentum, self.eps)
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -177,25 +176,19 @@ class SyncBatchNorm(_BatchNorm):
         return result
 
 
-class BatchNorm1d(_BatchNorm):
+class BatchNorm1d(_BatchNorm, dimensions=(2, 3)):
     """Batch norm of (N, C) or (N, C, L)."""
 
-    dimensions = (2, 3)
 
-
-class BatchNorm2d(_BatchNorm):
+class BatchNorm2d(_BatchNorm, dimensions=(4,)):
     """Batch norm of (N, C, H, W)."""
 
-    dimensions = (4,)
 
-
-class BatchNorm3d(_BatchNorm):
+class BatchNorm3d(_BatchNorm, dimensions=(5,)):
     """Batch norm of (N, C, D, H, W)."""
 
-    dimensions = (5,)
 
-
-class _InstanceNorm(_RunningNorm):
+class _InstanceNorm(_RunningNorm, function=F.instance_norm):
     """Normalises each channel of each sample. Saves x, and two numbers per channel of each sample."""
 
     def __init__(
@@ -223,29 +216,23 @@ class _InstanceNorm(_RunningNorm):
         batch = self.training or not self.track_running_stats
         weigh = 0.0 if self.momentum is None else self.momentum
         x = input.unsqueeze(0) if single else input
-        y = F.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias, batch, weigh, self.eps)
+        y = self.function(x, self.running_mean, self.running_var, self.weight, self.bias, batch, weigh, self.eps)
         return y.squeeze(0) if single else y
 
 
-class InstanceNorm1d(_InstanceNorm):
+class InstanceNorm1d(_InstanceNorm, dimensions=(2, 3)):
     """Instance norm of (N, C, L) or (C, L)."""
 
-    dimensions = (2, 3)
 
-
-class InstanceNorm2d(_InstanceNorm):
+class InstanceNorm2d(_InstanceNorm, dimensions=(3, 4)):
     """Instance norm of (N, C, H, W) or (C, H, W)."""
 
-    dimensions = (3, 4)
 
-
-class InstanceNorm3d(_InstanceNorm):
+class InstanceNorm3d(_InstanceNorm, dimensions=(4, 5)):
     """Instance norm of (N, C, D, H, W) or (C, D, H, W)."""
 
-    dimensions = (4, 5)
 
-
-class LayerNorm(_AffineNorm):
+class LayerNorm(_AffineNorm, function=F.layer_norm):
     """Normalises each sample over its last dimensions, of shape ``normalized_shape``. Saves x, and two numbers per sample.
 
     Source: Ba et al., *Layer normalization*, 2016.
@@ -267,7 +254,7 @@ class LayerNorm(_AffineNorm):
         self.reset_parameters()
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+        return self.function(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         return (
@@ -276,7 +263,7 @@ class LayerNorm(_AffineNorm):
         )
 
 
-class RMSNorm(_AffineNorm):
+class RMSNorm(_AffineNorm, function=F.rms_norm):
     """Divides each sample by the root mean square of its last dimensions. Saves x, and one number per sample.
 
     Source: Zhang and Sennrich, *RMSNorm*, 2019.
@@ -297,13 +284,13 @@ class RMSNorm(_AffineNorm):
         self.register_parameter("weight", made)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+        return self.function(x, self.normalized_shape, self.weight, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
-class GroupNorm(_AffineNorm):
+class GroupNorm(_AffineNorm, function=F.group_norm):
     """Normalises the channels of each sample in ``num_groups`` groups. Saves x, and two numbers per group of each sample.
 
     Raises:
@@ -331,7 +318,7 @@ class GroupNorm(_AffineNorm):
         self.reset_parameters()
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+        return self.function(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, bias={self.bias is not None}"
