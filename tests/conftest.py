@@ -83,8 +83,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
                 item.add_marker(pytest.mark.skip(reason=problem))
 
 
-CROWD = 5_000
-"""Objects that the collector may have to look at before they are left out."""
+CROWD = 400
+"""Objects that the collector may have to look at before they are left out. It looks at them before each test."""
 _left_out: list[weakref.ref] = []
 
 

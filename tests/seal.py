@@ -44,13 +44,33 @@ def _unhook() -> None:
             events.__exit__()
 
 
+class _Environment:
+    """The variables of the process. Reading them all takes longer than all else that a test is asked: they are kept while they
+    stay the same.
+    """
+
+    def __init__(self) -> None:
+        self._raw: Any = None
+        self._read: dict[str, str] = {}
+
+    def __call__(self) -> dict[str, str]:
+        raw = vars(os.environ)["_data"]  # as the system has them
+        if raw != self._raw:
+            self._raw = raw.copy()
+            self._read = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LIBRARIES)}
+        return self._read
+
+
+environment = _Environment()
+
+
 def state() -> dict[str, Any]:
     """What belongs to the process, by what it is called in a message. Every test reads it twice, so nothing here is slow."""
     torch: Any = sys.modules.get("torch")
     hooks: Any = sys.modules.get("cupy.cuda.memory_hook")
     return {
         "working directory": os.getcwd(),
-        "environment": {name: value for name, value in os.environ.items() if not name.startswith(_OF_LIBRARIES)},
+        "environment": environment(),
         "sys.path": list(sys.path),
         "signal handlers": [signal.getsignal(number) for number in _SIGNALS],
         "trace function": sys.gettrace(),
