@@ -16,8 +16,8 @@ from tinygrad_mem import memory
 from tinygrad_mem.devices import Pool
 
 THOROUGH = bool(os.environ.get("THOROUGH_PROGRAMS", "1"))  # ranks.py says whether the run is
-STEPS = 10 if THOROUGH else 3
-"""How many steps are compared with those of one process. From the second on, all that the first one left takes part."""
+STEPS = 10 if THOROUGH else 2
+"""How many steps are compared with those of one process. In the second one, all that the first one left takes part."""
 
 
 def exact(run: Callable[[], Any]) -> memory.Track:

@@ -6,14 +6,7 @@ import pytest
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
-from tests.distributed.ranks import RANKS, passes
 from tinygrad_mem import memory, nn
-
-
-@pytest.mark.parametrize("ranks", RANKS)
-def test_data_parallel_on_real_ranks(ranks: int):
-    said = passes(ranks, "data_parallel")
-    assert sorted(said.splitlines()) == [f"rank {i} of {ranks}: done" for i in range(ranks)]
 
 
 def test_the_buckets_are_closed_by_the_parameter_that_fills_them():

@@ -1,8 +1,7 @@
-"""``fully_shard``: on real ranks the numbers of one process and the bytes of the prediction; which ranks are alike."""
+"""``fully_shard``: which ranks are alike, and bytes by formulas; ``test_on_real_ranks.py`` has the rest."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -10,21 +9,11 @@ import pytest
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
-from tests.distributed.ranks import passes
-from tests.profiles import some
 from tinygrad_mem import memory, nn
 from tinygrad_mem.distributed import groups
 from tinygrad_mem.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from tinygrad_mem.distributed.group import ProcessGroup, Work
 from tinygrad_mem.memory import Category
-
-PROGRAMS = {"fsdp": 4, "fsdp_options": 2, "fsdp_offload": 2, "norms": 4, "quantized": 2}  # and a usual run's ranks
-
-
-@pytest.mark.parametrize(("program", "ranks"), some([*itertools.product(PROGRAMS, [4, 2])], PROGRAMS.items()))
-def test_on_real_ranks(program: str, ranks: int):
-    said = passes(ranks, program, timeout=240)
-    assert said.count(": done") == ranks
 
 
 def run(rows: int) -> None:
