@@ -134,9 +134,9 @@ def test_without_cudnn_nothing_is_in_its_layout(monkeypatch: pytest.MonkeyPatch)
         "dilation": [1],
         "output_padding": [0],
     }
-    assert Convolution(given.__getitem__).slow
-    assert not Convolution(given.__getitem__).last
-    assert Convolution({**given, "weight": weight[:4, :1], "groups": 4}.__getitem__).depthwise
+    assert Convolution(given).slow
+    assert not Convolution(given).last
+    assert Convolution({**given, "weight": weight[:4, :1], "groups": 4}).depthwise
 
 
 # --- workspaces of cuDNN --------------------------------------------------------------------------------------------------

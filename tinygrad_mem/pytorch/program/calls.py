@@ -10,10 +10,9 @@ import torch
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import DeviceError, NotOfferedError
-from .fake import on_gpu
+from .fake import on_gpu, without_modes
 from .places import OURS, release
 from .reading import HANDLERS, handles
 from .roles import Roles
@@ -294,7 +293,7 @@ def _randperm(watch: Watch, n: int, *args: Any, device: Any = None, **kwargs: An
     place = default_device() if device is None else torch.device(device)
     if place.type != "cpu":
         return torch.randperm(n, *args, device=place, **kwargs)
-    with _disable_current_modes(), torch._C.DisableTorchFunction():
+    with without_modes():
         real = torch.randperm(n, *args, **kwargs)
     made = torch.empty_like(real)
     if isinstance(made, FakeTensor):

@@ -11,9 +11,9 @@ from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ...interrupts import context
+from .fake import unwrapped
 
 Kernel = Callable[..., Any]
-_functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
@@ -44,7 +44,7 @@ def _ours(name: str, key: str, kernel: Kernel) -> Kernel:
         own = torch.library.get_kernel(f"aten::{name}", key)
 
     def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        if any(_predicted(leaf) for arg in (*args, *kwargs.values()) for leaf in _leaves(arg)):
+        if any(isinstance(unwrapped(leaf), FakeTensor) for arg in (*args, *kwargs.values()) for leaf in _leaves(arg)):
             made = kernel(*args, **kwargs)
             if made is not NotImplemented:
                 return made
@@ -79,13 +79,6 @@ def decomposed(op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 def written_in_python(op: Any) -> Kernel:
     """The Python function of an op that ``torch.library.custom_op`` made."""
     return OPDEFS[op._schema.name]._init_fn
-
-
-def _predicted(value: Any) -> bool:
-    """True for a tensor of a prediction, also where ``torch.func`` has wrapped it."""
-    while type(value) is torch.Tensor and _functorch.is_functorch_wrapped_tensor(value):
-        value = _functorch.get_unwrapped(value)
-    return isinstance(value, FakeTensor)
 
 
 def _leaves(arg: Any) -> Any:

@@ -6,11 +6,16 @@ on ``meta``, and what it asks for on ``meta`` is made on the GPU. Python sees th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
 
+from ...interrupts import context
+
+_functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
 META = torch.device("meta")
 DEVICE = torch.ops.prim.device.default  # C++ asks a tensor for its device
 
@@ -42,6 +47,20 @@ class GpuTensorMode(FakeTensorMode):
         if kwargs.get("device") == META:
             kwargs["device"] = self._gpu
         return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+@context
+def without_modes() -> Iterator[None]:
+    """Calls run on real tensors, and no mode of the prediction sees them."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+def unwrapped(value: Any) -> Any:
+    """The tensor that ``torch.func`` has wrapped, on whatever level; anything else as it is."""
+    while type(value) is torch.Tensor and _functorch.is_functorch_wrapped_tensor(value):
+        value = _functorch.get_unwrapped(value)
+    return value
 
 
 def on_gpu(value: Any) -> bool:

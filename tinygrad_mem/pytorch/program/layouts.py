@@ -18,7 +18,7 @@ def _convolution(*args: Any, **kwargs: Any) -> torch.Tensor:
     made = aten.convolution.default(*args, **kwargs)
     if not on_gpu(made):
         return made
-    return _laid_out(made, Convolution(_named(aten.convolution.default, args, kwargs).__getitem__).last)
+    return _laid_out(made, Convolution(_named(aten.convolution.default, args, kwargs)).last)
 
 
 def _convolution_backward(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
@@ -26,7 +26,7 @@ def _convolution_backward(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | Non
     if not any(map(on_gpu, made)):
         return made
     named = _named(aten.convolution_backward.default, args, kwargs)
-    found = Convolution(named.__getitem__)
+    found = Convolution(named)
     gradient, x = found.gradients(named["grad_output"], named["output_mask"][1])
     layouts = (False, False) if found.depthwise else (channels_last(gradient, found.weight), channels_last(x, gradient))
     first, second = [None if each is None else _laid_out(each, last) for each, last in zip(made, layouts, strict=False)]

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, dataloader
 
 from ...interrupts import context
 from .cuda import all_patched, handled
+from .fake import without_modes
 from .watch import Watch
 
 
@@ -38,7 +39,7 @@ def _single(watch: Watch, own: Callable[..., Any], loader: Any) -> Any:
     loader = copy.copy(loader)
     options = {"num_workers": 0, "prefetch_factor": None, "timeout": 0, "persistent_workers": False, "pin_memory": False}
     vars(loader).update(options)
-    with _disable_current_modes(), torch._C.DisableTorchFunction():
+    with without_modes():
         return own(loader)
 
 

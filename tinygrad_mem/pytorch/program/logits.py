@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ...interrupts import context
 from .changing import at_first_call
+from .fake import without_modes
 
 Tensor = torch.Tensor
 _SHAPED = {Tensor.view, Tensor.reshape, torch.reshape, Tensor.flatten, torch.flatten}
@@ -170,7 +170,7 @@ class LossInChunks(TorchFunctionMode):
         return self._moved(logits, func, args[1:], kwargs)
 
     def _head(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
+        with without_modes():
             like = torch.empty(*input.shape[:-1], len(weight), device="meta")
         return self._stand_in(_Logits(input, like, weight, bias, _autocast(input)))
 
@@ -182,7 +182,7 @@ class LossInChunks(TorchFunctionMode):
 
     def _moved(self, logits: _Logits, func: Any, args: tuple, kwargs: dict[str, Any]) -> Tensor:
         """The stand-in after a function that changes its shape: the same happens to what the head was called with."""
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
+        with without_modes():
             like = func(logits.like, *args, **kwargs)
         hidden = logits.hidden
         if func in _MOVED:

@@ -23,11 +23,11 @@ from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 from torch.distributed.tensor import DTensor, _random
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import NotOfferedError
 from ...interrupts import cleanup, context
 from .cuda import all_patched, handled, patched, refused
+from .fake import without_modes
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -101,7 +101,7 @@ def _outside(member: Any) -> Any:
         return staticmethod(_outside(member.__func__))
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
+        with without_modes():
             return member(*args, **kwargs)
 
     return call
@@ -116,19 +116,19 @@ def _mesh(watch: Watch, mesh: DeviceMesh, device_type: str, ranks: Any = None, *
             "DeviceMesh: a tensor of ranks has no values in a prediction. Give it a list, or use init_device_mesh"
         )
     if isinstance(kwargs.get("_rank_map"), FakeTensor):  # of ``init_device_mesh``: all ranks in order
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
+        with without_modes():
             kwargs["_rank_map"] = torch.arange(kwargs["_layout"].numel(), dtype=torch.int)
     _outside(_own_mesh)(mesh, device_type, ranks, **kwargs)
     if mesh._root_mesh is None:  # else it has the numbers of that one
         with torch._C.DisableTorchFunction():
             watch.own(mesh._rank_map, mesh._rank_map)
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
+        with without_modes():
             watch.processes.met(mesh.mesh_dim_names, np.array(mesh.mesh.tolist()))
 
 
 def _shapes(watch: Watch, own: Callable[..., Any], *args: Any) -> Any:
     """PyTorch runs each op once with tensors of the whole shape to learn that of its result: they have no memory."""
-    with _disable_current_modes(), torch._C.DisableTorchFunction(), watch.fake:
+    with without_modes(), watch.fake:
         return own(*args)
 
 

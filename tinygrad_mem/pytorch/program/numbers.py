@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import DataDependenceError
+from .fake import without_modes
 
 aten = torch.ops.aten
 _UNKNOWN = object()
@@ -46,7 +47,7 @@ class KnownNumbers:
                 "a tensor is used as a plain number, such as a size, a bound or a scale, and its value is not known in a "
                 "prediction. Give it a fixed number"
             )
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
+        with without_modes():
             return known.item()
 
     def know(self, tensor: FakeTensor, real: torch.Tensor) -> None:
@@ -168,5 +169,5 @@ def _is_followed(tensor: torch.Tensor) -> bool:
 
 def _seen_as(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """The elements of a storage as ``tensor`` sees them."""
-    with _disable_current_modes(), torch._C.DisableTorchFunction():
+    with without_modes():
         return values.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.unknown import Unknown
 from ...errors import DataDependenceError
+from .fake import without_modes
 from .watch import Watch
 
 Tensor = torch.Tensor
@@ -62,7 +62,7 @@ def _format(watch: Watch, tensor: Tensor, spec: str) -> str:
 def _item(watch: Watch, tensor: Tensor) -> Any:
     known = _known(watch, tensor)
     if known is not None:
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
+        with without_modes():
             return known.item()
     path, function = _asking()
     if path.endswith("torch/amp/grad_scaler.py") and "_maybe_opt_step" in function:
@@ -197,7 +197,7 @@ def _decides(what: str, convert: Callable[[Tensor], Any], watch: Watch, tensor: 
             f"the program asks for {what} of a tensor, whose values are not known in a prediction. It may log loss.item(); "
             "for a decision, give it a fixed answer"
         )
-    with _disable_current_modes(), torch._C.DisableTorchFunction():
+    with without_modes():
         return convert(known)
 
 

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ...errors import NotOfferedError
 from ...interrupts import context
 from .cuda import patched
+from .fake import without_modes
 from .watch import Watch
 
 _LINE = 64  # bytes: storages in a file begin at multiples of it
@@ -65,7 +66,7 @@ def _from_disk(own: Callable[..., Any], f: Any, *args: Any, **kwargs: Any) -> _S
         places[storage._cdata] = place
         return storage
 
-    with _disable_current_modes(), torch._C.DisableTorchFunction():
+    with without_modes():
         return _SavedFile(own(f, note, *args, mmap=_is_path(f) and zipfile.is_zipfile(f), **kwargs), places)
 
 

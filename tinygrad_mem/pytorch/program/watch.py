@@ -20,12 +20,12 @@ from ...interrupts import context, signal_safe
 from ...memory.sizes import bytes_text
 from . import recurrent
 from .alone import Alone, as_made
-from .attention import attention
+from .attention import attention, whole_layers
 from .composite import BELOW_AUTOGRAD, KERNELS, compared, made_of_others, max_pool1d
 from .cuda import OTHER_STREAM
 from .described import described
 from .dispatcher import Kernel, decomposed, operator, written_in_python
-from .fake import DEVICE, GpuTensorMode, fake_tensors, flat, on_gpu, seen_by_cpp
+from .fake import DEVICE, GpuTensorMode, fake_tensors, flat, on_gpu, seen_by_cpp, unwrapped
 from .in_place import AutogradWrites, kept_number, node
 from .kernels import NOTHING, Gpu, Kernels
 from .ledger import HeldBlock, Ledger, Place
@@ -34,11 +34,9 @@ from .op_facts import FACTS, FILLS, RESIZES, WITHOUT_SHAPES, OpFacts, facts_of, 
 from .places import OURS, TORCH, Places, release
 from .products import products
 from .shapes import Results
-from .whole_layers import whole_layers
 
 aten = torch.ops.aten
 _ForceKeys: Any = torch._C._ForceDispatchKeyGuard
-_functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
 _NUMBER, _RESIZE = aten._local_scalar_dense.default, aten.resize_.default
 _CHECKS = {_NUMBER, aten.equal.default}
 _LIFT, _ZERO = aten.lift_fresh.default, aten._efficientzerotensor.default  # makes a real tensor, unseen; has no memory
@@ -236,9 +234,7 @@ class Watch(TorchDispatchMode):
         """The part of a tensor that this process holds, or the tensor that ``torch.func`` has wrapped."""
         while isinstance(tensor, self.wrappers):
             tensor = getattr(tensor, tensor.__tensor_flatten__()[0][0])
-        while type(tensor) is torch.Tensor and _functorch.is_functorch_wrapped_tensor(tensor):
-            tensor = _functorch.get_unwrapped(tensor)
-        return tensor
+        return unwrapped(tensor)
 
     def find(self, tensor: torch.Tensor) -> HeldBlock | None:
         """The block of a tensor; ``None``: it is on another device, or empty."""

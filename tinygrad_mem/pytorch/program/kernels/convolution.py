@@ -183,7 +183,7 @@ class Convolution:
     """The arguments of a convolution as PyTorch gives them to the library that runs it.
 
     Args:
-        argument: the argument of the op with a name.
+        arguments: of the op, by name.
 
     Attributes:
         depthwise: PyTorch's own kernel runs, one channel a group.
@@ -192,17 +192,17 @@ class Convolution:
         x, weight: input and weight.
     """
 
-    def __init__(self, argument: Any) -> None:
-        tensor = argument("input")
-        self.weight, self.groups, self.transposed = Image.of(argument("weight")), argument("groups"), argument("transposed")
+    def __init__(self, arguments: Any) -> None:
+        tensor = arguments["input"]
+        self.weight, self.groups, self.transposed = Image.of(arguments["weight"]), arguments["groups"], arguments["transposed"]
         single = tensor.dim() == 3
         self.turned = single and not tensor.is_contiguous()  # copied before its axis gets another beside it
         self.x = Image.of(tensor)
         if self.turned:
             self.x = self.x.within(False)
-        stride, dilation = argument("stride"), argument("dilation")
+        stride, dilation = arguments["stride"], arguments["dilation"]
         self.depthwise = not self.transposed and self._own_kernel(stride, dilation)
-        self.slow = not self.depthwise and not _for_cudnn(stride, dilation, argument("output_padding"))
+        self.slow = not self.depthwise and not _for_cudnn(stride, dilation, arguments["output_padding"])
         self.last = not self.depthwise and not self.slow and channels_last(self.x, self.weight)
 
     def _own_kernel(self, stride: list[int], dilation: list[int]) -> bool:
@@ -260,7 +260,7 @@ def _cudnn_is_faster(x: Image, weight: Image, stride: list[int]) -> bool:
 def convolution(call: KernelCall) -> None:
     if prod(call["input"].shape) == 0:
         return
-    found = Convolution(call.__getitem__)
+    found = Convolution(call)
     if found.slow:
         return _columns(call, found, call.outs[0])
     call.temporary(found.turned * found.x.size)
@@ -283,7 +283,7 @@ def convolution_backward(call: KernelCall) -> None:
     gradient, mask = call["grad_output"], call["output_mask"]
     if prod(call["input"].shape) == 0:
         return
-    found = Convolution(call.__getitem__)
+    found = Convolution(call)
     if found.slow:
         return _columns(call, found, gradient)
     call.temporary(found.turned * found.x.size)
@@ -291,7 +291,7 @@ def convolution_backward(call: KernelCall) -> None:
         (_backward_of_pytorch if found.depthwise else _backward_of_cudnn)(call, found, mask)
     if mask[2]:
         call.result(2)
-        summed(call, gradient, [0, *range(2, gradient.dim())], gradient.dtype)
+        summed(call, gradient, [0, *range(2, gradient.dim())])
 
 
 def _columns(call: KernelCall, found: Convolution, out: torch.Tensor) -> None:

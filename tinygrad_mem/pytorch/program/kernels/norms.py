@@ -8,7 +8,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from .call import KernelCall, accumulated, nbytes, row, up
-from .reductions import loads, reduce
+from .reductions import summed
 
 
 @row(
@@ -60,7 +60,7 @@ def layer_norm_backward(call: KernelCall) -> None:
     for place, replaced in zip(kept, first, strict=True):
         call.result(place)
         with call.within():
-            reduce(call, parts, 0, accumulated(parts.dtype), loads(call, parts.dtype))
+            summed(call, parts, 0)
         call.free(replaced)
 
 
@@ -117,7 +117,7 @@ def losses(call: KernelCall) -> None:
     call.temporary(nbytes(each))
     if "huber" in call.name:
         call.result(0)
-    reduce(call, each, None, accumulated(each.dtype), loads(call, each.dtype))
+    summed(call, each)
 
 
 @row(
@@ -128,9 +128,8 @@ def losses(call: KernelCall) -> None:
 )
 def binary_cross_entropy(call: KernelCall) -> None:
     if call["reduction"]:
-        losses = call["self"]
-        call.temporary(losses.element_size())
-        reduce(call, losses, None, accumulated(losses.dtype), loads(call, losses.dtype))
+        call.temporary(call["self"].element_size())
+        summed(call, call["self"])
 
 
 @row(

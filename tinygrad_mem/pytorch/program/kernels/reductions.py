@@ -195,10 +195,10 @@ def sums(call: KernelCall) -> None:
     summed(call, call["self"], call.get("dim"), call.outs[0].dtype)
 
 
-def summed(call: KernelCall, tensor: torch.Tensor, dim: Any, into: torch.dtype) -> None:
-    """Ask for what a sum into the dtype ``into`` takes."""
+def summed(call: KernelCall, tensor: torch.Tensor, dim: Any = None, into: torch.dtype | None = None) -> None:
+    """Ask for what a sum takes, into the dtype ``into`` where it is another one."""
     dtype = tensor.dtype
-    if dtype != into and not (dtype in _16_BITS and into == torch.float32):
+    if into not in (None, dtype) and not (dtype in _16_BITS and into == torch.float32):
         call.temporary(prod(tensor.shape) * into.itemsize)
         dtype = into
     reduce(call, tensor, dim, accumulated(dtype), loads(call, dtype))
@@ -223,7 +223,7 @@ def number(call: KernelCall, tensor: torch.Tensor, name: str) -> int:
     found = call.temporary(width)
     with call.within():
         if name == "sum":
-            summed(call, tensor, None, tensor.dtype)
+            summed(call, tensor)
         else:
             reduce(call, tensor, None, width)
     return found

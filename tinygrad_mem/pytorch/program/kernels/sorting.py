@@ -173,7 +173,7 @@ def _checks(call: KernelCall, tensor: torch.Tensor, rows: int) -> None:
     else:
         sums = call.temporary(rows * tensor.element_size())
         with call.within():
-            summed(call, tensor, 1, tensor.dtype)
+            summed(call, tensor, 1)
         empty = call.temporary(rows)
         call.temporary(1)
         call.free(empty, sums)
@@ -213,7 +213,7 @@ def median_of_all(call: KernelCall) -> None:
         mask = call.temporary(count)
         sum = call.temporary(LONG)
         with call.within():
-            summed(call, tensor.new_empty(count, dtype=torch.bool), None, torch.int64)
+            summed(call, tensor.new_empty(count, dtype=torch.bool), into=torch.int64)
         rest, half = call.temporary(LONG), call.temporary(4)
         call.temporary(LONG)  # the place
         call.free(half, rest, sum, mask)
