@@ -16,6 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...interrupts import context
 from .cuda import all_patched, patched
+from .places import removed
 
 
 @context
@@ -37,11 +38,8 @@ def at_first_call(act: Callable[[nn.Module], None], always: bool = False) -> Ite
         depth -= 1
 
     handles = [hooks.register_module_forward_pre_hook(enter), hooks.register_module_forward_hook(leave, always_call=True)]
-    try:
+    with removed(handles):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @context
@@ -134,12 +132,8 @@ def stepping_in_backward() -> Iterator[None]:
         no_step = types.MethodType(lambda self, closure=None: None if closure is None else closure(), optimizer)
         optimizer.step = no_step  # type: ignore[method-assign] (a method: learning rate schedulers look at its function)
 
-    try:
-        with constructors(after=split):
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    with removed(handles), constructors(after=split):
+        yield
 
 
 def _step_alone(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from .dispatcher import operators
 from .fake import on_gpu
+from .kernels.call import named
 from .kernels.convolution import Convolution, Image, channels_last, strides
 
 aten = torch.ops.aten
@@ -18,16 +19,16 @@ def _convolution(*args: Any, **kwargs: Any) -> torch.Tensor:
     made = aten.convolution.default(*args, **kwargs)
     if not on_gpu(made):
         return made
-    return _laid_out(made, Convolution(_named(aten.convolution.default, args, kwargs)).last)
+    return _laid_out(made, Convolution(named(aten.convolution.default, args, kwargs)).last)
 
 
 def _convolution_backward(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
     made = aten.convolution_backward.default(*args, **kwargs)
     if not any(map(on_gpu, made)):
         return made
-    named = _named(aten.convolution_backward.default, args, kwargs)
-    found = Convolution(named)
-    gradient, x = found.gradients(named["grad_output"], named["output_mask"][1])
+    arguments = named(aten.convolution_backward.default, args, kwargs)
+    found = Convolution(arguments)
+    gradient, x = found.gradients(arguments["grad_output"], arguments["output_mask"][1])
     layouts = (False, False) if found.depthwise else (channels_last(gradient, found.weight), channels_last(x, gradient))
     first, second = [None if each is None else _laid_out(each, last) for each, last in zip(made, layouts, strict=False)]
     return first, second, made[2]
@@ -40,12 +41,12 @@ def _batch_norm_backward(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None
     Source: ``aten/src/ATen/native/cuda/Normalization.cu``, ``batch_norm_elementwise_backward_eval``.
     """
     func = aten.native_batch_norm_backward.default
-    made, named = func(*args, **kwargs), _named(func, args, kwargs)
+    made, arguments = func(*args, **kwargs), named(func, args, kwargs)
     if not on_gpu(made[0]):
         return made
-    if not named["output_mask"][0]:
+    if not arguments["output_mask"][0]:
         return None, *made[1:]
-    return made if named["train"] else (made[0].new_empty(made[0].shape), *made[1:])
+    return made if arguments["train"] else (made[0].new_empty(made[0].shape), *made[1:])
 
 
 def _of_an_iterator(func: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -69,10 +70,6 @@ def _in_rows(func: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
 def _as_input(grad_output: torch.Tensor, self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Source: ``aten/src/ATen/native/Loss.cpp``, ``binary_cross_entropy_backward_cpu``; ``cuda/Loss.cu``."""
     return torch.empty_like(self)
-
-
-def _named(func: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {**dict(zip([each.name for each in func._schema.arguments], args, strict=False)), **kwargs}
 
 
 def _laid_out(made: torch.Tensor, last: bool) -> torch.Tensor:

@@ -28,6 +28,16 @@ _LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3[^/\\
 _MARK = "tinygrad_mem"  # key of a node's metadata
 
 
+@context
+def removed(handles: list[Any]) -> Iterator[None]:
+    """These handles of hooks are removed in the end; some may be added meanwhile."""
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 class Places:
     """Knows where this thread's program is, from hooks of PyTorch that every module and optimizer calls.
 
@@ -57,11 +67,8 @@ class Places:
             register_optimizer_step_pre_hook(lambda optimizer, *_: self._step(1, optimizer, roles)),
             register_optimizer_step_post_hook(lambda optimizer, *_: self._step(-1, optimizer, roles)),
         ]
-        try:
+        with removed(handles):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _seen(self, module: nn.Module) -> None:
         if get_ident() == self._thread:

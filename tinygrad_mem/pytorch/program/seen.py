@@ -15,6 +15,7 @@ from ...interrupts import context
 from .changing import at_first_call, before_backward
 from .cuda import all_patched, handled
 from .logits import HeadsSeen
+from .places import removed
 
 
 @dataclass(frozen=True)
@@ -109,12 +110,9 @@ class Seen:
             handled(self, torch.optim.Optimizer, zero_grad=_zeroing),
             handled(self, nn.Module, zero_grad=_zeroing),
         ]
-        handle = register_optimizer_step_pre_hook(lambda optimizer, *_: self.step(optimizer))
-        try:
-            with at_first_call(self.module), self.heads, before_backward(backward), all_patched(changes):
-                yield
-        finally:
-            handle.remove()
+        steps = register_optimizer_step_pre_hook(lambda optimizer, *_: self.step(optimizer))
+        with removed([steps]), at_first_call(self.module), self.heads, before_backward(backward), all_patched(changes):
+            yield
 
 
 def _told(name: str, seen: Seen, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

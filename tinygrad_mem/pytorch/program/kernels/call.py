@@ -182,11 +182,7 @@ class KernelCall:
         self.steps: list[Request] = []
         self.bounds: list[Bound] = []
         self.results = "first"
-        self._given: dict[str, Any] = {}
-        for place, argument in enumerate(func._schema.arguments):
-            given = args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)
-            self._given[argument.name] = given
-        self._next = 0
+        self._given, self._next = named(func, args, kwargs), 0
 
     @property
     def name(self) -> str:
@@ -258,6 +254,14 @@ class KernelCall:
         for name in names:
             if isinstance(self.get(name), torch.Tensor):
                 self.contiguous(self[name])
+
+
+def named(func: Any, args: tuple, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, with those that are not given."""
+    return {
+        each.name: args[place] if place < len(args) else kwargs.get(each.name, each.default_value)
+        for place, each in enumerate(func._schema.arguments)
+    }
 
 
 def nbytes(tensor: torch.Tensor) -> int:
