@@ -74,10 +74,8 @@ class Card:
             return self._allocator.memory_stats()[name]
 
         return {
-            "is_available": lambda: True,
-            "is_initialized": lambda: True,
+            **dict.fromkeys(("is_available", "is_initialized", "_is_compiled"), lambda: True),
             "is_current_stream_capturing": lambda: False,
-            "_is_compiled": lambda: True,
             "is_bf16_supported": lambda including_emulation=True: including_emulation or self._card.capability >= (8, 0),
             "device_count": lambda: 1,
             "current_device": lambda: 0,
@@ -98,16 +96,13 @@ class Card:
             "initial_seed": lambda: 0,
             "get_arch_list": lambda: ["sm_{}{}".format(*self._card.capability)],
             "memory_snapshot": lambda *args, **kwargs: [],
-            "current_stream": lambda device=None: _Stream(),
-            "default_stream": lambda device=None: _Stream(),
+            **dict.fromkeys(("current_stream", "default_stream"), lambda device=None: _Stream()),
             "get_rng_state": lambda device="cuda": _rng_state(),
             "get_rng_state_all": lambda: [_rng_state()],
             "Stream": self.stream,
             "Event": _Event,
-            "stream": _within,
-            "StreamContext": _within,
-            "device": _Device,
-            "device_of": _Device,
+            **dict.fromkeys(("stream", "StreamContext"), _within),
+            **dict.fromkeys(("device", "device_of"), _Device),
             "can_device_access_peer": lambda device, peer: False,
             "cudart": _Stream,  # an object whose functions do nothing
             "device_memory_used": lambda device=None: stats("reserved_bytes.all.current"),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import warnings
-import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...interrupts import context
 from .changing import at_first_call
@@ -43,23 +43,14 @@ class LossHead(NamedTuple):
     autocast: torch.dtype | None
 
 
-class _Known:
-    """Remembers something about tensors, as long as they live."""
-
-    def __init__(self) -> None:
-        self._entries: dict[int, tuple[weakref.ref, Any]] = {}
-
-    def note(self, tensor: Tensor, value: Any) -> None:
-        key = id(tensor)
-        self._entries[key] = weakref.ref(tensor, lambda _: self._entries.pop(key, None)), value
-
-    def find(self, values: Any) -> Any:
-        """The fact about the first of these arguments that has one."""
-        for value in values:
-            found = self.find(value) if isinstance(value, (list, tuple)) else self._entries.get(id(value), (None, None))[1]
-            if found is not None:
-                return found
-        return None
+def _first(table: WeakTensorKeyDictionary, values: Iterable[Any]) -> Any:
+    """What a table has of the first of these arguments that is in it."""
+    for value in values:
+        nested = isinstance(value, (list, tuple))
+        found = _first(table, value) if nested else table.get(value) if isinstance(value, Tensor) else None
+        if found is not None:
+            return found
+    return None
 
 
 class HeadsSeen(TorchFunctionMode):
@@ -74,7 +65,7 @@ class HeadsSeen(TorchFunctionMode):
         self.others: dict[LossHead, str] = {}
         self._heads: dict[LossHead, None] = {}  # in order
         self._paths: dict[int, tuple[str, str]] = {}  # id of a parameter -> class of its model, and its path
-        self._made = _Known()  # results of linear layers -> their head
+        self._made = WeakTensorKeyDictionary()  # results of linear layers -> their head
 
     @property
     def found(self) -> list[LossHead]:
@@ -93,17 +84,17 @@ class HeadsSeen(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        head = self._made.find((*args, *kwargs.values()))
+        head = _first(self._made, (*args, *kwargs.values()))
         made = func(*args, **kwargs)
         if func is F.linear and len(args) > 1 and id(args[1]) in self._paths:
             bias = args[2] if len(args) > 2 else kwargs.get("bias")
-            self._made.note(made, LossHead(*self._paths[id(args[1])], bias is not None, _autocast(args[0])))
+            self._made[made] = LossHead(*self._paths[id(args[1])], bias is not None, _autocast(args[0]))
         if head is None or func in _ASKED or func.__name__ == "__get__":
             return made
         if func is F.cross_entropy:
             self._loss(head, _given(*args, **kwargs))
         elif func in _SHAPED | _MOVED | _CAST and isinstance(made, Tensor):
-            self._made.note(made, head)
+            self._made[made] = head
         else:
             self.others.setdefault(head, f"the logits are used by {func.__name__} too")
         return made
@@ -141,7 +132,7 @@ class LossInChunks(TorchFunctionMode):
         super().__init__()
         self._heads = heads
         self._weights: set[int] = set()  # ids of the heads' weights
-        self._logits = _Known()  # stand-ins -> _Logits
+        self._logits = WeakTensorKeyDictionary()  # stand-ins -> _Logits
 
     @context
     def running(self) -> Iterator[None]:
@@ -158,7 +149,7 @@ class LossInChunks(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.linear and len(args) > 1 and id(args[1]) in self._weights:
             return self._head(*args, **kwargs)
-        logits = self._logits.find((*args, *kwargs.values()))
+        logits = _first(self._logits, (*args, *kwargs.values()))
         if logits is None or func in _ASKED or func.__name__ == "__get__":
             return func(*args, **kwargs)
         if func is F.cross_entropy:
@@ -177,7 +168,7 @@ class LossInChunks(TorchFunctionMode):
     def _stand_in(self, logits: _Logits) -> Tensor:
         shape = logits.like.shape
         made = logits.hidden.detach().as_strided(shape, (0,) * len(shape))
-        self._logits.note(made, logits)
+        self._logits[made] = logits
         return made
 
     def _moved(self, logits: _Logits, func: Any, args: tuple, kwargs: dict[str, Any]) -> Tensor:

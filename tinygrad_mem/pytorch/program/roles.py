@@ -5,17 +5,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .ledger import HeldBlock, Ledger
-from .places import Places, mark, marked
+from .ledger import Ledger
+from .places import mark, marked
+
+if TYPE_CHECKING:
+    from .watch import Watch
 
 _saved_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks  # type: ignore[attr-defined]
-
 _functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
 
 
@@ -29,24 +31,12 @@ class Roles:
     """Tells the ledger what blocks are held as.
 
     Args:
-        find: the block of a tensor, ``None`` where it is on another device.
-        own: counts a real tensor that PyTorch made.
-        bound: hears how many bytes the backward of a node may take more or less, and why.
-        by_values: such nodes, by name; see :data:`.by_values.NODES`.
+        by_values: nodes whose backward may take more or less bytes, by name; see :data:`.by_values.NODES`.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        places: Places,
-        find: Callable[[torch.Tensor], HeldBlock | None],
-        own: Callable[[torch.Tensor], None],
-        bound: Callable[[int, str], None],
-        by_values: dict[str, tuple[Callable[[Any], int], str]],
-    ) -> None:
-        self.places, self._own = places, own
-        self._bound, self._by_values = bound, by_values
-        self._ledger, self._find = ledger, find
+    def __init__(self, watch: Watch, by_values: dict[str, tuple[Callable[[Any], int], str]]) -> None:
+        self.places, self._watch, self._by_values = watch.places, watch, by_values
+        self._ledger, self._find = watch.ledger, watch.find
         self._names: dict[int, str] = {}  # address of a parameter's block -> its path
 
     def of_module(self, root: nn.Module) -> None:
@@ -118,7 +108,7 @@ class Roles:
             mark(node, place, token)
             known = self._by_values.get(node.name())
             if known is not None and (size := known[0](node)):
-                self._bound(size, f"the gradient of {node.name()} {known[1]}")
+                self._watch.bound(size, f"the gradient of {node.name()} {known[1]}")
             nodes.extend(above for above, _ in node.next_functions if above is not None)
             if not hooked:  # a hook packed what is saved: reading it would unpack it
                 self._enter(node, place._replace(op=node.name()), token)
@@ -132,7 +122,7 @@ class Roles:
                 continue
             for tensor in _tensors([value]):
                 if tensor.dtype in (torch.float64, torch.int64) and type(tensor) is torch.Tensor and not tensor.dim():
-                    self._own(tensor)  # the program's number, such as 0.5 of ``x * 0.5``: a tensor on the host
+                    self._watch.own(tensor)  # the program's number, such as 0.5 of ``x * 0.5``: a tensor on the host
                 held = self._find(tensor)
                 if held is not None:
                     note = name.removeprefix("_saved_")

@@ -54,7 +54,7 @@ def run_program(
     fake = GpuTensorMode(device if device.type == "cuda" else torch.device("cuda", 0))
     watch = Watch(fake, ledger, places, device, Gpu.of(card, version))
     nodes = by_values.NODES if device.type == "cuda" else by_values.ON_THE_CPU
-    roles = Roles(ledger, places, watch.find, watch.own, watch.bound, nodes)
+    roles = Roles(watch, nodes)
     refused = ""
     with unchanged(), _words(), ExitStack() as stack:
         for part in _parts(watch, roles, Card(ledger, card, capacity, watch.note)):

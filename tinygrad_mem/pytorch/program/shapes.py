@@ -86,7 +86,7 @@ class Results:
             _known[key] = told, func  # which is kept, so that its id stays its own
         return made
 
-    def real(self, func: Any, args: tuple, kwargs: dict[str, Any], made: tuple[Made | None, ...]) -> Any:
+    def real(self, func: Any, args: tuple, made: tuple[Made | None, ...]) -> Any:
         """The result of a call on the CPU, by what a real one has made; ``None``: that does not tell."""
         if _constant(args) or not made:
             return None

@@ -183,7 +183,7 @@ class Watch(TorchDispatchMode):
         if call is None:
             return self._results.of(func, args, kwargs)
         found = self.alone.first(call, args, kwargs)
-        made = None if found is None else self._results.real(func, args, kwargs, found.made)
+        made = None if found is None else self._results.real(func, args, found.made)
         if found is None or made is None:
             made = args[0] if func in FILLS else self._results.of(func, args, kwargs)
             if any(each.layout is not torch.strided for each in fake_tensors(made)):

@@ -54,10 +54,6 @@ class Kernels:
         found.rule(call)
         return Requests(tuple(call.steps), call.results, tuple(call.bounds), (found.name,))
 
-    def clear(self) -> None:
-        """Workspaces have been given back, as by ``torch._C._cuda_clearCublasWorkspaces()``."""
-        self._kept.clear()
-
 
 @cache
 def _row(func: Any) -> KernelRow | None:

@@ -167,8 +167,8 @@ def flash(call: KernelCall) -> None:
     block = 256 if size <= 64 else 128 if size <= 128 else 64
     parts = splits(call.gpu, batch * heads * up(queries, 64), up(keys, block))
     if parts > 1:
-        call.ask(parts * batch * heads * queries * 4)
-        call.ask(parts * batch * heads * queries * up(size, 32) * 32 * 4)
+        rows = parts * batch * heads * queries
+        call.ask(rows * 4, rows * up(size, 32) * 32 * 4)
 
 
 @row(

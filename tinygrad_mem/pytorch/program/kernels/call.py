@@ -197,15 +197,15 @@ class KernelCall:
         """The argument with this name, or ``other`` where the op has none."""
         return self._given.get(name, other)
 
-    def ask(self, size: int, role: str = "WORKSPACE") -> int:
-        """A block of ``size`` bytes, until the op ends or :meth:`free`. None is asked for where ``size`` is 0."""
-        return self._step("ask", size, role)
+    def ask(self, *sizes: int, role: str = "WORKSPACE") -> int:
+        """Blocks of so many bytes, until the op ends or :meth:`free`; the number of the last one. Of 0 bytes there is none."""
+        for size in sizes:
+            self._step("ask", size, role)
+        return self._next
 
     def temporary(self, *sizes: int) -> int:
-        """Tensors of so many bytes, each as by :meth:`ask`; the number of the last one."""
-        for size in sizes:
-            self.ask(size, "TEMPORARY")
-        return self._next
+        """Blocks of tensors, as by :meth:`ask`."""
+        return self.ask(*sizes, role="TEMPORARY")
 
     def keep(self, key: Any, size: int) -> None:
         """A block that the process keeps under ``key``; it is asked for once."""
@@ -213,11 +213,10 @@ class KernelCall:
             self.kept[self.thread, key] = size
             self._step("keep", size)
 
-    def _step(self, kind: str, size: int, role: str = "WORKSPACE") -> int:
+    def _step(self, kind: str, size: int, role: str = "WORKSPACE") -> None:
         self._next += 1
         if size > 0:
             self.steps.append(Request(kind, self._next, size, role))
-        return self._next
 
     def free(self, *blocks: int) -> None:
         """These blocks end now."""
@@ -226,7 +225,7 @@ class KernelCall:
 
     def once(self, size: int, role: str = "WORKSPACE") -> None:
         """A block that ends before the next request."""
-        self.free(self.ask(size, role))
+        self.free(self.ask(size, role=role))
 
     @context
     def within(self) -> Iterator[None]:

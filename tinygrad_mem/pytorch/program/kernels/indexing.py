@@ -133,12 +133,11 @@ def sort_pairs(call: KernelCall, size: int, count: int, width: int, bits: int) -
     seen="h100",
 )
 def embedding_backward(call: KernelCall) -> None:
-    grad, indices, weights = call["grad_output"], call["indices"], call["num_weights"]
+    grad, indices = call["grad_output"], call["indices"]
     call.copies("indices", "grad_output")
     if prod(indices.shape) <= _FEW and not call["scale_grad_by_freq"]:
-        call.result(0)
-        return
-    _sorted_sums(call, grad, indices, weights)
+        return call.result(0)
+    _sorted_sums(call, grad, indices, call["num_weights"])
 
 
 def _sorted_sums(call: KernelCall, grad: torch.Tensor, indices: torch.Tensor, weights: int) -> None:
@@ -236,9 +235,8 @@ def masked_scatter_backward(call: KernelCall) -> None:
     seen="h100",
 )
 def nonzero(call: KernelCall) -> None:
-    tensor = call["self"]
-    count = prod(tensor.shape)
-    call.copies("self")
+    tensor, count = call["self"], prod(call["self"].shape)
+    call.contiguous(tensor)
     call.ask(4)
     call.once(cub_reduce(call.gpu, count, 4))
     call.result(0)
@@ -253,17 +251,14 @@ def nonzero(call: KernelCall) -> None:
     seen="h100",
 )
 def masked(call: KernelCall) -> None:
-    mask = call["mask"]
-    count = prod(torch.broadcast_shapes(mask.shape, call["self"].shape))
+    tensor, shape = call["self"], torch.broadcast_shapes(call["mask"].shape, call["self"].shape)
+    count = prod(shape)
     if "scatter" in call.name:
         call.ask(count * LONG)
-        mask = call["mask"].expand(torch.broadcast_shapes(mask.shape, call["self"].shape))
-        call.contiguous(mask)
+        call.contiguous(call["mask"].expand(shape))
         call.once(scan(count, LONG))
     else:
-        call.bound(
-            count * LONG * call["self"].dim(), "a mask selects by the places that nonzero finds: their number is a value"
-        )
+        call.bound(count * LONG * tensor.dim(), "a mask selects by the places that nonzero finds: their number is a value")
 
 
 @row(

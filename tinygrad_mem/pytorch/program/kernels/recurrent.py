@@ -99,7 +99,7 @@ def rnn(call: KernelCall) -> None:
     if given is None:
         call.temporary(sum(nbytes(weight) for weight in weights))
     call.ask(cells.workspace())
-    call.ask(cells.reserve() if call["train"] else 0, "ACTIVATION")
+    call.ask(cells.reserve() if call["train"] else 0, role="ACTIVATION")
     call.bound(cells.unsure(call.gpu), WHY)
 
 

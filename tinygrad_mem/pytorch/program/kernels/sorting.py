@@ -28,8 +28,7 @@ def stable_sort(call: KernelCall, tensor: torch.Tensor, dim: int) -> None:
         for _ in range(batches):
             call.once(radix_sort(call.gpu, length, width, LONG, bits))
     elif batches < 128:
-        call.ask(count * _PAIR)
-        call.ask(count * _PAIR)
+        call.ask(count * _PAIR, count * _PAIR)
         sorted_keys = call.ask(count * width)
         call.once(radix_sort(call.gpu, count, width, _PAIR, bits))
         call.free(sorted_keys)
