@@ -24,7 +24,7 @@ from ...errors import DeviceError, NotOfferedError
 from ...interrupts import context
 from .calls import swap
 from .cuda import all_patched, handled, patched, refused
-from .loading import loading, on_gpu
+from .loading import loading, of_prediction
 from .recurrent import flatten_parameters
 from .saving import saving
 from .watch import Watch
@@ -249,7 +249,7 @@ class _Elsewhere(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if on_gpu(func, args, kwargs):
+        if of_prediction(func, args, kwargs):
             self._watch.elsewhere = (
                 "the program uses tensors in a thread that it starts, and only one thread is predicted. Call the thread's "
                 "function directly"

@@ -28,7 +28,7 @@ def loading(watch: Watch) -> Iterator[None]:
         yield
 
 
-def on_gpu(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+def of_prediction(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     """True for a call that has a tensor of a prediction, or asks for one on a GPU."""
     places = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, (FakeTensor, torch.device, str))]
     return func is torch.Tensor.cuda or any(isinstance(p, FakeTensor) or str(p).startswith("cuda") for p in places)
@@ -65,7 +65,7 @@ class _Ops(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not on_gpu(func, args, kwargs):
+        if not of_prediction(func, args, kwargs):
             return func(*args, **kwargs)
         with self._watch.fake, self._watch:
             return func(*args, **kwargs)
@@ -80,7 +80,7 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not on_gpu(func, args, kwargs):
+        if not of_prediction(func, args, kwargs):
             with torch._C.DisableTorchFunction():
                 return func(*args, **kwargs)
         with self._watch.fake, self._watch:  # and then the mode of the program's calls, which is below this one

@@ -27,23 +27,23 @@ def products(bound: Callable[[int, str], None], count: Callable[..., None]) -> d
         count: counts what an op without a shape asks for: the op, its arguments, and its results.
     """
 
-    def of(op: Any, backward: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-        def kernel(input: torch.Tensor, *args: Any, dtype: torch.dtype | None = None) -> Any:
-            if type(input) is torch.Tensor or forward_ad._current_level >= 0:
-                return NotImplemented  # of ``torch.func``
-            run = partial(op, dtype=dtype) if dtype is not None else op
-            if not (input.requires_grad and torch.is_grad_enabled()):
-                with _below_autograd():
-                    return run(input, *args)
-            bound(zeros_bytes(input), f"the gradient of prod {NO_ZEROS}")
-            return _Product.apply(run, backward, input, *args)
-
-        return kernel
-
     return {
-        "prod": of(aten.prod.default, partial(_of_all, count)),
-        "prod.dim_int": of(aten.prod.dim_int, _of_an_axis),
+        "prod": partial(_product, bound, aten.prod.default, partial(_of_all, count)),
+        "prod.dim_int": partial(_product, bound, aten.prod.dim_int, _of_an_axis),
     }
+
+
+def _product(
+    bound: Callable[[int, str], None], op: Any, backward: Any, input: torch.Tensor, *args: Any, dtype: torch.dtype | None = None
+) -> Any:
+    if type(input) is torch.Tensor or forward_ad._current_level >= 0:
+        return NotImplemented  # of ``torch.func``
+    run = partial(op, dtype=dtype) if dtype is not None else op
+    if not (input.requires_grad and torch.is_grad_enabled()):
+        with _below_autograd():
+            return run(input, *args)
+    bound(zeros_bytes(input), f"the gradient of prod {NO_ZEROS}")
+    return _Product.apply(run, backward, input, *args)
 
 
 class _Product(torch.autograd.Function):

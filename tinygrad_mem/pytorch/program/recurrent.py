@@ -9,6 +9,7 @@ Source: PyTorch, ``aten/src/ATen/native/cudnn/RNN.cpp``, ``aten/src/ATen/cudnn/A
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -22,8 +23,6 @@ _autograd: Any = torch._C._autograd  # type: ignore[attr-defined]
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 _FLAT = (torch.float64, torch.float32, torch.float16)
 """Dtypes whose weights a layer puts into one buffer. Those of bfloat16, which cuDNN takes too, are copied in each call."""
-
-
 _WITHOUT = (
     "predict: torch.backends.cudnn.enabled is False. What a recurrent layer takes without cuDNN is not known. Leave cuDNN on"
 )
@@ -193,52 +192,49 @@ def _lowered(input: torch.Tensor, states: Tensors, params: Tensors) -> tuple[tor
     return input.to(lower), states, params
 
 
-def layer(name: str, gpu: Gpu, bound: Callable[[int, str], None], kept: Tensors) -> Callable[..., Any]:
-    """``aten::lstm.input`` and its like for tensors on the GPU.
+def layers(gpu: Gpu, bound: Callable[[int, str], None]) -> dict[str, Callable[..., Any]]:
+    """The kernels of all recurrent layers and cells on the GPU, by the name of the op.
 
     Args:
         bound: hears how much more, or less, cuDNN may take.
-        kept: what the process keeps: the states of dropout's random numbers.
     """
-
-    def run(
-        input: torch.Tensor,
-        hx: Any,
-        params: Tensors,
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> Any:
-        if not torch.backends.cudnn.enabled:
-            raise NotOfferedError(_WITHOUT)
-        states = list(hx) if name == "lstm" else [hx]
-        if train and dropout and not kept:
-            input.new_empty((), dtype=torch.int64)  # a seed
-            kept.append(_bytes(input.detach(), random_states(gpu)))
-        if torch.is_autocast_enabled("cuda"):
-            input, states, params = _lowered(input, states, params)
-        steps, batch = input.shape[:2][:: -1 if batch_first else 1]
-        cells = Cells(
-            _MODES[name], steps, batch, input.shape[-1], states[-1].shape[-1], states[0].shape[-1], num_layers,
-            2 if bidirectional else 1, input.dtype, bool(train and dropout),
-        )  # fmt: skip
-        bound(cells.unsure(gpu), WHY)
-        flat = len({weight.untyped_storage()._cdata for weight in params}) == 1
-        plan = _Plan(cells, batch_first, train, flat)
-        output, *after = _Recurrent.apply(plan, input, len(params), *params, *states)  # type: ignore[misc]
-        return (output, *after)
-
-    return run
-
-
-def layers(gpu: Gpu, bound: Callable[[int, str], None]) -> dict[str, Callable[..., Any]]:
-    """The kernels of all recurrent layers and cells, by the name of the op."""
-    kept: Tensors = []
+    kept: Tensors = []  # what the process keeps: the states of dropout's random numbers
     cells = {"lstm_cell": lstm_cell, "gru_cell": gru_cell}
-    return {**{f"{name}.input": layer(name, gpu, bound, kept) for name in _MODES}, **cells}
+    return {**{f"{name}.input": partial(_layer, name, gpu, bound, kept) for name in _MODES}, **cells}
+
+
+def _layer(
+    name: str,
+    gpu: Gpu,
+    bound: Callable[[int, str], None],
+    kept: Tensors,
+    input: torch.Tensor,
+    hx: Any,
+    params: Tensors,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    if not torch.backends.cudnn.enabled:
+        raise NotOfferedError(_WITHOUT)
+    states = list(hx) if name == "lstm" else [hx]
+    if train and dropout and not kept:
+        input.new_empty((), dtype=torch.int64)  # a seed
+        kept.append(_bytes(input.detach(), random_states(gpu)))
+    if torch.is_autocast_enabled("cuda"):
+        input, states, params = _lowered(input, states, params)
+    steps, batch = input.shape[:2][:: -1 if batch_first else 1]
+    cells = Cells(
+        _MODES[name], steps, batch, input.shape[-1], states[-1].shape[-1], states[0].shape[-1], num_layers,
+        2 if bidirectional else 1, input.dtype, bool(train and dropout),
+    )  # fmt: skip
+    bound(cells.unsure(gpu), WHY)
+    flat = len({weight.untyped_storage()._cdata for weight in params}) == 1
+    output, *after = _Recurrent.apply(_Plan(cells, batch_first, train, flat), input, len(params), *params, *states)  # type: ignore[misc]
+    return (output, *after)
 
 
 def flatten_parameters(module: torch.nn.RNNBase) -> None:
