@@ -211,10 +211,10 @@ def summed(call: KernelCall, tensor: torch.Tensor, dim: Any = None, into: torch.
     seen="h100",
 )
 def count_nonzero(call: KernelCall) -> None:
-    tensor, dims = call["self"], call["dim"]
+    tensor = call["self"]
     call.temporary(prod(tensor.shape) if tensor.dtype != torch.bool else 0)
     call.result(0)
-    summed(call, tensor.new_empty(tensor.shape, dtype=torch.bool), [dims] if isinstance(dims, int) else dims, torch.int64)
+    summed(call, tensor.new_empty(tensor.shape, dtype=torch.bool), call["dim"], torch.int64)
 
 
 def number(call: KernelCall, tensor: torch.Tensor, name: str) -> int:
