@@ -44,7 +44,7 @@ class LossHead(NamedTuple):
 
 
 def _first(table: WeakTensorKeyDictionary, values: Iterable[Any]) -> Any:
-    """What a table has of the first of these arguments that is in it."""
+    """The entry of a table for the first of these arguments that has one; ``None``: none has."""
     for value in values:
         nested = isinstance(value, (list, tuple))
         found = _first(table, value) if nested else table.get(value) if isinstance(value, Tensor) else None
