@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tinygrad_mem as tm
+from tinygrad_mem.nn import functional as F
 
 HALF: Any = 0.5
 
@@ -62,6 +63,33 @@ HALF: Any = 0.5
         (lambda: tm.tril_indices(-1, 3), "row must be non-negative, got -1"),
         (lambda: tm.triu_indices(2, -3), "col must be non-negative, got -3"),
         (lambda: tm.meshgrid(tm.ones(2, 3), indexing="ij"), r"Expected 0D or 1D tensor .* found \[2, 3\]"),
+        (lambda: F.bilinear(tm.ones(3), tm.ones(2, 4), tm.ones(5, 3, 4)), "input dimensions do not match: got 1 and 2"),
+        (
+            lambda: F.bilinear(tm.ones(2, 3), tm.ones(2, 4), tm.ones(5, 3, 4), tm.ones(2, 5)),
+            r"bias size does not match weight size: got \[2, 5\] but expected \[5\]",
+        ),
+        (
+            lambda: F.bilinear(tm.ones(2, 3), tm.ones(2, 4), tm.ones(5, 3, 4), tm.tensor(1.0)),
+            "the bias has no dimensions",
+        ),
+        (
+            lambda: F.cosine_embedding_loss(tm.ones(3, 4), tm.ones(4), tm.ones(3)),
+            r"1D target tensor expects 2D input tensors, but found inputs with sizes \[3, 4\] and \[4\]",
+        ),
+        (
+            lambda: F.triplet_margin_loss(tm.ones(3, 4), tm.ones(4), tm.ones(3, 4)),
+            "expected to have the same number of dimensions, but got: anchor 2D, positive 1D, and negative 2D",
+        ),
+        (
+            lambda: F.conv2d(tm.ones(1, 1, 4, 4), tm.ones(1, 1, 2, 2), stride=(HALF, 1)),
+            "argument 'stride'.* must be int or tuple",
+        ),
+        (lambda: tm.tril_indices(HALF, 2), "argument 'row'.* must be int, not float"),
+        (lambda: F.embedding(tm.tensor([1]), tm.ones(3, 2), HALF), "argument 'padding_idx'.* must be int or None, not float"),
+        (
+            lambda: F.cross_entropy(tm.ones(2, 3), tm.tensor([0, 1]), ignore_index=HALF),
+            "argument 'ignore_index' must be int, not float",
+        ),
         (lambda: tm.ones(3).exponential_(-1.0), "exponential_ expects lambda > 0.0, but found lambda=-1.0"),
         (
             lambda: tm.ones(3).uniform_(-3e38, 3e38),

@@ -6,6 +6,7 @@ the weight if the input does. Workspace: about 2 MiB while a kernel runs, whatev
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ def _sizes(name: str, what: str, value: Any, count: int, least: int) -> tuple[in
     if isinstance(value, int):
         sizes = (value,) * count
     else:
-        sizes = tuple(int(v) for v in value)
+        sizes = tuple(map(operator.index, value))
         if len(sizes) == 1:
             sizes *= count
     if len(sizes) != count:

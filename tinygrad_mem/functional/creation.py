@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -321,7 +322,7 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
 
 def _want_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
-        if size < 0:
+        if operator.index(size) < 0:
             raise ShapeError(f"{name} must be non-negative, got {size}")
 
 

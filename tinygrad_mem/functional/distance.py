@@ -77,12 +77,17 @@ def cosine_embedding_loss(
     Saves: what its parts save.
 
     Raises:
-        ShapeError: the target is not (N) or 0-d.
+        ShapeError: the target is not (N) or 0-d, or the inputs have different numbers of dimensions.
     """
     reduction = reduction_of(reduction, size_average, reduce)
     if target.ndim > 1 or target.ndim != input1.ndim - 1:
         raise ShapeError(
             f"0D or 1D target tensor expected, multi-target not supported: found {list(target.shape)} for {list(input1.shape)}"
+        )
+    if input2.ndim != input1.ndim:
+        raise ShapeError(
+            f"{target.ndim}D target tensor expects {input1.ndim}D input tensors, but found inputs with sizes "
+            f"{list(input1.shape)} and {list(input2.shape)}."
         )
     # PyTorch adds a small number to both squared norms instead of clamping them
     square1 = elementwise.add(elementwise.mul(input1, input1).sum(-1), 1e-12)
@@ -137,10 +142,16 @@ def triplet_margin_loss(
 
     Raises:
         ValueError: the margin is not positive.
+        ShapeError: the tensors have different numbers of dimensions.
     """
     reduction = reduction_of(reduction, size_average, reduce)
     if margin <= 0:
         raise ArgumentError(f"margin must be greater than 0, got {margin}")
+    if not anchor.ndim == positive.ndim == negative.ndim:
+        raise ShapeError(
+            "The anchor, positive, and negative tensors are expected to have the same number of dimensions, but got: "
+            f"anchor {anchor.ndim}D, positive {positive.ndim}D, and negative {negative.ndim}D inputs"
+        )
     far = pairwise_distance(anchor, negative, p, eps)
     if swap:
         far = elementwise.minimum(far, pairwise_distance(positive, negative, p, eps))

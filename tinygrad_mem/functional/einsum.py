@@ -9,7 +9,7 @@ from typing import Any
 
 from ..autograd.core import apply
 from ..autograd.tensor import Tensor
-from ..errors import ShapeError
+from ..errors import DimensionError, ShapeError
 from ..ops import linalg as ops
 from . import elementwise, reduce, shape
 from .door import LOWER, WIDEST, public
@@ -21,7 +21,18 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     """``y[k] = input1 @ weight[k] @ input2 + bias[k]``: (..., i), (..., j), (k, i, j) -> (..., k).
 
     Saves: what its parts save.
+
+    Raises:
+        ShapeError, DimensionError: the shapes do not fit.
     """
+    if input1.ndim != input2.ndim:
+        raise ShapeError(f"bilinear(): input dimensions do not match: got {input1.ndim} and {input2.ndim}")
+    if bias is not None and not bias.ndim:
+        raise DimensionError("bilinear(): Dimension specified as 0 but the bias has no dimensions")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ShapeError(
+            f"bilinear(): bias size does not match weight size: got {list(bias.shape)} but expected {list(weight.shape[:1])}"
+        )
     out = einsum("...i,kij,...j->...k", input1, weight, input2)
     return out if bias is None else elementwise.add(out, bias)
 

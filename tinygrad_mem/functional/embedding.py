@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from ..autograd.core import apply
@@ -49,6 +50,7 @@ def embedding(
     if weight.ndim != 2:
         raise ShapeError(f"embedding: 'weight' must be 2-D, found {list(weight.shape)}")
     if padding_idx is not None:
+        padding_idx = operator.index(padding_idx)
         if not -weight.shape[0] <= padding_idx < weight.shape[0]:
             raise DimensionError(f"Padding_idx must be within num_embeddings, found {padding_idx} for {weight.shape[0]} rows")
         padding_idx %= weight.shape[0]

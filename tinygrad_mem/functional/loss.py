@@ -7,6 +7,7 @@ has the promoted dtype of input and target; half precision is computed in float3
 from __future__ import annotations
 
 import math
+import operator
 import warnings
 from typing import Any
 
@@ -100,7 +101,7 @@ def cross_entropy(
         options: dict[str, Any] = {"smoothing": float(label_smoothing), "reduction": reduction}
         return apply(class_ops.CrossEntropyProbabilities, input, target, weight, **options)
     target = _check_classes(input, target)
-    options = {"ignore": int(ignore_index), "smoothing": float(label_smoothing), "reduction": reduction}
+    options = {"ignore": operator.index(ignore_index), "smoothing": float(label_smoothing), "reduction": reduction}
     return apply(class_ops.CrossEntropy, input, target, weight, **options)
 
 
@@ -163,7 +164,7 @@ def nll_loss(
     reduction = reduction_of(reduction, size_average, reduce)
     _check_scores("nll_loss", input, weight)
     target = _check_classes(input, target)
-    return apply(class_ops.NLLLoss, input, target, weight, ignore=int(ignore_index), reduction=reduction)
+    return apply(class_ops.NLLLoss, input, target, weight, ignore=operator.index(ignore_index), reduction=reduction)
 
 
 # --- pairs --------------------------------------------------------------------------------------------------------------

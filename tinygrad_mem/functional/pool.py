@@ -6,6 +6,7 @@ Adaptive pooling is given the sizes of the output instead of those of windows.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -24,7 +25,7 @@ Sizes = int | Sequence[int]
 def _tuple(value: Any, n: int, name: str) -> tuple[int, ...]:
     if isinstance(value, int):
         return (value,) * n
-    made = tuple(int(v) for v in value)
+    made = tuple(map(operator.index, value))
     if len(made) == 1:
         return made * n
     if len(made) != n:
@@ -306,7 +307,7 @@ def _adaptive_sizes(input: Tensor, output_size: Any, n: int, name: str) -> tuple
     wanted = wanted * n if len(wanted) == 1 else wanted
     if len(wanted) != n or any(out is not None and out < 0 for out in wanted):
         raise ShapeError(f"{name}: output_size must be one number or {n} of them, none negative, found {output_size}")
-    return tuple(size if out is None else int(out) for size, out in zip(input.shape[-n:], wanted, strict=True))
+    return tuple(size if out is None else operator.index(out) for size, out in zip(input.shape[-n:], wanted, strict=True))
 
 
 def _even(input: Tensor, outs: tuple[int, ...], n: int) -> tuple | None:

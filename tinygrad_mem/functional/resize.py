@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from functools import lru_cache
 from typing import Any
 
@@ -92,11 +93,13 @@ def _tables(
 
 def _sizes(input: Tensor, n: int, size: Any, factor: Any, recompute: bool) -> tuple[list[int], list[float | None]]:
     given = factor if size is None else size
-    each = [given] * n if isinstance(given, (int, float)) else list(given)
+    each: list[Any] = [given] * n if isinstance(given, (int, float)) else list(given)
     if len(each) != n:
         raise ArgumentError(f"interpolate: size and scale_factor are one number or {n} of them, found {given}")
     factors = [None if size is not None else float(f) for f in each]
-    sizes = [int(g) if f is None else math.floor(s * f) for s, f, g in zip(input.shape[2:], factors, each, strict=True)]
+    sizes = [
+        operator.index(g) if f is None else math.floor(s * f) for s, f, g in zip(input.shape[2:], factors, each, strict=True)
+    ]
     if min(sizes) < 1 or 0 in input.shape[2:]:
         raise ShapeError(
             f"Input and output sizes should be greater than 0, but got input {list(input.shape)} and output sizes {sizes}"
