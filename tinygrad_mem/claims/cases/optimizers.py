@@ -19,18 +19,19 @@ from ...techniques import optimizer_in_backward
 from ..claim import Claim, Counted, Extra, Figure, Publication, paper
 from .parameters import count
 from .quantized import weights
-from .states import GRADIENTS_GIVEN, bert_base_cased, kept, llama_of, stepped
+from .states import GRADIENTS_GIVEN, a_parameter, bert_base_cased, kept, llama_of, stepped
+
+LLAMA_7B = llama_of("llama-2-7b")
 
 
-def eight_bit() -> Fraction:
-    sizes = [kept(stepped(bert_base_cased, rule), Category.OPTIMIZER_STATE) for rule in (tm.optim.Adam, tm.optim.Adam8bit)]
-    return 1 - Fraction(sizes[1], sizes[0])
+def state_over(make: Callable[[], nn.Module], rule: Callable[[Any], Any], other: Callable[[Any], Any]) -> Fraction:
+    """The state that an optimizer keeps, over that of another."""
+    return Fraction(*(kept(stepped(make, each), Category.OPTIMIZER_STATE) for each in (rule, other)))
 
 
-def adafactor() -> Counted:
-    make = llama_of("llama-3.2-3b")
-    track = stepped(make, tm.optim.Adafactor)
-    return Counted(Fraction(kept(track, Category.OPTIMIZER_STATE), count(make)), track=track)
+def saved_state(make: Callable[[], nn.Module], rule: Callable[[Any], Any], other: Callable[[Any], Any]) -> Fraction:
+    """The share of another optimizer's state that one saves."""
+    return 1 - state_over(make, rule, other)
 
 
 def with_masters(rule: Callable[..., tm.optim.Optimizer], **options: Any) -> Fraction:
@@ -44,7 +45,7 @@ def _llama_step(in_backward: bool, tokens: int = 1, rule: Callable[[list[Any]], 
     """Two steps of one sequence with Llama's 7 billion parameters: AdamW with masters, or SGD or another rule in backward."""
 
     def steps() -> None:
-        model: Any = Step("bfloat16", "cpu").make(llama_of("llama-2-7b"))
+        model: Any = Step("bfloat16", "cpu").make(LLAMA_7B)
         if in_backward:
             optimizer = (rule or partial(tm.optim.SGD, lr=1e-3))(list(model.parameters()))
             optimizer_in_backward(optimizer)
@@ -62,7 +63,7 @@ def _llama_step(in_backward: bool, tokens: int = 1, rule: Callable[[list[Any]], 
 def lomo() -> Counted:
     share = Fraction(_llama_step(True).peak, _llama_step(False).peak)
     baseline = _llama_step(False).peak
-    larger = Fraction(_llama_step(True).peak, baseline + 4 * count(llama_of("llama-2-7b")))
+    larger = Fraction(_llama_step(True).peak, baseline + 4 * count(LLAMA_7B))
     return Counted(share, (Extra("float32 gradients in the baseline, up to 4 bytes a parameter more", larger - share, 0),))
 
 
@@ -77,14 +78,10 @@ def on_blocks(rule: Callable[..., tm.optim.Optimizer], rank: int) -> Callable[[l
     return made
 
 
-def galore() -> Fraction:
-    return 1 - Fraction(*(_llama_state(each) for each in (on_blocks(tm.optim.GaLore, 1024), tm.optim.AdamW)))
-
-
 def galore_in_bytes() -> Fraction:
     """A byte for each number of GaLore's moments, two for those of its projections, over Adam's moments of two bytes each."""
     with tm.device("meta"):
-        model = llama_of("llama-2-7b")()
+        model = LLAMA_7B()
         optimizer = on_blocks(tm.optim.GaLore, 1024)(list(model.parameters()))
         numbers: Counter[str] = Counter()
         for group in optimizer.param_groups:
@@ -94,30 +91,17 @@ def galore_in_bytes() -> Fraction:
         return 1 - Fraction(small, 2 * 2 * sum(parameter.numel() for parameter in model.parameters()))
 
 
-def apollo(rule: Callable[..., tm.optim.Optimizer], rank: int) -> Fraction:
-    """AdamW's state of the matrices of blocks, width 1,024 and 2,736 inside, over the other's."""
-
-    def block() -> nn.Module:
-        sizes = [(1024, 1024)] * 4 + [(1024, 2736)] * 2 + [(2736, 1024)]
-        return nn.ModuleList(nn.Linear(*size, bias=False) for size in sizes)
-
-    rules = (tm.optim.AdamW, partial(rule, rank=rank))
-    return Fraction(*(kept(stepped(block, each), Category.OPTIMIZER_STATE) for each in rules))
+def block() -> nn.Module:
+    """The matrices of a block of Llama with 350 million parameters, width 1,024 and 2,736 inside."""
+    sizes = [(1024, 1024)] * 4 + [(1024, 2736)] * 2 + [(2736, 1024)]
+    return nn.ModuleList(nn.Linear(*size, bias=False) for size in sizes)
 
 
 def apollo_7b() -> Counted:
     """A step of one sequence that updates in backward; the linear layers' weights in 8 bits, as the paper keeps them."""
     track = _llama_step(True, 256, on_blocks(tm.optim.APOLLOMini, 1))
-    whole, in_bytes = 2 * count(llama_of("llama-2-7b")), weights("llama-2-7b", "int8")[0]
+    whole, in_bytes = 2 * count(LLAMA_7B), weights("llama-2-7b", "int8")[0]
     return Counted(track.peak - whole + in_bytes)
-
-
-def _llama_state(rule: Callable[[Any], Any]) -> int:
-    return kept(stepped(llama_of("llama-2-7b"), rule), Category.OPTIMIZER_STATE)
-
-
-def adam_mini() -> Fraction:
-    return 1 - Fraction(*(_llama_state(each) for each in (tm.optim.AdamMini, tm.optim.AdamW)))
 
 
 _APOLLO = Publication("APOLLO, README", "https://github.com/zhuhanqing/APOLLO#readme")
@@ -134,7 +118,8 @@ CLAIMS = [
         "https://huggingface.co/docs/bitsandbytes/optimizers"),
         "What an 8-bit optimizer saves of the optimizer's state.", Figure("75 %"),
         GRADIENTS_GIVEN + ", of Adam and of Adam in 8 bits, for BERT",
-        eight_bit, "Each moment takes a byte, and 4 bytes for each block of 2,048; biases and norms stay in 32 bits.",
+        partial(saved_state, bert_base_cased, tm.optim.Adam8bit, tm.optim.Adam),
+        "Each moment takes a byte, and 4 bytes for each block of 2,048; biases and norms stay in 32 bits.",
     ),
     Claim(
         "cookbook-adamw", _COOKBOOK, "What AdamW keeps in mixed precision, the float32 copy of the weight with it.",
@@ -154,14 +139,16 @@ CLAIMS = [
         "adafactor-four-bytes",
         Publication("Hugging Face, GPU training guide", "https://huggingface.co/docs/transformers/v4.38.2/perf_train_gpu_one"),
         "Adafactor's state for a model of 3 billion parameters.", Figure("about 4 bytes a parameter"),
-        GRADIENTS_GIVEN + ", for Llama 3.2 of 3 billion parameters", adafactor,
+        GRADIENTS_GIVEN + ", for Llama 3.2 of 3 billion parameters",
+        partial(a_parameter, llama_of("llama-3.2-3b"), tm.optim.Adafactor, Category.OPTIMIZER_STATE),
         "Without momentum it keeps a row and a column of each matrix. The guide's own reading with Adafactor, 12,295 MiB, "
         "is 8 bytes a parameter below AdamW's 14,949.", seconds=2,
     ),
     Claim(
         "galore", paper("2403.03507", "Zhao et al., GaLore, 2024, abstract"),
         "What GaLore saves of the optimizer's state: Llama of 7 billion parameters, rank 1,024.", Figure("at most 65.5 %"),
-        GRADIENTS_GIVEN + ", of AdamW and of GaLore on the blocks' matrices", galore,
+        GRADIENTS_GIVEN + ", of AdamW and of GaLore on the blocks' matrices",
+        partial(saved_state, LLAMA_7B, on_blocks(tm.optim.GaLore, 1024), tm.optim.AdamW),
         "A matrix of n x m keeps 1,024 (n + 2 m) numbers instead of 2 n m.", seconds=2,
     ),
     Claim(
@@ -172,11 +159,13 @@ CLAIMS = [
     ),
     Claim(
         "apollo", _APOLLO, "How many times less state than AdamW APOLLO of rank 128 keeps for Llama of 350 million parameters.",
-        Figure("at most 8 times"), _APOLLO_STATES.format("APOLLO"), partial(apollo, tm.optim.APOLLO, 128),
+        Figure("at most 8 times"), _APOLLO_STATES.format("APOLLO"),
+        partial(state_over, block, tm.optim.AdamW, partial(tm.optim.APOLLO, rank=128)),
     ),
     Claim(
         "apollo-mini", _APOLLO, "How many times less state than AdamW APOLLO-Mini keeps for Llama of 350 million parameters.",
-        Figure("at most 1,024 times"), _APOLLO_STATES.format("APOLLO-Mini"), partial(apollo, tm.optim.APOLLOMini, 1),
+        Figure("at most 1,024 times"), _APOLLO_STATES.format("APOLLO-Mini"),
+        partial(state_over, block, tm.optim.AdamW, partial(tm.optim.APOLLOMini, rank=1)),
         "It also keeps the length of each matrix's last update, here in a block of 512 bytes.",
     ),
     Claim(
@@ -188,7 +177,8 @@ CLAIMS = [
     Claim(
         "adam-mini", Publication("Adam-mini, README", "https://github.com/zyushun/Adam-mini"),
         "What Adam-mini saves of the optimizer's state.", Figure("50 %"),
-        GRADIENTS_GIVEN + ", of AdamW and of Adam-mini, for Llama of 7 billion parameters", adam_mini,
+        GRADIENTS_GIVEN + ", of AdamW and of Adam-mini, for Llama of 7 billion parameters",
+        partial(saved_state, LLAMA_7B, tm.optim.AdamMini, tm.optim.AdamW),
         "One of two moments goes; a number for each row stays.", seconds=2,
     ),
     Claim(

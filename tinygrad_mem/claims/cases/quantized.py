@@ -10,22 +10,19 @@ import tinygrad_mem as tm
 from tinygrad_mem import memory
 
 from ...memory import Track
-from ...models.llama import llama
 from ...models.precision import Step
-from ...models.published import PUBLISHED
 from ...recompute.blocks import checkpoint_blocks
 from ...techniques import lora, quantize_frozen
 from ...techniques.quantized import QuantizedLinear
 from ..claim import Claim, Counted, Extra, Figure, Publication, paper, thread
-from .states import FACTORY, LLAMA_65B, READING
+from .states import FACTORY, READING, llama_of
 
 
 @cache
 def weights(sizes: str, kind: str, double: bool | None = None) -> tuple[int, int]:
     """Bytes of a language model whose linear layers are quantized, and how many numbers these have."""
-    config = LLAMA_65B if sizes == "65b" else PUBLISHED[sizes]
     with tm.device("meta"):
-        model = Step("bfloat16", "cpu").make(partial(llama, config))
+        model = Step("bfloat16", "cpu").make(llama_of(sizes))
         quantize_frozen(model, kind, double)
         layers = [module for module in model.modules() if isinstance(module, QuantizedLinear)]
         arrays = [*model.parameters(), *model.buffers()]
@@ -45,10 +42,9 @@ def lora_step(
 
     The optimizer's state is there from the beginning, as in every step but the first.
     """
-    config: Any = LLAMA_65B if sizes == "65b" else PUBLISHED[sizes]
 
     def step() -> None:
-        model: Any = Step("bfloat16", "cpu").make(partial(llama, config))
+        model: Any = Step("bfloat16", "cpu").make(llama_of(sizes))
         if kind is not None:
             quantize_frozen(model, kind)
         memory.mark("loaded")
@@ -83,9 +79,7 @@ def alpaca(sizes: str) -> Counted:
 def adapters() -> int:
     """The numbers of LoRA's matrices of rank 8 on Llama's queries and values."""
     with tm.device("meta"):
-        model = lora(
-            Step("bfloat16", "cpu").make(partial(llama, PUBLISHED["llama-2-7b"])), 8, target_modules=["q_proj", "v_proj"]
-        )
+        model = lora(Step("bfloat16", "cpu").make(llama_of("llama-2-7b")), 8, target_modules=["q_proj", "v_proj"])
         return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 

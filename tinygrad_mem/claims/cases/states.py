@@ -53,10 +53,10 @@ def kept(track: Track, *categories: Category) -> int:
     return bytes_at("updated", track, categories or KEPT)
 
 
-def a_parameter(make: Callable[[], nn.Module], rule: Callable[[Any], Any], **options: Any) -> Counted:
-    """Bytes of a parameter, its gradient and its state."""
+def a_parameter(make: Callable[[], nn.Module], rule: Callable[[Any], Any], *categories: Category, **options: Any) -> Counted:
+    """Bytes of a parameter, its gradient and its state; or of these categories alone."""
     track = stepped(make, rule, **options)
-    return Counted(Fraction(kept(track), count(make)), track=track)
+    return Counted(Fraction(kept(track, *categories), count(make)), track=track)
 
 
 def bert_base_cased() -> nn.Module:
@@ -73,8 +73,8 @@ def mixed_precision(name: str) -> int:
 
 
 def llama_of(name: str) -> Callable[[], nn.Module]:
-    """Makes a published language model."""
-    return partial(llama, PUBLISHED[name])
+    """Makes a published language model; ``"65b"``: Llama 1 of 65 billion parameters."""
+    return partial(llama, LLAMA_65B if name == "65b" else PUBLISHED[name])
 
 
 def masters(parameters: Any) -> tm.optim.Optimizer:
@@ -171,7 +171,7 @@ CLAIMS = [
         "qlora-780", paper("2305.14314", "Dettmers et al., QLoRA, 2023, abstract"),
         "Full 16-bit training of a model of 65 billion parameters.", Figure("at least 780 GB"),
         "one step of Adam with 16-bit weights, gradients given in 16 bits, moments in float32, predicted",
-        lambda: kept(stepped(partial(llama, LLAMA_65B), lambda p: tm.optim.Adam(p, state_dtype=tm.float32), dtype="bfloat16")),
+        lambda: kept(stepped(llama_of("65b"), lambda p: tm.optim.Adam(p, state_dtype=tm.float32), dtype="bfloat16")),
         "12 bytes a parameter; activations come on top.", seconds=2,
     ),
 ]  # fmt: skip
