@@ -64,9 +64,13 @@ def from_dlpack(ext_tensor: Any) -> Tensor:
         raise DeviceError(f"from_dlpack: expected memory of the host (1) or of a GPU (2), found DLPack device type {kind}")
     where = Device("cpu") if kind == _CPU else Device("cuda", index)
     try:
-        array, dtype = capsule.taken(ext_tensor) if kind == _CPU else _on_gpu(where.xp.from_dlpack(ext_tensor))
+        if kind == _CPU:
+            array, dtype = capsule.taken(ext_tensor)
+        else:
+            array = where.xp.from_dlpack(ext_tensor)
+            dtype = array.dtype
     except (BufferError, RuntimeError) as error:
-        if "nsupported dtype" in str(error) or "dtype" in str(error):
+        if "dtype" in str(error):
             raise DTypeError(f"from_dlpack: a dtype that is not offered; cast it first ({error})") from None
         raise
     dtypes.as_dtype(dtype)
@@ -75,10 +79,6 @@ def from_dlpack(ext_tensor: Any) -> Tensor:
         if isinstance(ext_tensor, _Capsule):
             array = np.asarray(_Writable(array))
     return Tensor._wrap(array.view(dtype), where)
-
-
-def _on_gpu(array: Any) -> tuple[Any, np.dtype]:
-    return array, array.dtype
 
 
 def to_dlpack(tensor: Tensor) -> Any:

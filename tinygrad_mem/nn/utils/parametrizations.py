@@ -8,7 +8,7 @@ from ... import absent as _absent
 from ...autograd.tensor import Tensor
 from ...errors import ArgumentError
 from ..module import Module
-from .parametrize import compute_by, register_parametrization
+from .parametrize import compute_by, is_parametrized, register_parametrization
 from .spectral_norm import SpectralPart, default_dim
 from .weight_norm import WeightParts
 
@@ -28,8 +28,7 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
     Raises:
         RuntimeError: it was done already.
     """
-    lists = getattr(module, "parametrizations", None)
-    if lists is not None and name in lists:
+    if is_parametrized(module, name):
         raise RuntimeError(f"{name} of {type(module).__name__} is parametrized already")
     weight = getattr(module, name)
     del module._parameters[name]
