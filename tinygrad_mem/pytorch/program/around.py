@@ -56,7 +56,6 @@ def _overridden(tensors: Any) -> bool:
 @context
 def around(watch: Watch) -> Iterator[None]:
     """Loaders read real data, in this process; what is compiled runs as it is written."""
-
     changes = [
         (torch, {"compile": partial(_compiled, watch)}),
         *[handled(watch, each, get_rng_state=_state, set_rng_state=_set_state) for each in (torch, torch.random)],

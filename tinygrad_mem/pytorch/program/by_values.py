@@ -1,15 +1,20 @@
-"""Memory that depends on values, which a prediction does not have: contents with which ops run alone, and bounds of nodes."""
+"""Memory that depends on values, which a prediction does not have: contents with which ops run alone, bounds of nodes, and
+products, whose gradients go a short way where no number is zero.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from .dispatcher import operators
 
 aten = torch.ops.aten
+_below_autograd: Any = torch._C._AutoDispatchBelowAutograd  # type: ignore[attr-defined]
 _MATRICES = ("linalg_", "_linalg_", "cholesky", "lu_", "triangular_solve", "ormqr", "geqrf")
 _LARGE = 1e3
 _BAGS = {"_embedding_bag_dense_backward": 3, "_embedding_bag_backward": 4}  # and the place of the bags' sizes
@@ -115,7 +120,7 @@ def _second_needed(node: Any) -> bool:
 _ZEROS = "was counted as for numbers with zeros among them. Without one it needs less"
 NO_ZEROS = "was counted as for numbers without zeros. With one it needs more"
 _PLAIN = "goes another way for tensors of a prediction than for others"
-_PRODUCTS = ("ProdBackward0", "ProdBackward1")  # on a GPU those of ``torch.func``: see :mod:`.products`
+_PRODUCTS = ("ProdBackward0", "ProdBackward1")  # on a GPU those of ``torch.func``: see :func:`products`
 NODES: dict[str, tuple[Callable[[Any], int], str]] = {
     **dict.fromkeys(_PRODUCTS, (_of_zeros, _ZEROS)),
     "CumprodBackward0": (_of_zeros, NO_ZEROS),
@@ -135,3 +140,72 @@ ON_THE_CPU = {
 def _largest(node: Any) -> int:
     saved = [getattr(node, name) for name in dir(node) if name.startswith("_saved_")]
     return max(_bytes(each) for each in saved if isinstance(each, torch.Tensor))
+
+
+# --- products; source: ``torch/csrc/autograd/FunctionsManual.cpp``, ``prod_backward`` ------------------------------------
+
+
+def products(bound: Callable[[int, str], None], count: Callable[..., None]) -> dict[str, Callable[..., Any]]:
+    """The ops by name. PyTorch's own go the long way for tensors of a prediction; these go the short one, with a bound.
+
+    Args:
+        bound: hears how much more a gradient may take.
+        count: counts what an op without a shape asks for: the op, its arguments, and its results.
+    """
+
+    return {
+        "prod": partial(_product, bound, aten.prod.default, partial(_of_all, count)),
+        "prod.dim_int": partial(_product, bound, aten.prod.dim_int, _of_an_axis),
+    }
+
+
+def _product(
+    bound: Callable[[int, str], None], op: Any, backward: Any, input: torch.Tensor, *args: Any, dtype: torch.dtype | None = None
+) -> Any:
+    if type(input) is torch.Tensor or forward_ad._current_level >= 0:
+        return NotImplemented  # of ``torch.func``
+    run = partial(op, dtype=dtype) if dtype is not None else op
+    if not (input.requires_grad and torch.is_grad_enabled()):
+        with _below_autograd():
+            return run(input, *args)
+    bound(zeros_bytes(input), f"the gradient of prod {NO_ZEROS}")
+    return _Product.apply(run, backward, input, *args)
+
+
+class _Product(torch.autograd.Function):
+    """Saved: the input and the result."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Any, backward: Any, input: torch.Tensor, *args: Any) -> torch.Tensor:
+        with _below_autograd():
+            result = run(input, *args)
+        ctx.formula, ctx.args = backward, args
+        ctx.save_for_backward(input, result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple:  # type: ignore[override]
+        input, result = ctx.saved_tensors
+        return None, None, ctx.formula(grad, input, result, *ctx.args), *[None] * len(ctx.args)
+
+
+def _of_all(count: Callable[..., None], grad: torch.Tensor, input: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    if input.dim() == 0:
+        return grad.clone()
+    zeros = input.to(grad.dtype) == 0
+    count(aten.nonzero.default, (zeros,), {}, zeros.new_empty((0, input.dim()), dtype=torch.int64))
+    del zeros
+    return grad * (result / input)
+
+
+def _of_an_axis(grad: torch.Tensor, input: torch.Tensor, result: torch.Tensor, dim: int, keepdim: bool = False) -> torch.Tensor:
+    if input.dim() == 0:
+        return grad.clone()
+    if not keepdim and input.dim() != 1:
+        grad, result = grad.unsqueeze(dim), result.unsqueeze(dim)
+    zeros = input == 0
+    counts = zeros.sum(dim, True)
+    counts.sum()
+    made = grad * (result / input)
+    del counts, zeros
+    return made

@@ -11,41 +11,38 @@ _LATER = 1 << 40
 _numbers_of_nodes: Callable[[], int] = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
 
 
-class BackwardOrder:
-    """Lets nodes that backward has made, for gradients of gradients, run after those of forward.
+def in_order(engine: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that runs backward, so that nodes that backward has made, for gradients of gradients, run after those of
+    forward.
 
     Of the nodes that are ready, autograd runs the one with the highest number, and each thread counts its own nodes. A GPU's
     thread makes nodes in backward alone, so that its numbers stay below those of the program's thread.
 
     Source: ``torch/csrc/autograd/engine.cpp``, ``CompareNodeTaskTime``; ``ATen/SequenceNumber.cpp``.
     """
+    made: list[range] = []  # numbers of nodes that backward has made
 
-    def __init__(self) -> None:
-        self._made: list[range] = []  # numbers of nodes that backward has made
+    def run(roots: Any, gradients: Any, keep: bool, create: bool, *args: Any, **kwargs: Any) -> Any:
+        if made:
+            _number([root.grad_fn for root in roots], made)
+        first = _numbers_of_nodes()
+        found = engine(roots, gradients, keep, create, *args, **kwargs)
+        if create:
+            made.append(range(first, _numbers_of_nodes()))
+        return found
 
-    def around(self, engine: Callable[..., Any]) -> Callable[..., Any]:
-        """The function that runs backward, in this order."""
+    return run
 
-        def run(roots: Any, gradients: Any, keep: bool, create: bool, *args: Any, **kwargs: Any) -> Any:
-            if self._made:
-                self._number([root.grad_fn for root in roots])
-            first = _numbers_of_nodes()
-            made = engine(roots, gradients, keep, create, *args, **kwargs)
-            if create:
-                self._made.append(range(first, _numbers_of_nodes()))
-            return made
 
-        return run
-
-    def _number(self, left: list[Any]) -> None:
-        """Give the nodes below these that forward made higher numbers than all others have."""
-        seen = set()
-        while left:
-            node = left.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            left += [below for below, _ in node.next_functions]
-            number = node._sequence_nr()
-            if number < _LATER and not any(number in made for made in self._made):
-                node._set_sequence_nr(number + _LATER)
+def _number(left: list[Any], made: list[range]) -> None:
+    """Give the nodes below these that forward made higher numbers than all others have."""
+    seen = set()
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        left += [below for below, _ in node.next_functions]
+        number = node._sequence_nr()
+        if number < _LATER and not any(number in numbers for numbers in made):
+            node._set_sequence_nr(number + _LATER)

@@ -29,7 +29,7 @@ from .dispatcher import kernels
 from .fake import GpuTensorMode
 from .kernels import Gpu
 from .ledger import Ledger
-from .order import BackwardOrder
+from .order import in_order
 from .places import Places, users_line
 from .roles import Roles
 from .state import unchanged
@@ -96,7 +96,7 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     calls = Calls(watch, roles)
     yield calls
     engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
-    engine = BackwardOrder().around(engine) if watch.device.type == "cuda" else engine
+    engine = in_order(engine) if watch.device.type == "cuda" else engine
     yield patched(torch.autograd, {"_engine_run_backward": calls.within(engine)})  # for hooks and checkpoints
     unravel: Any = torch.functional
     yield patched(unravel, {"_unravel_index": calls.within(unravel._unravel_index)})  # it makes tensors of numbers

@@ -21,6 +21,7 @@ from ...memory.sizes import bytes_text
 from . import recurrent
 from .alone import Alone, as_made
 from .attention import attention, whole_layers
+from .by_values import products
 from .composite import BELOW_AUTOGRAD, KERNELS, compared, made_of_others, max_pool1d
 from .cuda import OTHER_STREAM
 from .described import described
@@ -32,7 +33,6 @@ from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
 from .op_facts import FACTS, FILLS, RESIZES, WITHOUT_SHAPES, OpFacts, facts_of, op_name
 from .places import OURS, TORCH, Places, release
-from .products import products
 from .shapes import Results
 
 aten = torch.ops.aten
