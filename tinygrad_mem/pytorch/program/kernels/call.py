@@ -237,7 +237,7 @@ class KernelCall:
         self.free(*[step.block for step in reversed(steps) if step.kind == "ask" and step.block not in ended])
 
     def result(self, *indices: int) -> None:
-        """Now the op asks for these results. Those that a row never names come before all else; see :attr:`results`."""
+        """Now the op asks for these results; :class:`Requests` says when for others."""
         self.steps.extend(Request("result", index) for index in indices)
 
     def bound(self, size: int, why: str) -> None:
