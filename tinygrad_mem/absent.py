@@ -95,10 +95,7 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
     ],
     "nn.functional": [
         ("multi_margin_loss multilabel_margin_loss", _MARGIN),
-        (
-            "multilabel_soft_margin_loss",
-            "use `nn.functional.binary_cross_entropy_with_logits`, over classes too",
-        ),
+        ("multilabel_soft_margin_loss", "use `nn.functional.binary_cross_entropy_with_logits`, over classes too"),
         ("upsample_nearest upsample_bilinear", "use `nn.functional.interpolate` with a mode"),
     ],
     "nn.utils": [
@@ -121,10 +118,7 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
     "compiler": [(_ALL, _WRITTEN)],
     "cuda": [
         ("device", "name it: `zeros(2, device='cuda:1')`"),
-        (
-            _ALL,
-            "leave it out; `cuda.is_available` and `cuda.memory_allocated` are offered, and `memory.track`",
-        ),
+        (_ALL, "leave it out; `cuda.is_available` and `cuda.memory_allocated` are offered, and `memory.track`"),
     ],
     "cuda.memory": [(_ALL, "use `memory.track`; its save() writes PyTorch's snapshots")],
     "distributed": [(_ALL, "use `distributed.all_reduce`, or another of the collectives there")],

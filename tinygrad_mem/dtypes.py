@@ -109,22 +109,16 @@ class finfo:
     """The limits of a floating dtype, the default one unless named, as Python numbers: ``max``, ``eps``, ``tiny``, ..."""
 
     def __init__(self, type: Any = None) -> None:
-        if isinstance(type, np.dtype) and type in _EIGHT_BITS:
-            self.dtype, self.bits = type.name, 8
-            self.max, self.tiny, self.eps, self.resolution = _EIGHT_BITS[type]
-            self.min, self.smallest_normal = -self.max, self.tiny
-            return
-        found = as_dtype(get_default_dtype() if type is None else type)
-        self.dtype = found.name
-        if found == bfloat16:  # float32's exponents, with 7 bits of its 23
-            self.bits, self.max, self.min = 16, _BFLOAT16_MAX, -_BFLOAT16_MAX
-            self.eps, self.tiny, self.smallest_normal, self.resolution = 2.0**-7, 2.0**-126, 2.0**-126, 0.01
-            return
-        limits = np.finfo(found)
-        self.bits = limits.bits
-        self.max, self.min, self.eps = _number(limits.max), _number(limits.min), _number(limits.eps)
-        self.tiny = self.smallest_normal = _number(limits.tiny)
-        self.resolution = 10.0**-limits.precision
+        listed = isinstance(type, np.dtype) and type in _LIMITS
+        found = type if listed else as_dtype(get_default_dtype() if type is None else type)
+        self.dtype, self.bits = found.name, 8 * found.itemsize
+        if found in _LIMITS:
+            self.max, self.tiny, self.eps, self.resolution = _LIMITS[found]
+        else:
+            limits = np.finfo(found)
+            self.max, self.tiny, self.eps = (_number(each) for each in (limits.max, limits.tiny, limits.eps))
+            self.resolution = 10.0**-limits.precision
+        self.min, self.smallest_normal = -self.max, self.tiny
 
     def __repr__(self) -> str:
         names = ("resolution", "min", "max", "eps", "smallest_normal", "tiny")
@@ -231,14 +225,14 @@ def result_type_of(operands: tuple) -> np.dtype:
 
 _np_int64, _np_bool = int64, bool
 _builtin_bool, _builtin_int = builtins.bool, builtins.int
-_EIGHT_BITS = {
+_LIMITS = {
+    bfloat16: (2.0**127 * (2 - 2.0**-7), 2.0**-126, 2.0**-7, 0.01),  # float32's exponents, with 7 bits of its 23
     float8_e4m3fn: (448.0, 2.0**-6, 0.125, 1.0),
     float8_e5m2: (57344.0, 2.0**-14, 0.25, 1.0),
     float8_e4m3fnuz: (240.0, 2.0**-7, 0.125, 1.0),
     float8_e5m2fnuz: (57344.0, 2.0**-15, 0.125, 1.0),
 }
-"""dtype -> its max, tiny, eps and resolution, for files that ask before they compute in something else."""
-_BFLOAT16_MAX = 2.0**127 * (2 - 2.0**-7)
+"""dtype -> its max, tiny, eps and resolution. 8-bit ones are here for files that ask before they compute in something else."""
 _number = builtins.float  # a Python number: NumPy's would overflow at twice the maximum
 
 

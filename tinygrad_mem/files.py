@@ -9,6 +9,7 @@ import re
 import secrets
 import stat
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -183,3 +184,14 @@ def unpacking(file: IO[bytes], what: str) -> IO[bytes]:
     """
     most = max(_UNPACKED, _RATIO * os.fstat(file.fileno()).st_size)
     return _Unpacking(file, what, most)  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def unpacked(file: IO[bytes], what: str) -> Iterator[IO[bytes]]:
+    """As :func:`unpacking`, if the file is packed; else the file itself. Raises: FileFormatError: also if it is damaged."""
+    packed = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    try:
+        yield unpacking(file, what) if packed else file
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise FileFormatError(f"{what}: the gzip file is damaged or incomplete: {error}") from None

@@ -31,10 +31,7 @@ _CONVERT = (
     "safetensors.torch.save_file(torch.load(path, weights_only=True), 'model.safetensors')"
 )
 _OTHERS = (
-    (
-        b"PK\x03\x04",
-        f"a zip archive, such as a PyTorch checkpoint (.pt) or .npz; pickles inside can run code. {_CONVERT}",
-    ),
+    (b"PK\x03\x04", f"a zip archive, such as a PyTorch checkpoint (.pt) or .npz; pickles inside can run code. {_CONVERT}"),
     (b"\x80", f"a pickle, such as an old PyTorch checkpoint, which can run code when it is opened. {_CONVERT}"),
     (b"\x93NUMPY", "a NumPy array: read it with numpy.load(path), then from_numpy()"),
     (b"\x89HDF", "an HDF5 file: read it with h5py, then from_numpy()"),

@@ -12,7 +12,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
 from typing import Any
 
@@ -295,10 +295,16 @@ class Threads:
         list(self.outside.map(lambda _: task(), [0]))
 
     def callback(self, task: Callable[[], None]) -> None:
+        self._call_back(lambda future, last: future.add_done_callback(last), task)
+
+    def callback_by_name(self, task: Callable[[], None]) -> None:
+        self._call_back(lambda future, last: future.add_done_callback(fn=last), task)
+
+    def _call_back(self, add: Callable[[Future, Callable], None], task: Callable[[], None]) -> None:
         done = threading.Event()
         gate = threading.Event()
         future = self.outside.submit(gate.wait, 10)
-        future.add_done_callback(lambda _: (task(), done.set()))
+        add(future, lambda _: (task(), done.set()))
         gate.set()
         assert done.wait(60)
 
@@ -314,6 +320,9 @@ class Threads:
 
     def thread_pool_from_outside(self, task: Callable[[], None]) -> None:
         self.pool.apply(task)
+
+    def thread_pool_by_name(self, task: Callable[[], None]) -> None:
+        self.pool.apply_async(func=task).get(60)
 
     def map_of_a_thread_pool(self, task: Callable[[], None]) -> None:
         self.pool.map(lambda _: task(), [0])

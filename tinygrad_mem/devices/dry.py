@@ -61,7 +61,9 @@ def _call(meta: Meta | None, draws: Any, function: Callable[..., Any], *args: An
 
 def _ours(function: Any) -> Any:
     """``function``, wrapped so that it belongs to the program of this thread; outside of any program, ``function`` itself."""
-    return function if local.draws is None or function is None else functools.partial(_call, local.dry, local.draws, function)
+    if local.draws is None or not callable(function):
+        return function
+    return functools.partial(_call, local.dry, local.draws, function)
 
 
 def _run(thread: threading.Thread, meta: Meta | None, draws: Any) -> None:
@@ -92,13 +94,13 @@ def _follow_threads() -> None:
         if not hasattr(threading.Thread.start, "__wrapped__"):
             threading.Thread.start = _starting(threading.Thread.start)
             ThreadPoolExecutor.submit = _submitting(ThreadPoolExecutor.submit)
-            ThreadPoolExecutor.__init__ = _with_initializer(ThreadPoolExecutor.__init__)
-            Future.add_done_callback = _handing_on(Future.add_done_callback)
+            ThreadPoolExecutor.__init__ = _handing_on(ThreadPoolExecutor.__init__, 3, "initializer")
+            Future.add_done_callback = _handing_on(Future.add_done_callback, 1, "fn")
             for name in ("start_new_thread", "start_new", "start_joinable_thread"):  # the last since Python 3.13
                 if hasattr(_thread, name):
-                    setattr(_thread, name, _following_function(getattr(_thread, name)))
+                    setattr(_thread, name, _handing_on(getattr(_thread, name), 0, "function"))
             for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
-                setattr(ThreadPool, name, _handing_on(getattr(ThreadPool, name)))
+                setattr(ThreadPool, name, _handing_on(getattr(ThreadPool, name), 1, "func"))
 
 
 def _starting(start: Any) -> Any:
@@ -123,27 +125,15 @@ def _submitting(submit: Any) -> Any:
     return follow
 
 
-def _with_initializer(init: Any) -> Any:
-    @functools.wraps(init)
-    def follow(
-        self: Any, max_workers: Any = None, thread_name_prefix: str = "", initializer: Any = None, *args: Any, **kwargs: Any
-    ) -> None:
-        init(self, max_workers, thread_name_prefix, _ours(initializer), *args, **kwargs)
+def _handing_on(call: Any, place: int, name: str) -> Any:
+    """``call``, whose argument ``name``, the one at ``place``, is a function for another thread."""
 
-    return follow
-
-
-def _following_function(start: Any) -> Any:
-    @functools.wraps(start)
-    def follow(function: Any, *args: Any, **kwargs: Any) -> Any:
-        return start(_ours(function) if callable(function) else function, *args, **kwargs)
-
-    return follow
-
-
-def _handing_on(method: Any) -> Any:
-    @functools.wraps(method)
-    def follow(self: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-        return method(self, _ours(function), *args, **kwargs)
+    @functools.wraps(call)
+    def follow(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > place:
+            args = (*args[:place], _ours(args[place]), *args[place + 1 :])
+        elif name in kwargs:
+            kwargs[name] = _ours(kwargs[name])
+        return call(*args, **kwargs)
 
     return follow

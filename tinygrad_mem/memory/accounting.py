@@ -20,25 +20,16 @@ _PASSING = (Category.TEMPORARY, Category.WORKSPACE)
 
 @dataclass
 class Layer:
-    """One module of a network, without those inside it.
+    """One module of a network, without those inside it."""
 
-    Attributes:
-        name: its path in the network; ``""`` is the network itself.
-        kind: its class.
-        output: the shape of its first output; ``()`` if it never ran or returned no tensor.
-        formula: the number of its own parameters, from their shapes: ``"64 x 3 x 3 x 3 + 64"``.
-        parameters: the number of its own parameters.
-        kept: bytes that its ops save for backward.
-        transient: the most bytes of temporaries and workspace of its ops at one time, forward or backward. A block that
-            becomes a gradient or a saved output later does not count.
-    """
-
-    name: str
-    kind: str
-    output: tuple[int, ...] = ()
-    formula: str = ""
-    parameters: int = 0
-    kept: int = 0
+    name: str  # its path in the network; "" is the network itself
+    kind: str  # its class
+    output: tuple[int, ...] = ()  # the shape of its first output; () if it never ran or returned no tensor
+    formula: str = ""  # the number of its own parameters, from their shapes: "64 x 3 x 3 x 3 + 64"
+    parameters: int = 0  # the same as a number
+    kept: int = 0  # bytes that its ops save for backward
+    # the most bytes of temporaries and workspace of its ops at one time, forward or backward. A block that becomes a gradient or
+    # a saved output later does not count
     transient: int = 0
 
 

@@ -86,17 +86,11 @@ class _Texts:
 
 
 class _Read(NamedTuple):
-    """A log without the segments of its pool.
+    """A log without the segments of its pool."""
 
-    Attributes:
-        records: its events, without times and addresses; their texts are those of :class:`_Texts`.
-        numbers: for each event, the number of the event that allocated its block, or -1; then two numbers for each text.
-        complete: True if the blocks of all events are known.
-    """
-
-    records: np.ndarray
-    numbers: np.ndarray
-    complete: bool
+    records: np.ndarray  # its events, without times and addresses; their texts are those of _Texts
+    numbers: np.ndarray  # for each event, the number of the event that allocated its block, or -1; then two for each text
+    complete: bool  # the blocks of all events are known
 
     @classmethod
     def of(cls, log: Log, texts: _Texts) -> _Read:
@@ -117,18 +111,12 @@ class _Read(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """The growth of a log with each step.
+    """The growth of a log with each step."""
 
-    Attributes:
-        pieces: (start, length) in the log of one step, of what the step added.
-        first: that log.
-        by_step, by_turn: what each step adds to its numbers, and what each repetition of a piece adds.
-    """
-
-    pieces: list[tuple[int, int]]
-    first: _Read
-    by_step: np.ndarray
-    by_turn: np.ndarray
+    pieces: list[tuple[int, int]]  # (start, length) in the log of one step, of what the step added
+    first: _Read  # that log
+    by_step: np.ndarray  # what each step adds to its numbers
+    by_turn: np.ndarray  # what each repetition of a piece adds
 
     @classmethod
     def of(cls, zero: _Read, one: _Read, two: _Read) -> _Rule | None:

@@ -82,41 +82,34 @@ class Advice:
         raise KeyError(" + ".join(names))
 
     def table(self, width: int = 128) -> str:
-        """A table to print: bytes saved, their cost, and the code to write.
+        """A table to print: bytes saved, their cost, and the code to write; then the changes that do not apply.
 
         Raises:
             ModuleNotFoundError: rich is missing: ``pip install rich``.
         """
-        return table(self, width)
+        needs("rich", "a table")
+        from rich.table import Table
+        from rich.text import Text
 
+        from ..memory.render.terminal import text
 
-def table(advice: Advice, width: int = 128) -> str:
-    """The bytes and costs of each change; below them the code to write, and the changes that do not apply."""
-    needs("rich", "a table")
-    from rich.table import Table
-    from rich.text import Text
-
-    from ..memory.render.terminal import text
-
-    card = "" if advice.capacity is None else f", on a card with {bytes_text(advice.capacity)}"
-    shown = Table(title=Text(f"what would help{card}"), title_justify="left", title_style="bold")
-    shown.add_column("change", overflow="fold", ratio=3)
-    roomy = width >= _ROOMY
-    for name in ("peak", "saved", "reserved", "saved") if roomy else ("peak", "reserved"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    if advice.capacity is not None:
-        shown.add_column("fits", no_wrap=True)
-    wide = width >= _WIDE
-    if wide:
-        shown.add_column("cost", overflow="fold", ratio=4)
-    groups = ([advice.plain], advice.rows, advice.together, [row for row in advice.batch if not row.refused])
-    for group in groups:
-        for row in group:
-            cells = _cells(row, advice.capacity is not None, roomy)
-            shown.add_row(*(Text(cell) for cell in (cells if wide else cells[:-1])))
-        if group:
-            shown.add_section()
-    return text(shown, width) + _below(advice, costs=not wide)
+        card = "" if self.capacity is None else f", on a card with {bytes_text(self.capacity)}"
+        shown = Table(title=Text(f"what would help{card}"), title_justify="left", title_style="bold")
+        shown.add_column("change", overflow="fold", ratio=3)
+        roomy, wide = width >= _ROOMY, width >= _WIDE
+        for name in ("peak", "saved", "reserved", "saved") if roomy else ("peak", "reserved"):
+            shown.add_column(name, justify="right", no_wrap=True)
+        if self.capacity is not None:
+            shown.add_column("fits", no_wrap=True)
+        if wide:
+            shown.add_column("cost", overflow="fold", ratio=4)
+        for group in ([self.plain], self.rows, self.together, [row for row in self.batch if not row.refused]):
+            for row in group:
+                cells = _cells(row, self.capacity is not None, roomy)
+                shown.add_row(*(Text(cell) for cell in (cells if wide else cells[:-1])))
+            if group:
+                shown.add_section()
+        return text(shown, width) + _below(self, costs=not wide)
 
 
 def _cells(row: Advised, card: bool, roomy: bool) -> list[str]:

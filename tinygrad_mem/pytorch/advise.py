@@ -53,11 +53,10 @@ def advise(
     changes = trials.begin()
     reasons = {change.name: change.why_not(trials.seen, device) for change in changes}
     refused = [_refused(change, reasons[change.name]) for change in changes if reasons[change.name]]
-    rows = [trials.row([change]) for change in changes if not reasons[change.name]]
-    refused += [row for row in rows if row.refused]
-    rows = sorted((row for row in rows if not row.refused), key=_size)
-    by_name = {change.name: change for change in changes}
-    helping = [by_name[row.names[0]] for row in rows if _size(row) < _size(trials.plain)]
+    tried = [trials.row([change]) for change in changes if not reasons[change.name]]
+    refused += [row for row in tried if row.refused]
+    rows = sorted((row for row in tried if not row.refused), key=_size)
+    helping = [trials.changes[row.names[0]] for row in rows if _size(row) < _size(trials.plain)]
     together = trials.together(helping)
     batch = trials.batches([*rows, *together])
     return Advice(trials.plain, rows, together, batch, refused, room, trials.notes)
@@ -86,7 +85,11 @@ class _Run(NamedTuple):
 
 
 class _Trials:
-    """The predictions of one program."""
+    """The predictions of one program.
+
+    Attributes:
+        changes: those that may apply, by name, in the order in which they are made.
+    """
 
     def __init__(
         self,
@@ -102,6 +105,7 @@ class _Trials:
         self.device, self.settings, self.card, self.room = device, settings, card, room
         self.plain, self.notes = Advised([]), [""]
         self.seen: Seen
+        self.changes: dict[str, ProgramChange] = {}
         self._rows: dict[tuple[str, ...], Advised] = {}
         self._runs: dict[tuple, _Run] = {}
         self._refused = self._catches = False  # a request was refused; the program goes on after that
@@ -113,10 +117,11 @@ class _Trials:
         from .program.seen import Seen
 
         self.seen = Seen()
-        run = self._ran([], None, look=True)
-        self.notes = run.notes
-        self.plain = self._measured(Advised([]), run, [], None)
-        return changes(self.seen)
+        self.notes = self._ran([], None, look=True).notes
+        self._measure(self.plain, [], None)
+        found = changes(self.seen)
+        self.changes = {change.name: change for change in found}
+        return found
 
     def row(self, changes: list[ProgramChange]) -> Advised:
         """The program with these changes."""
@@ -129,38 +134,35 @@ class _Trials:
         row = Advised([change.name for change in changes], code="\n".join(change.code for change in changes))
         row.source = [change.source for change in changes]
         try:
-            run = self._ran(changes, None)
-            self._measured(row, run, changes, None)
+            self._measure(row, changes, None)
         except Exception as error:  # a change can make the user's program fail in any way
             said = str(error).partition("\n")[0]
             row.refused = f"the program fails with it: {type(error).__name__}: {said}"
             return row
-        row.cost = "; ".join(dict.fromkeys(run.paid.get(change.name, change.cost) for change in changes))
+        paid = self._ran(changes, None).paid
+        row.cost = "; ".join(dict.fromkeys(paid.get(change.name, change.cost) for change in changes))
         row.numbers = max(changes, key=lambda change: (change.price, change.numbers != "the same")).numbers
         return row
 
-    def _measured(self, row: Advised, run: _Run, changes: list[ProgramChange], batch: tuple[str, int] | None) -> Advised:
+    def _measure(self, row: Advised, changes: list[ProgramChange], batch: tuple[str, int] | None) -> None:
         """Fill in the bytes of a row."""
-        found = self._served(run, changes, None, batch)
+        found = self._served(changes, None, batch)
         row.peak, row.peak_reserved = found.peak, found.peak_reserved
         if row.names:
             row.saved, row.saved_reserved = self.plain.peak - row.peak, self.plain.peak_reserved - row.peak_reserved
-        row.fits = None if self.room is None else self._fits(run, changes, batch)
-        return row
+        row.fits = None if self.room is None else self._fits(changes, batch)
 
-    def _fits(self, run: _Run, changes: list[ProgramChange], batch: tuple[str, int] | None) -> bool:
-        fits = self._served(run, changes, self.room, batch).fits
+    def _fits(self, changes: list[ProgramChange], batch: tuple[str, int] | None) -> bool:
+        fits = self._served(changes, self.room, batch).fits
         if not fits and not self._refused:
             self._refused = True
             self._catches = self._predict(changes, self._settings(changes), self.room, batch).fits and self.device != "cpu"
             return self._catches
         return fits
 
-    def _served(
-        self, run: _Run, changes: list[ProgramChange], capacity: int | None, batch: tuple[str, int] | None = None
-    ) -> Served:
-        """The requests of a program, served on a card with ``capacity`` bytes and with the settings of ``changes``."""
-        settings = self._settings(changes)
+    def _served(self, changes: list[ProgramChange], capacity: int | None, batch: tuple[str, int] | None) -> Served:
+        """The requests of the program with these changes, served on a card with ``capacity`` bytes."""
+        run, settings = self._ran(changes, batch), self._settings(changes)
         if not run.looks and not self._catches:
             return run.demand.served(settings, capacity)
         found = self._predict(changes, settings, capacity, batch)  # it may do something else there
@@ -247,10 +249,8 @@ class _Trials:
 
     def _ordered(self, changes: list[ProgramChange]) -> list[ProgramChange]:
         """The changes in the order in which they are made."""
-        from .changes import changes as every
-
-        places = {change.name: place for place, change in enumerate(every(self.seen))}
-        return sorted(changes, key=lambda change: places[change.name])
+        places = [*self.changes]
+        return sorted(changes, key=lambda change: places.index(change.name))
 
     # --- batch size -------------------------------------------------------------------------------------------------------
 
@@ -262,12 +262,9 @@ class _Trials:
             why = f"run has no argument for it: add an argument {BATCH[0]}, and make batches of that size"
         if why:
             return [Advised(["largest batch"], refused=why)]
-        from .changes import changes
-
-        by_name = {change.name: change for change in changes(self.seen)}
-        kept = [row for row in rows if _size(row) < _size(self.plain) and all(by_name[each].price < 3 for each in row.names)]
-        tried = [self.plain, *sorted(kept, key=_size)[:1]]
-        return [self._largest(name, given, [by_name[each] for each in row.names]) for row in tried]
+        made = [(row, [self.changes[each] for each in row.names]) for row in sorted(rows, key=_size)]
+        exact = [changes for row, changes in made if _size(row) < _size(self.plain) and all(c.price < 3 for c in changes)]
+        return [self._largest(name, given, changes) for changes in ([], *exact[:1])]
 
     def _batch(self) -> tuple[str, int]:
         """The name of the argument for the batch size, and its value; ``""`` if there is none."""
@@ -281,9 +278,8 @@ class _Trials:
         names = [f"{name}={good}", *(change.name for change in changes)]
         if not good:
             return Advised(["largest batch", *names[1:]], refused=f"not even {name}=1 fits")
-        batch = name, good
         row = Advised(names, batch_size=good, code=f"{name}={good}")
-        self._measured(row, self._ran(changes, batch), changes, batch)
+        self._measure(row, changes, (name, good))
         row.numbers = "the same" if good == given else "of another batch: the learning rate may need a change"
         row.cost = "nothing" if good >= given else f"{-(-given // good)} steps, gathered, for one of {given}"
         return row
@@ -292,8 +288,7 @@ class _Trials:
         """The largest batch that fits; 0 if none does. It was predicted to fit, and the next one not to."""
         good, bad, tried = 0, _MOST + 1, [size]
         while bad - good > 1:
-            batch = name, size
-            if self._fits(self._ran(changes, batch), changes, batch):
+            if self._fits(changes, (name, size)):
                 good = size
             else:
                 bad = size

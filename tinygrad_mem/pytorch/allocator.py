@@ -166,19 +166,14 @@ class CachingAllocator:
 
     def _fits_best(self, free: list[tuple[int, int]], at: int) -> tuple[int, SegmentBlock] | None:
         """The best free block from ``at`` on: the expandable one that could grow least; an ordinary one if that is off."""
-        block = self.blocks[free[at][1]]
+        fitting = ((place, self.blocks[free[place][1]]) for place in range(at, len(free)))
         if not self.settings.expandable_segments:
-            while block.expandable:
-                at += 1
-                if at == len(free):
-                    return None
-                block = self.blocks[free[at][1]]
-            return at, block
-        while block.expandable and at + 1 < len(free):
-            other = self.blocks[free[at + 1][1]]
-            if could_be(other) >= could_be(block):
+            return next((found for found in fitting if not found[1].expandable), None)
+        at, block = next(fitting)
+        for place, other in fitting:
+            if not block.expandable or could_be(other) >= could_be(block):
                 break
-            at, block = at + 1, other
+            at, block = place, other
         return at, block
 
     def _split(self, block: SegmentBlock, rounded: int) -> int:
@@ -221,7 +216,7 @@ class CachingAllocator:
         if address is None:
             return None
         block = self.blocks[address] = SegmentBlock(address, size, home, State.FREE)
-        self.stats.segment_alloc(home.small, size, size >= self.settings.max_split_size)
+        self.stats.segment(home.small, size, size >= self.settings.max_split_size)
         return block
 
     def give_back(self, block: SegmentBlock) -> None:
@@ -229,7 +224,7 @@ class CachingAllocator:
         self._take(block)
         del self.blocks[block.address]
         self.driver.free(block.address, block.size, block.home.stream)
-        self.stats.segment_free(block.home.small, block.size, block.size >= self.settings.max_split_size)
+        self.stats.segment(block.home.small, -block.size, block.size >= self.settings.max_split_size)
 
     def _release_oversize(self, home: Home, rounded: int) -> bool:
         """With ``max_split_size_mb``: release blocks of at least that size, until ``rounded`` bytes are released."""
@@ -277,18 +272,24 @@ class CachingAllocator:
     # --- freeing ----------------------------------------------------------------------------------------------------------
 
     def _put_back(self, block: SegmentBlock) -> None:
-        """Make a block free, and merge it with the free blocks beside it."""
+        """Make a block free that no stream uses any more."""
         self.stats.free_completed(block.home.small, block.size, block.requested)
         block.streams.clear()
-        block.requested = joined = absorbed = 0
+        block.requested = 0
+        merged = self._merge(block)
+        if not block.expandable:
+            self.stats.split_freed(block.home.small, len(merged), sum(merged), block.size if block.split else 0)
+
+    def _merge(self, block: SegmentBlock) -> list[int]:
+        """Make a block free, with the free blocks beside it. Returns their bytes."""
+        merged = []
         for beside in (block.before, block.after):
             if beside is not None and beside.state is State.FREE:
                 self._take(beside)
-                joined, absorbed = joined + 1, absorbed + beside.size
+                merged.append(beside.size)
                 self._join(block, beside)
         self.make_free(block)
-        if not block.expandable:
-            self.stats.split_freed(block.home.small, joined, absorbed, block.size if block.split else 0)
+        return merged
 
     def _join(self, block: SegmentBlock, beside: SegmentBlock) -> None:
         """Merge a neighbour into ``block``."""
@@ -381,11 +382,7 @@ class CachingAllocator:
             block.size = size
             insert(rest, block, block.after)
             self.make_unmapped(rest)
-        for beside in (block.before, block.after):
-            if beside is not None and beside.state is State.FREE:
-                self._take(beside)
-                self._join(block, beside)
-        self.make_free(block)
+        self._merge(block)
         self.stats.mapped(block.home.small, size)
         return block
 

@@ -16,24 +16,16 @@ Specifications per Compute Capability"."""
 
 @dataclass(frozen=True)
 class GraphicsCard:
-    """A card.
-
-    Attributes:
-        sold_as: gigabytes in its description.
-        capacity: hundredths of a GiB, as in PyTorch's out-of-memory message ("a total capacity of 14.56 GiB"); the least that
-            was found if drivers and settings (ECC) differ.
-        capability: compute capability; ``(9, 0)`` is Hopper.
-        processors: how many multiprocessors it has: the cores in its description, divided by 64 (V100, T4, RTX 2080 Ti, A100)
-            or 128.
-        source: the thread with the message.
-    """
+    """A card."""
 
     name: str
-    sold_as: int
+    sold_as: int  # gigabytes in its description
+    # hundredths of a GiB, as in PyTorch's out-of-memory message ("a total capacity of 14.56 GiB"); the least that was found if
+    # drivers and settings (ECC) differ
     capacity: int
-    capability: tuple[int, int]
-    processors: int
-    source: str
+    capability: tuple[int, int]  # compute capability; (9, 0) is Hopper
+    processors: int  # multiprocessors: cores in its description, divided by 64 (V100, T4, RTX 2080 Ti, A100) or 128
+    source: str  # the thread with the message
 
     @property
     def bytes(self) -> int:

@@ -32,42 +32,27 @@ class Rule(NamedTuple):
 
 @dataclass
 class Facts:
-    """The facts that rules use, in columns with one entry for each block.
+    """The facts that rules use, in columns with one entry for each block."""
 
-    Attributes:
-        older: it was allocated before the recording; ``stays``: it is alive at the end.
-        made, ended: code of the phase in which it was allocated, and freed (if it is alive at the end: the last phase).
-        asked: the phase according to the stack that allocated it; known of older blocks too.
-        made_in, ended_in: number of the step; ``part`` and ``end_part``: number of the stretch of one phase.
-        sign, end_sign: the block's mark from the stack that allocated it, and from the one that freed it.
-        sure: True if stacks show both phases; ``made_sure``: the first.
-        outlives: its step has a backward after it was allocated, and the block outlives that.
-        early: it was allocated before the first forward, if there is one.
-        cut: it was allocated in the part of a step in which the recording ends, and is alive at the end.
-        first_state: an optimizer made its state during the recording.
-        trains: there is a backward or an optimizer's step.
-        runs: there is a forward.
-    """
-
-    older: np.ndarray
-    stays: np.ndarray
-    made: np.ndarray
-    ended: np.ndarray
-    asked: np.ndarray
-    made_in: np.ndarray
-    ended_in: np.ndarray
-    part: np.ndarray
-    end_part: np.ndarray
-    sign: np.ndarray
-    end_sign: np.ndarray
-    sure: np.ndarray
-    made_sure: np.ndarray
-    outlives: np.ndarray
-    early: np.ndarray
-    cut: np.ndarray
-    first_state: bool
-    trains: bool
-    runs: bool
+    older: np.ndarray  # it was allocated before the recording
+    stays: np.ndarray  # it is alive at the end
+    made: np.ndarray  # code of the phase in which it was allocated
+    ended: np.ndarray  # code of the phase in which it was freed; if it is alive at the end: the last phase
+    asked: np.ndarray  # the phase according to the stack that allocated it; known of older blocks too
+    made_in: np.ndarray  # number of the step in which it was allocated
+    ended_in: np.ndarray  # number of the step in which it was freed
+    part: np.ndarray  # number of the stretch of one phase in which it was allocated
+    end_part: np.ndarray  # number of the stretch in which it was freed
+    sign: np.ndarray  # its mark from the stack that allocated it
+    end_sign: np.ndarray  # its mark from the stack that freed it
+    sure: np.ndarray  # stacks show both phases
+    made_sure: np.ndarray  # a stack shows the first
+    outlives: np.ndarray  # its step has a backward after it was allocated, and the block outlives that
+    early: np.ndarray  # it was allocated before the first forward, if there is one
+    cut: np.ndarray  # it was allocated in the part of a step in which the recording ends, and is alive at the end
+    first_state: bool  # an optimizer made its state during the recording
+    trains: bool  # there is a backward or an optimizer's step
+    runs: bool  # there is a forward
 
     def marked(self, sign: str) -> np.ndarray:
         """The blocks that were allocated by a stack with this mark."""

@@ -16,16 +16,11 @@ from .allocator import CachingAllocator
 
 @dataclass
 class Served:
-    """Demand that were served.
+    """Requests that were served."""
 
-    Attributes:
-        peak, peak_reserved: in bytes, as those of a prediction.
-        fits: True if none was refused; after the first that was, none is served.
-    """
-
-    peak: int
+    peak: int  # bytes, as of a prediction
     peak_reserved: int
-    fits: bool
+    fits: bool  # none was refused; after the first that was, none is served
 
 
 class Demand:

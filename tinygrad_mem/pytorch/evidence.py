@@ -18,16 +18,10 @@ from .steps import PHASES, Parts, steps
 
 
 class LineShare(NamedTuple):
-    """The blocks that one source line allocated.
+    """The blocks that one source line allocated."""
 
-    Attributes:
-        line: ``"train.py:12 step"``; if no stack shows it, a description in brackets.
-        category: their category, as far as it can be deduced.
-        bytes, blocks: their bytes and their number.
-    """
-
-    line: str
-    category: str
+    line: str  # "train.py:12 step"; if no stack shows it, a description in brackets
+    category: str  # as far as it can be deduced
     bytes: int
     blocks: int
 

@@ -21,28 +21,17 @@ _NOTED = 0.01  # share of the peak: smaller blocks that stay or are kept are not
 
 @dataclass
 class Grown:
-    """A line whose blocks become more, or larger, from iteration to iteration.
+    """A line whose blocks become more, or larger, from iteration to iteration."""
 
-    Attributes:
-        line, category: the line that allocated them, and their category.
-        bytes: the growth from the end of the first iteration to the end of the last; if the bytes fall in between, their
-            maximum.
-        each: bytes that are added in each iteration that adds some; ``None`` if these differ.
-        asked: the same for requested bytes, before rounding, and without the rest of a free block.
-        iterations: the number of iterations that added some; ``of``: the number of all.
-        blocks: the number of blocks that were added; 0 if there are as many, but larger ones.
-        falls: the number of times that the bytes fell, as for reference cycles, which wait for Python's garbage collector.
-    """
-
-    line: str
+    line: str  # the line that allocated them
     category: str
-    bytes: int
-    each: int | None
-    asked: int | None
-    iterations: int
-    of: int
-    blocks: int
-    falls: int
+    bytes: int  # from the end of the first iteration to the end of the last; if the bytes fall in between, their maximum
+    each: int | None  # bytes that are added in each iteration that adds some; None if these differ
+    asked: int | None  # the same for requested bytes, before rounding, and without the rest of a free block
+    iterations: int  # that added some
+    of: int  # iterations in all
+    blocks: int  # that were added; 0 if there are as many, but larger ones
+    falls: int  # times that the bytes fell, as for reference cycles, which wait for Python's garbage collector
 
 
 @dataclass
@@ -69,36 +58,24 @@ class Kept:
 
 @dataclass
 class Varied:
-    """A line whose sizes differ between iterations: blocks of one iteration do not fit the requests of the next.
-
-    Attributes:
-        least, most: the largest request of an iteration; its least and its greatest value.
-        sizes: the number of different values; ``of``: the number of iterations.
-        rises: True if each is larger than the one before.
-    """
+    """A line whose sizes differ between iterations: blocks of one iteration do not fit the requests of the next."""
 
     line: str
     category: str
-    least: int
-    most: int
-    sizes: int
-    of: int
-    rises: bool
+    least: int  # the largest request of an iteration: its least value
+    most: int  # and its greatest
+    sizes: int  # different values
+    of: int  # iterations
+    rises: bool  # each is larger than the one before
 
 
 @dataclass
 class Growth:
-    """The changes from iteration to iteration.
+    """The changes from iteration to iteration; each list has most bytes first."""
 
-    Attributes:
-        iterations: the number of ends of iterations; ``how``: how they were found, or why there are none.
-        peaks: the peak of allocated bytes in each iteration; the first begins with the recording.
-        grown, came, kept, varied: most bytes first.
-    """
-
-    iterations: int
-    how: str
-    peaks: list[int] = field(default_factory=list)
+    iterations: int  # ends of iterations
+    how: str  # how they were found, or why there are none
+    peaks: list[int] = field(default_factory=list)  # allocated bytes in each iteration; the first begins with the recording
     grown: list[Grown] = field(default_factory=list)
     came: list[Came] = field(default_factory=list)
     kept: list[Kept] = field(default_factory=list)

@@ -16,24 +16,15 @@ _BATCH = 1 << 16  # events that are converted to Python numbers at once
 @dataclass
 class Lifetimes:
     """Columns with one entry for each block: first those that are older than the recording, then the others in order of
-    allocation.
+    allocation."""
 
-    Attributes:
-        born: number of the event that allocated the block; -1 if it is older than the recording.
-        freed: number of the event that freed it; the number of all events if it is alive at the end.
-        address: its address.
-        requested: requested bytes.
-        size: allocated bytes, as ``torch.cuda.memory_allocated`` counts them.
-        stack, end_stack: numbers of the stacks that allocated and freed it; 0 if unknown.
-    """
-
-    born: np.ndarray
-    freed: np.ndarray
+    born: np.ndarray  # number of the event that allocated the block; -1 if it is older than the recording
+    freed: np.ndarray  # number of the event that freed it; the number of all events if it is alive at the end
     address: np.ndarray
-    requested: np.ndarray
-    size: np.ndarray
-    stack: np.ndarray
-    end_stack: np.ndarray
+    requested: np.ndarray  # bytes
+    size: np.ndarray  # allocated bytes, as torch.cuda.memory_allocated counts them
+    stack: np.ndarray  # number of the stack that allocated it; 0 if unknown
+    end_stack: np.ndarray  # number of the stack that freed it; 0 if unknown
 
     def __len__(self) -> int:
         return len(self.born)

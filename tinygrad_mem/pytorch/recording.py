@@ -29,19 +29,13 @@ class Action(IntEnum):
 
 
 class RecordedBlock(NamedTuple):
-    """A block of a segment.
-
-    Attributes:
-        address, size: in bytes; ``requested``: the requested bytes.
-        state: ``active_allocated``, ``active_awaiting_free`` (another stream uses it), or ``inactive``: free.
-        stack: number of the stack that allocated it; 0 if unknown.
-    """
+    """A block of a segment."""
 
     address: int
     size: int
-    requested: int
-    state: str
-    stack: int = 0
+    requested: int  # bytes
+    state: str  # active_allocated, active_awaiting_free (another stream uses it), or inactive: free
+    stack: int = 0  # number of the stack that allocated it; 0 if unknown
 
 
 class RecordedSegment(NamedTuple):
@@ -64,22 +58,13 @@ EVENT = np.dtype(
 
 @dataclass
 class Recording:
-    """One device of a snapshot.
+    """One device of a snapshot."""
 
-    Attributes:
-        device: its number.
-        events: array of :data:`EVENT`, in order. In an out-of-memory event, ``size`` is the request and ``address`` the bytes
-            that the driver had left.
-        segments: the segments when the snapshot was written.
-        settings: the allocator's settings, if the snapshot has them.
-        pools: memory pools; events have their numbers.
-    """
-
-    device: int
-    events: np.ndarray
-    segments: list[RecordedSegment]
-    settings: str = ""
-    pools: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    device: int  # its number
+    events: np.ndarray  # of EVENT, in order; of OOM, size is the request and address the bytes that the driver had left
+    segments: list[RecordedSegment]  # when the snapshot was written
+    settings: str = ""  # of the allocator, if the snapshot has them
+    pools: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])  # memory pools; events have their numbers
 
     def older_blocks(self, settings: Settings) -> list[RecordedBlock]:
         """The blocks that existed when the recording began, by address, including those in segments that it does not name."""

@@ -19,30 +19,20 @@ HELPFUL = ("expandable_segments:True", "max_split_size_mb:128")
 
 @dataclass
 class Refusal:
-    """A request that failed.
+    """A request that failed."""
 
-    Attributes:
-        event: its number; ``line``: the line that asked; ``asked``: the requested bytes.
-        left: bytes that the driver had left.
-        state: the reserved bytes at that moment.
-        limited: True if the driver had enough, so that a limit of this process
-            (``torch.cuda.set_per_process_memory_fraction``) or another process was the reason; then nothing below is known.
-        capacity: bytes that this process could have had, reserved and left; ``None`` if unknown.
-        lacking: bytes that would have been missing even if all free bytes had been in one piece; 0 or less: none.
-        shares: the owners of the allocated bytes, largest first.
-        helps: changes that would have helped, and the reasons.
-    """
-
-    event: int
-    line: str
-    asked: int
-    left: int
-    state: Unused
+    event: int  # its number
+    line: str  # the line that asked
+    asked: int  # the requested bytes
+    left: int  # bytes that the driver had left
+    state: Unused  # the reserved bytes at that moment
+    # True if the driver had enough, so that a limit of this process (torch.cuda.set_per_process_memory_fraction) or another
+    # process was the reason; then nothing below is known
     limited: bool
-    capacity: int | None
-    lacking: int | None
-    shares: list[LineShare]
-    helps: list[str] = field(default_factory=list)
+    capacity: int | None  # bytes that this process could have had, reserved and left; None if unknown
+    lacking: int | None  # missing bytes even if all free bytes had been in one piece; 0 or less: none
+    shares: list[LineShare]  # the owners of the allocated bytes, largest first
+    helps: list[str] = field(default_factory=list)  # changes that would have helped, and the reasons
 
 
 def refusals(evidence: Evidence, grown: Growth, most: int) -> tuple[int, list[Refusal]]:

@@ -30,50 +30,32 @@ class Owner:
 
 @dataclass
 class Peak:
-    """The moment at which most bytes were allocated.
+    """The moment at which most bytes were allocated."""
 
-    Attributes:
-        event: the number of the event before it; -1 if it is before the first. ``phase``: the part of a training step, ``""``
-            if unknown.
-        iteration: the number of its iteration, from 1; ``None`` if unknown.
-        owners: the owners of its bytes, largest first; they add up to ``bytes``.
-    """
-
-    event: int
+    event: int  # the number of the event before it; -1 if it is before the first
     bytes: int
-    phase: str
-    iteration: int | None
-    owners: list[Owner]
+    phase: str  # the part of a training step, "" if unknown
+    iteration: int | None  # the number of its iteration, from 1; None if unknown
+    owners: list[Owner]  # of its bytes, largest first; they add up to them
 
 
 @dataclass
 class Report:
-    """The answers for one device of a snapshot.
-
-    Attributes:
-        settings: the recorded settings of the allocator; ``""`` for PyTorch's defaults, or if unknown.
-        seconds: the time from the first event to the last; ``None`` if events have no times.
-        requests: the number of allocations; ``as_recorded``: those that the model of the allocator put at the recorded
-            address; ``assumed``: older blocks whose length is not sure.
-        peak_reserved: most reserved bytes.
-        moments: the reserved bytes at some moments: ``peak``, ``out of memory`` or ``reserved peak``, ``end``; empty if the
-            file names no segments.
-        refused: the number of requests that failed; ``refusals`` has the first few.
-    """
+    """The answers for one device of a snapshot."""
 
     device: int
-    settings: str
+    settings: str  # the recorded settings of the allocator; "" for PyTorch's defaults, or if unknown
     events: int
-    seconds: float | None
-    requests: int
-    as_recorded: int
-    assumed: int
+    seconds: float | None  # from the first event to the last; None if events have no times
+    requests: int  # allocations
+    as_recorded: int  # those that the model of the allocator put at the recorded address
+    assumed: int  # older blocks whose length is not sure
     peak: Peak
     peak_reserved: int
-    moments: dict[str, Unused]
+    moments: dict[str, Unused]  # peak, out of memory or reserved peak, end; empty if the file names no segments
     growth: Growth
-    refused: int
-    refusals: list[Refusal]
+    refused: int  # requests that failed
+    refusals: list[Refusal]  # the first few of them
 
     def data(self) -> dict[str, Any]:
         """All answers as plain dicts, lists, texts and numbers."""

@@ -24,25 +24,16 @@ _UNLIMITED = 1 << 63
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings in a string. Defaults are PyTorch's.
+    """The settings in a string. Defaults are PyTorch's."""
 
-    Attributes:
-        max_split_size: bytes; a block of this size or more is never split.
-        max_non_split_rounding: bytes by which a block of ``max_split_size`` or more may exceed a request for one.
-        divisions: for each power of two from 1 MiB on, the number of sizes into which it is divided (0 and 1: no division).
-        garbage_collection_threshold: share of the process's memory from which on old free segments are released.
-        expandable_segments: segments grow by mapped pages.
-        large_segment: bytes of the segment for large requests below 10 MiB.
-        per_process_memory_fraction: share of the card that the process may use; ``None`` for no limit.
-    """
-
-    max_split_size: int = _UNLIMITED
-    max_non_split_rounding: int = LARGE_SEGMENT
+    max_split_size: int = _UNLIMITED  # bytes; a block of this size or more is never split
+    max_non_split_rounding: int = LARGE_SEGMENT  # bytes by which a block that is never split may exceed a request for one
+    # for each power of two from 1 MiB on, the number of sizes into which it is divided (0 and 1: no division)
     divisions: tuple[int, ...] = (0,) * _INTERVALS
-    garbage_collection_threshold: float = 0.0
-    expandable_segments: bool = False
-    large_segment: int = LARGE_SEGMENT
-    per_process_memory_fraction: float | None = None
+    garbage_collection_threshold: float = 0.0  # share of the process's memory from which on old free segments are released
+    expandable_segments: bool = False  # segments grow by mapped pages
+    large_segment: int = LARGE_SEGMENT  # bytes of the segment for large requests below 10 MiB
+    per_process_memory_fraction: float | None = None  # share of the card that the process may use; None for no limit
 
     def rounded(self, size: int) -> int:
         """The bytes of a block for a request of ``size`` bytes: a multiple of 512, or the next division of a power of two."""

@@ -8,9 +8,7 @@ Source: PyTorch 2.0 to 2.13, ``torch/cuda/memory.py`` and ``torch/csrc/cuda/Modu
 
 from __future__ import annotations
 
-import gzip
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from ..errors import ArgumentError, FileFormatError
-from ..files import unpacking
+from ..files import unpacked
 from ..memory.export.snapshot import OURS
 from .recording import EVENT, Action, RecordedBlock, RecordedSegment, Recording
 from .unpickle import Reader, StackList, Stacks
@@ -101,15 +99,9 @@ def read(path: str | os.PathLike, progress: Callable[[int], object] = lambda cou
     Raises:
         FileFormatError: the file is something else, damaged, incomplete, or would run code.
     """
-    what = os.fspath(path)
-    with open(path, "rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        name = Path(what).name
-        try:
-            return _read(unpacking(file, name) if packed else file, name, progress)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise FileFormatError(f"{name}: the gzip file is damaged or incomplete: {error}") from None
+    name = Path(path).name
+    with open(path, "rb") as file, unpacked(file, name) as plain:
+        return _read(plain, name, progress)
 
 
 def _read(file: IO[bytes], what: str, progress: Callable[[int], object]) -> Snapshot:

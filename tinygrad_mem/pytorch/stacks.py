@@ -23,21 +23,13 @@ _SHORT = 255  # the largest number in one byte
 
 
 class Origin(NamedTuple):
-    """The facts that one stack shows.
+    """The facts that one stack shows."""
 
-    Attributes:
-        phase: ``forward``, ``backward``, ``recompute``, ``optimizer``, ``data``; ``user``: none of these; ``""``: unknown.
-        sure: True if the phase is sure, and not only likely.
-        sign: the mark of the block itself, one of ``SIGNS``.
-        op: the innermost op of ATen, ``""`` if there is none.
-        line: the innermost line of the user's own code, ``""`` if there is none.
-    """
-
-    phase: str = ""
-    sure: bool = True
-    sign: str = ""
-    op: str = ""
-    line: str = ""
+    phase: str = ""  # forward, backward, recompute, optimizer, data; user: none of these; "": unknown
+    sure: bool = True  # the phase is sure, and not only likely
+    sign: str = ""  # the mark of the block itself, one of SIGNS
+    op: str = ""  # the innermost op of ATen, "" if there is none
+    line: str = ""  # the innermost line of the user's own code, "" if there is none
 
 
 SIGNS = ("", "workspace", "moved", "built", "state", "accumulated", "zero_grad", "copied")

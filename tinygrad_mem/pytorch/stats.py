@@ -81,14 +81,8 @@ class Stats:
 
     def _count(self, name: str, small: bool, amount: int) -> None:
         counters = self._counters[name]
-        for counter in (counters[0], counters[1 + small]):
-            current = counter.current = counter.current + amount
-            if amount < 0:
-                counter.freed -= amount
-            else:
-                counter.allocated += amount
-                if current > counter.peak:
-                    counter.peak = current
+        counters[0].add(amount)
+        counters[1 + small].add(amount)
 
     # --- events -----------------------------------------------------------------------------------------------------------
 
@@ -132,15 +126,13 @@ class Stats:
         self._count("inactive_split", small, (size > 0) - joined)
         self._count("inactive_split_bytes", small, size - absorbed)
 
-    def segment_alloc(self, small: bool, size: int, oversize: bool) -> None:
-        """Count a segment that the driver gave."""
-        self._segment(small, size, 1, oversize)
-        self.num_device_alloc += 1
-
-    def segment_free(self, small: bool, size: int, oversize: bool) -> None:
-        """Count a segment that was released."""
-        self._segment(small, -size, -1, oversize)
-        self.num_device_free += 1
+    def segment(self, small: bool, size: int, oversize: bool) -> None:
+        """Count a segment of ``size`` bytes that the driver gave, or (negative) that was released."""
+        count = 1 if size > 0 else -1
+        self._count("segment", small, count)
+        self.mapped(small, size)
+        if oversize:
+            self._oversize.add(count)
 
     def mapped(self, small: bool, size: int) -> None:
         """Count pages that were mapped into an expandable segment, or (negative) unmapped. PyTorch counts no segment."""
@@ -149,9 +141,3 @@ class Stats:
             self.num_device_alloc += 1
         else:
             self.num_device_free += 1
-
-    def _segment(self, small: bool, size: int, count: int, oversize: bool) -> None:
-        self._count("segment", small, count)
-        self._count("reserved_bytes", small, size)
-        if oversize:
-            self._oversize.add(count)

@@ -18,19 +18,12 @@ _FORWARD, _BACKWARD = CODE["forward"], CODE["backward"]
 
 @dataclass
 class Parts:
-    """Columns with one entry for each event, and one more for the end of the recording.
+    """Columns with one entry for each event, and one more for the end of the recording."""
 
-    Attributes:
-        phase: code of the part of the step, as an index into ``PHASES``.
-        sure: True if a stack shows it; else it is taken from the events before it, or from a thread without Python.
-        step: number of the step. A step begins with the first forward after a backward or an optimizer's step.
-        stretch: number of the part: the number of changes of the phase before it.
-    """
-
-    phase: np.ndarray
-    sure: np.ndarray
-    step: np.ndarray
-    stretch: np.ndarray
+    phase: np.ndarray  # code of the part of the step, as an index into PHASES
+    sure: np.ndarray  # a stack shows it; else it is taken from the events before it, or from a thread without Python
+    step: np.ndarray  # number of the step. A step begins with the first forward after a backward or an optimizer's step
+    stretch: np.ndarray  # number of the part: the number of changes of the phase before it
 
 
 def steps(recording: Recording, origins: Origins) -> Parts:

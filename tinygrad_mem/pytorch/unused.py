@@ -20,44 +20,28 @@ _LATE = "(freed, another stream uses it)"
 
 @dataclass
 class Held:
-    """Free bytes that are stuck beside blocks of the same lines.
+    """Free bytes that are stuck beside blocks of the same lines."""
 
-    Attributes:
-        line: the line that allocated most bytes of the blocks; ``others``: the number of further lines.
-        stuck: free bytes of the segments (or pages) of the blocks; ``largest``: the largest free piece among them.
-        blocks, bytes: the number of the blocks, and their bytes.
-    """
-
-    line: str
-    others: int
-    stuck: int
-    largest: int
+    line: str  # the line that allocated most bytes of the blocks
+    others: int  # further lines
+    stuck: int  # free bytes of the segments (or pages) of the blocks
+    largest: int  # the largest free piece among them
     blocks: int
-    bytes: int
+    bytes: int  # of the blocks
 
 
 @dataclass
 class Unused:
-    """The reserved bytes at one moment; the five kinds add up to ``reserved``.
+    """The reserved bytes at one moment; the five kinds add up to ``reserved``."""
 
-    Attributes:
-        event: the number of the event before the moment.
-        allocated: bytes in use.
-        waiting: freed bytes that another stream still uses.
-        again: bytes of segments (or pages) that are wholly free: ``torch.cuda.empty_cache`` releases them.
-        stuck: free bytes in segments (or pages) with live blocks.
-        private: free bytes of a private pool, such as a CUDA graph's.
-        held: the blocks beside which bytes are stuck, largest first.
-    """
-
-    event: int
+    event: int  # the number of the event before the moment
     reserved: int = 0
-    allocated: int = 0
-    waiting: int = 0
-    again: int = 0
-    stuck: int = 0
-    private: int = 0
-    held: list[Held] = field(default_factory=list)
+    allocated: int = 0  # in use
+    waiting: int = 0  # freed, and another stream still uses them
+    again: int = 0  # of segments (or pages) that are wholly free: torch.cuda.empty_cache releases them
+    stuck: int = 0  # free, in segments (or pages) with live blocks
+    private: int = 0  # free, in a private pool, such as a CUDA graph's
+    held: list[Held] = field(default_factory=list)  # the blocks beside which bytes are stuck, largest first
 
 
 def unused(evidence: Evidence, event: int) -> Unused:

@@ -28,29 +28,19 @@ TRIED = (
 
 @dataclass
 class Trial:
-    """The result of a replay with one choice of settings.
+    """The result of a replay with one choice of settings."""
 
-    Attributes:
-        settings: as in ``PYTORCH_CUDA_ALLOC_CONF``; ``""``: PyTorch's defaults.
-        what: ``as recorded``; ``the same, from the start`` if the blocks that existed before the recording are allocated
-            first, as with other settings; ``each`` for one setting; ``best`` for the best combination found.
-        peak_reserved, peak_allocated: in bytes; rounding up makes the second larger.
-        unused: bytes that are reserved but not allocated when most is reserved.
-        calls: the number of requests to the driver; each waits for it.
-        retries: the number of times that the cache was released to ask again; each waits for the card.
-        fits: True if all requests were served; ``None`` if they were and no capacity is known.
-        fails: the first event whose request failed; ``None`` if there is none; -1 for the blocks before the recording.
-    """
-
-    settings: str
+    settings: str  # as in PYTORCH_CUDA_ALLOC_CONF; "": PyTorch's defaults
+    # "as recorded"; "the same, from the start" if the blocks that existed before the recording are allocated first, as with
+    # other settings; "each" for one setting; "best" for the best combination found
     what: str
     peak_reserved: int
-    peak_allocated: int
-    unused: int
-    calls: int
-    retries: int
-    fits: bool | None
-    fails: int | None
+    peak_allocated: int  # rounding up makes it larger
+    unused: int  # bytes that are reserved but not allocated when most is reserved
+    calls: int  # requests to the driver; each waits for it
+    retries: int  # times that the cache was released to ask again; each waits for the card
+    fits: bool | None  # all requests were served; None if they were and no capacity is known
+    fails: int | None  # the first event whose request failed; None if there is none; -1 for the blocks before the recording
 
 
 def what_if(

@@ -19,19 +19,12 @@ from . import native, snapshot, table, trace
 
 
 class Format(NamedTuple):
-    """One file format for a log.
+    """One file format for a log."""
 
-    Attributes:
-        ending: the ending of its files.
-        write: writes a log into a file.
-        packs: whether ``.gz`` may follow: programs that read this format can unpack it.
-        purpose: the program that reads it, in a few words.
-    """
-
-    ending: str
+    ending: str  # of its files
     write: Callable[[Log, IO[bytes]], None]
-    packs: bool
-    purpose: str
+    packs: bool  # .gz may follow: programs that read this format can unpack it
+    purpose: str  # the program that reads it, in a few words
 
 
 FORMATS = {

@@ -7,11 +7,9 @@ all texts). The last line closes everything. Reading runs no code from the file 
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import re
-import zlib
 from array import array
 from collections.abc import Iterator
 from typing import IO, Any
@@ -19,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from ...errors import FileFormatError
-from ...files import unpacking
+from ...files import unpacked
 from ...safetensors import no_duplicates
 from ..attribution import CODE
 from ..log import RECORD, TEXTS, Kind, Log
@@ -70,12 +68,8 @@ def read(path: str | os.PathLike) -> Log:
 
 def read_from(file: IO[bytes], what: str) -> Log:
     """As :func:`read`, from an open file; ``what`` is its name in errors."""
-    packed = file.read(2) == b"\x1f\x8b"
-    file.seek(0)
-    try:
-        return _read(unpacking(file, what) if packed else file, what)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise FileFormatError(f"{what}: the gzip file is damaged or incomplete: {error}") from None
+    with unpacked(file, what) as plain:
+        return _read(plain, what)
 
 
 def _read(file: IO[bytes], what: str) -> Log:

@@ -26,17 +26,11 @@ _SIDE_BY_SIDE = 80  # columns of a terminal from which on two pictures stand bes
 
 @dataclass(frozen=True)
 class Bars:
-    """One picture.
+    """One picture."""
 
-    Attributes:
-        title: the line above it.
-        layers: name -> bytes after each event, int64, all of one length; the first is the lowest.
-        colours: name -> colour.
-    """
-
-    title: str
-    layers: Mapping[str, np.ndarray]
-    colours: Mapping[str, str]
+    title: str  # the line above it
+    layers: Mapping[str, np.ndarray]  # name -> bytes after each event, int64, all of one length; the first is the lowest
+    colours: Mapping[str, str]  # by the same names
 
     @property
     def total(self) -> np.ndarray:
