@@ -28,8 +28,8 @@ class Layer:
     formula: str = ""  # the number of its own parameters, from their shapes: "64 x 3 x 3 x 3 + 64"
     parameters: int = 0  # the same as a number
     kept: int = 0  # bytes that its ops save for backward
-    # the most bytes of temporaries and workspace of its ops at one time, forward or backward. A block that becomes a gradient or
-    # a saved output later does not count
+    # the most bytes of temporaries and workspace of its ops at one time, forward or backward, without blocks that become a
+    # gradient or a saved output later
     transient: int = 0
 
 
