@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from .errors import FileFormatError
+from .interrupts import context
 
 try:
     import fcntl
@@ -186,7 +187,7 @@ def unpacking(file: IO[bytes], what: str) -> IO[bytes]:
     return _Unpacking(file, what, most)  # type: ignore[return-value]
 
 
-@contextlib.contextmanager
+@context
 def unpacked(file: IO[bytes], what: str) -> Iterator[IO[bytes]]:
     """As :func:`unpacking`, if the file is packed; else the file itself. Raises: FileFormatError: also if it is damaged."""
     packed = file.read(2) == b"\x1f\x8b"
