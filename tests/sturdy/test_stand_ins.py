@@ -302,6 +302,8 @@ def test_in_a_prediction_the_gpus_numbers_are_those_predicted():
         del x
         tm.cuda.reset_peak_memory_stats()
         told["after"] = tm.cuda.max_memory_allocated()
+        for gpu in (None, 0, "cuda"):
+            tm.cuda.synchronize(gpu)
 
     tm.memory.predict(step)
     assert (told["used"], told["peak"], told["after"]) == (4_000_256, 4_000_256, 0)

@@ -15,7 +15,7 @@ from ..stand_ins import cuda_amp as amp
 from ..stand_ins.cuda_streams import *
 from . import memory as memory
 from .memory import *
-from .memory import require
+from .memory import gpu_of, require
 
 globals().update(_family("cuda"))  # cuda.FloatTensor and its family
 
@@ -72,7 +72,7 @@ def get_device_properties(device: Any = None) -> SimpleNamespace:
     require("get_device_properties")
     import cupy
 
-    found = cupy.cuda.runtime.getDeviceProperties(_index(device))
+    found = cupy.cuda.runtime.getDeviceProperties(gpu_of(device).index or 0)
     return SimpleNamespace(
         name=found["name"].decode(),
         major=found["major"],
@@ -80,10 +80,6 @@ def get_device_properties(device: Any = None) -> SimpleNamespace:
         total_memory=found["totalGlobalMem"],
         multi_processor_count=found["multiProcessorCount"],
     )
-
-
-def _index(device: Any) -> int:
-    return device if isinstance(device, int) else Device("cuda" if device is None else device).index or 0
 
 
 def get_device_name(device: Any = None) -> str:
@@ -116,7 +112,7 @@ def manual_seed_all(seed: int) -> None:
 
 def synchronize(device: Any = None) -> None:
     """Wait until a GPU (by default the first) has done its work. Raises: DeviceError: there is none."""
-    Device("cuda" if device is None else device).synchronize()
+    gpu_of(device).synchronize()
 
 
 __getattr__ = _absent.refuses("cuda")

@@ -22,11 +22,14 @@ __all__ = (
 )  # fmt: skip
 
 
-def _gpu(device: Any) -> Device | None:
-    """The GPU for an argument ``device``; ``None`` without a GPU."""
-    if scope.local.dry is None and cuda_problem() is not None:
-        return None
+def gpu_of(device: Any) -> Device:
+    """The GPU for an argument ``device``: its number, its name or the device; ``None`` is the first."""
     return Device("cuda", device) if isinstance(device, int) else Device("cuda" if device is None else device)
+
+
+def _gpu(device: Any) -> Device | None:
+    """As :func:`gpu_of`; ``None`` without a GPU."""
+    return None if scope.local.dry is None and cuda_problem() is not None else gpu_of(device)
 
 
 def _number(of: Callable[[Device], int], device: Any) -> int:
@@ -90,8 +93,7 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
     require("mem_get_info")
     import cupy
 
-    index = device if isinstance(device, int) else Device("cuda" if device is None else device).index
-    with cupy.cuda.Device(index or 0):
+    with cupy.cuda.Device(gpu_of(device).index or 0):
         return cupy.cuda.runtime.memGetInfo()
 
 

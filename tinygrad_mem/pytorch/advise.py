@@ -71,17 +71,12 @@ def _refused(change: ProgramChange, why: str) -> Advised:
 
 
 class _Run(NamedTuple):
-    """A program that was predicted, on a card that never refuses.
-
-    Attributes:
-        looks: see :attr:`.Prediction.looks`.
-        paid: the name of a change -> its price.
-    """
+    """A program that was predicted, on a card that never refuses."""
 
     demand: Demand
-    looks: bool
+    looks: bool  # see Prediction.looks
     notes: list[str]
-    paid: dict[str, str]
+    paid: dict[str, str]  # the name of a change -> its price
 
 
 class _Trials:

@@ -15,16 +15,10 @@ _CANDIDATES = 40
 
 
 class Iterations(NamedTuple):
-    """The iterations of a recording.
+    """The iterations of a recording."""
 
-    Attributes:
-        ends: numbers of the events that end an iteration. The events before the first and after the last are incomplete
-            iterations.
-        how: how they were found, in words; or why they were not.
-    """
-
-    ends: np.ndarray
-    how: str
+    ends: np.ndarray  # events that end an iteration; those before the first and after the last are incomplete iterations
+    how: str  # how they were found, in words; or why they were not
 
 
 def iterations(evidence: Evidence) -> Iterations:

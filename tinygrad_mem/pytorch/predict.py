@@ -9,7 +9,6 @@ from typing import Any, Literal, overload
 
 from ..errors import ArgumentError, NotOfferedError
 from ..interrupts import reentrant
-from ..memory.log import Log
 from ..memory.ranks import Alike, AllRanks, Grid
 from ..memory.track import Track
 from .cards import USUAL, GraphicsCard, card_of
@@ -38,13 +37,6 @@ class Prediction(Track):
     unknown: dict[str, int]
     looks: bool
     grid: Grid | None
-
-    @classmethod
-    def of_run(cls, log: Log, **attributes: Any) -> Prediction:
-        """The prediction with this log."""
-        self = object.__new__(cls)
-        vars(self).update(attributes, log=log, device=log.device)
-        return self
 
     @property
     def fits(self) -> bool:
@@ -186,4 +178,6 @@ def predicted(
         raise NotOfferedError("predict: called inside a program that is being predicted. Run one prediction after the other")
     with _lock:
         log, attributes = run_program(run, place, settings, card, capacity, process, version)
-        return Prediction.of_run(log, settings=settings, **attributes)
+        prediction = Prediction.of(log)
+        vars(prediction).update(attributes, settings=settings)
+        return prediction

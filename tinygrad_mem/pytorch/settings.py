@@ -156,14 +156,7 @@ _READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "per_process_memory_fraction": ("per_process_memory_fraction", _share),
 }
 _NO_EFFECT = (  # on the addresses and bytes of device memory
-    "backend",
-    "release_lock_on_cudamalloc",
-    "pinned_use_cuda_host_register",
-    "pinned_num_register_threads",
-    "pinned_use_background_threads",
-    "pinned_reserve_segment_size_mb",
-    "pinned_max_round_threshold_mb",
-    "pinned_max_cached_size_mb",
-    "graph_capture_record_stream_reuse",
-    "throw_on_cudamalloc_oom",
-)
+    "backend", "release_lock_on_cudamalloc", "pinned_use_cuda_host_register", "pinned_num_register_threads",
+    "pinned_use_background_threads", "pinned_reserve_segment_size_mb", "pinned_max_round_threshold_mb",
+    "pinned_max_cached_size_mb", "graph_capture_record_stream_reuse", "throw_on_cudamalloc_oom",
+)  # fmt: skip

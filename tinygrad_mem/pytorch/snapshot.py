@@ -119,7 +119,6 @@ def _read(file: IO[bytes], what: str, progress: Callable[[int], object]) -> Snap
     if not isinstance(whole, dict) or not isinstance(whole.get("segments"), list):
         reader.refuse("it is a pickle, but not a memory snapshot: it has no segments")
     segments: dict[int, list[RecordedSegment]] = {}
-    pools: dict[int, dict[tuple[int, int], int]] = {device: found.pools for device, found in events.items()}
     try:
         for segment in whole["segments"]:
             segments.setdefault(int(segment.get("device", 0)), []).append(_segment(segment, reader.stacks))
@@ -127,16 +126,11 @@ def _read(file: IO[bytes], what: str, progress: Callable[[int], object]) -> Snap
         reader.refuse(f"a segment is damaged: {error!r:.80}")
     settings = _settings(whole.get("allocator_settings"))
     ours = isinstance(whole.get("tinygrad_mem"), (list, tuple))  # its segments are another allocator's
-    recordings = {
-        device: Recording(
-            device,
-            events[device].of_interest(ours) if device in events else np.zeros(0, EVENT),
-            [] if ours else sorted(segments.get(device, [])),
-            settings,
-            list(pools.get(device, {(0, 0): 0})),
-        )
-        for device in sorted({*events, *segments})
-    }
+    recordings = {}
+    for device in sorted({*events, *segments}):
+        found = events.get(device) or _Events(what)
+        own = [] if ours else sorted(segments.get(device, []))
+        recordings[device] = Recording(device, found.of_interest(ours), own, settings, list(found.pools))
     track = whole.get(OURS)
     return Snapshot(recordings, reader.stacks, track if isinstance(track, list) else None)
 
