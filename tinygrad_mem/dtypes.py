@@ -106,7 +106,11 @@ def as_dtype(dtype: Any) -> np.dtype:
 
 
 class finfo:
-    """The limits of a floating dtype, the default one unless named, as Python numbers: ``max``, ``eps``, ``tiny``, ..."""
+    """The limits of a floating dtype, the default one unless named, as Python numbers: ``max``, ``eps``, ``tiny``, ...
+
+    Raises:
+        DTypeError: it is not floating.
+    """
 
     def __init__(self, type: Any = None) -> None:
         listed = isinstance(type, np.dtype) and type in _LIMITS
@@ -114,6 +118,8 @@ class finfo:
         self.dtype, self.bits = found.name, 8 * found.itemsize
         if found in _LIMITS:
             self.max, self.tiny, self.eps, self.resolution = _LIMITS[found]
+        elif not is_floating(found):
+            raise DTypeError(f"finfo: expected a floating dtype, found {found}; iinfo has the limits of integers")
         else:
             limits = np.finfo(found)
             self.max, self.tiny, self.eps = (_number(each) for each in (limits.max, limits.tiny, limits.eps))
@@ -126,11 +132,13 @@ class finfo:
 
 
 class iinfo:
-    """The limits of an integer dtype: ``max``, ``min``, ``bits``."""
+    """The limits of an integer dtype: ``max``, ``min``, ``bits``. Raises: DTypeError: it is not one of integers."""
 
     def __init__(self, type: Any) -> None:
-        self.dtype = as_dtype(type).name
-        limits = np.iinfo(self.dtype)
+        found = as_dtype(type)
+        if category(found) != _INTEGER:
+            raise DTypeError(f"iinfo: expected an integer dtype, found {found}; finfo has the limits of floating dtypes")
+        self.dtype, limits = found.name, np.iinfo(found)
         self.bits, self.max, self.min = limits.bits, limits.max, limits.min
 
     def __repr__(self) -> str:

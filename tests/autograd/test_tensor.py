@@ -143,6 +143,14 @@ def test_names_that_scripts_take_for_granted(library):
     assert library.ones(2).contiguous(memory_format=library.contiguous_format).shape == (2,)
 
 
+def test_limits_of_the_other_kind_are_refused(library):
+    with pytest.raises(TypeError, match="finfo.*floating.*iinfo"):
+        library.finfo(library.int64)
+    for dtype in (library.float32, library.bool):
+        with pytest.raises(TypeError, match="iinfo"):
+            library.iinfo(dtype)
+
+
 def test_a_copy_forgets_where_it_was_made():
     with tm.no_grad():
         view = tm.ones(4)[:2]
