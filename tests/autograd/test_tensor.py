@@ -144,7 +144,7 @@ def test_names_that_scripts_take_for_granted(library):
 
 
 def test_limits_of_the_other_kind_are_refused(library):
-    with pytest.raises(TypeError, match="finfo.*floating.*iinfo"):
+    with pytest.raises(TypeError, match=r"finfo.*floating.*iinfo"):
         library.finfo(library.int64)
     for dtype in (library.float32, library.bool):
         with pytest.raises(TypeError, match="iinfo"):
