@@ -10,18 +10,18 @@ import secrets
 import stat
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from .errors import FileFormatError
-from .interrupts import context
 
 try:
     import fcntl
 except ImportError:  # Windows, where a file that is open can be neither renamed nor deleted
     fcntl = None
 
+T = TypeVar("T")
 _LONGEST = 230  # most bytes of a name that leave room for the ending of a temporary file
 _YOUNG = 60.0  # seconds: without locks, a younger temporary file may still be in use
 _UNPACKED, _RATIO = 1 << 26, 100  # allowed bytes after unpacking, and as a multiple of the file's size (real files: 10)
@@ -187,12 +187,11 @@ def unpacking(file: IO[bytes], what: str) -> IO[bytes]:
     return _Unpacking(file, what, most)  # type: ignore[return-value]
 
 
-@context
-def unpacked(file: IO[bytes], what: str) -> Iterator[IO[bytes]]:
-    """As :func:`unpacking`, if the file is packed; else the file itself. Raises: FileFormatError: also if it is damaged."""
+def unpacked(file: IO[bytes], what: str, read: Callable[[IO[bytes]], T]) -> T:
+    """``read`` of the file, through :func:`unpacking` if it is packed. Raises: FileFormatError: also if it is damaged."""
     packed = file.read(2) == b"\x1f\x8b"
     file.seek(0)
     try:
-        yield unpacking(file, what) if packed else file
+        return read(unpacking(file, what) if packed else file)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise FileFormatError(f"{what}: the gzip file is damaged or incomplete: {error}") from None

@@ -12,10 +12,10 @@ from types import FrameType
 from typing import Any, Literal, overload
 
 from .. import devices, scope
-from ..errors import ArgumentError, DataDependenceError, DeviceError
+from ..errors import DataDependenceError, DeviceError
 from ..interrupts import FREE_THREADED, EndsAlways, cleanup, context
 from ..source import is_engine, source_name
-from .ranks import AllRanks, of_all
+from .ranks import AllRanks, check_ranks, of_all
 from .sizes import bytes_text
 from .stats import where
 from .track import Track
@@ -74,14 +74,10 @@ def predict(
         DataDependenceError: the program branches on values; the message says where.
         DeviceError: it uses a tensor that was made before; ``like`` is not such a device; or CuPy is missing.
     """
-    if not (world_size is None and rank == 0) and not 0 <= rank < (world_size or 0):
-        raise ArgumentError(f"predict: rank={rank} is none of world_size={world_size}: give both, with 0 <= rank < world_size")
-    if ranks is None:
+    check_ranks(rank, world_size, ranks)
+    if ranks is None or world_size is None:
         return _predict(run, args, kwargs, like, None if world_size is None else (rank, world_size))[0]
-    if ranks != "all" or world_size is None:
-        raise ArgumentError(f"predict: ranks={ranks!r}, world_size={world_size}: give ranks='all' with a world_size")
-    size = world_size
-    return of_all(lambda each: _predict(run, args, kwargs, like, (each, size)), size)
+    return of_all(lambda each: _predict(run, args, kwargs, like, (each, world_size)), world_size)
 
 
 def _predict(run: Any, args: tuple, kwargs: dict, like: str | None, place: tuple[int, int] | None) -> tuple[Track, Any]:

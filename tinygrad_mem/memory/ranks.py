@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from ..errors import ArgumentError
 from .attribution import Category
 from .render.peaks import peaks
 from .sizes import bytes_text
@@ -111,6 +112,14 @@ def in_runs(numbers: Sequence[int]) -> str:
     edges = [0, *(i for i, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1), len(numbers)]
     runs = [f"{numbers[a]}-{numbers[b - 1]}" if b - a > 1 else str(numbers[a]) for a, b in pairwise(edges)]
     return ", ".join(runs if len(runs) <= _RUNS else [*runs[:2], "...", runs[-1]])
+
+
+def check_ranks(rank: int, world_size: int | None, ranks: str | None) -> None:
+    """Raises: ArgumentError: arguments of a prediction name no rank, or all of an unknown number."""
+    if not (world_size is None and rank == 0) and not 0 <= rank < (world_size or 0):
+        raise ArgumentError(f"predict: rank={rank} is none of world_size={world_size}: give both, with 0 <= rank < world_size")
+    if ranks is not None and (ranks != "all" or world_size is None):
+        raise ArgumentError(f"predict: ranks={ranks!r}, world_size={world_size}: give ranks='all' with a world_size")
 
 
 def of_all(predict: Callable[[int], tuple[Track, Any]], size: int) -> AllRanks:

@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 
 from ..errors import ArgumentError, NotOfferedError
 from ..interrupts import reentrant
-from ..memory.ranks import Alike, AllRanks, Grid
+from ..memory.ranks import Alike, AllRanks, Grid, check_ranks
 from ..memory.track import Track
 from .cards import USUAL, GraphicsCard, card_of
 
@@ -121,19 +121,17 @@ def predict(
     card = card_of(gpu)
     if gpu and device == "cpu":
         raise ArgumentError(f"predict: gpu={gpu!r} names a card, and device={device!r} is none: give one of them")
-    if not (world_size is None and rank == 0) and not 0 <= rank < (world_size or 0):
-        raise ArgumentError(f"predict: rank={rank} is none of world_size={world_size}: give both, with 0 <= rank < world_size")
+    check_ranks(rank, world_size, ranks)
     room = card.room if gpu and capacity is None else capacity
-    place = None if world_size is None else (rank, world_size)
     if version and not re.fullmatch(r"2\.\d+(\..*)?", version):
         raise ArgumentError(f'predict: expected version="2.6" or the like, found {version!r}')
-    if ranks is None:
+
+    def as_rank(place: tuple[int, int] | None) -> Prediction:
         return predicted(lambda: run(*args, **kwargs), device, settings, card, room, place, version)
-    if ranks != "all" or world_size is None:
-        raise ArgumentError(f"predict: ranks={ranks!r}, world_size={world_size}: give ranks='all' with a world_size")
-    size = world_size
-    every = (predicted(lambda: run(*args, **kwargs), device, settings, card, room, (n, size), version) for n in range(size))
-    return _in_groups(every)
+
+    if ranks is None or world_size is None:
+        return as_rank(None if world_size is None else (rank, world_size))
+    return _in_groups(as_rank((each, world_size)) for each in range(world_size))
 
 
 def _in_groups(every: Iterable[Prediction]) -> AllRanks:

@@ -100,8 +100,8 @@ def read(path: str | os.PathLike, progress: Callable[[int], object] = lambda cou
         FileFormatError: the file is something else, damaged, incomplete, or would run code.
     """
     name = Path(path).name
-    with open(path, "rb") as file, unpacked(file, name) as plain:
-        return _read(plain, name, progress)
+    with open(path, "rb") as file:
+        return unpacked(file, name, lambda plain: _read(plain, name, progress))
 
 
 def _read(file: IO[bytes], what: str, progress: Callable[[int], object]) -> Snapshot:

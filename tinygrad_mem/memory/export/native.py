@@ -68,8 +68,7 @@ def read(path: str | os.PathLike) -> Log:
 
 def read_from(file: IO[bytes], what: str) -> Log:
     """As :func:`read`, from an open file; ``what`` is its name in errors."""
-    with unpacked(file, what) as plain:
-        return _read(plain, what)
+    return unpacked(file, what, lambda plain: _read(plain, what))
 
 
 def _read(file: IO[bytes], what: str) -> Log:
