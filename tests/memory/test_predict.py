@@ -128,7 +128,7 @@ def test_networks_by_name(name: str, batch: int, sample: tuple[int, ...], monkey
 
     A usual run takes one size of one network of each kind of code.
     """
-    monkeypatch.setattr(random_kernels, "_fill", lambda out, draw: out.fill(0.01))
+    monkeypatch.setattr(random_kernels, "_fill", lambda out, *draw: out.fill(0.01))
     assert_predicted(lambda: two_steps(name, batch, sample))
 
 
