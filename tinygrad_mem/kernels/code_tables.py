@@ -14,7 +14,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from .dynamic_map import dynamic_map
+from .dynamic_map import borders, dynamic_map
 
 _OUTERMOST = 0.9677083  # the probability of the largest: halfway between 1 - 1/30 and 1 - 1/32
 
@@ -43,5 +43,5 @@ TABLES = {
 BITS = {name: 4 if len(numbers) == 16 else 8 for name, numbers in TABLES.items()}
 NESTED = 256
 """How many scales of blocks share a scale of their own, with double quantization: the paper's number."""
-BORDERS = {n: ((t[:-1].astype(np.float64) + t[1:].astype(np.float64)) / 2).astype(np.float32) for n, t in TABLES.items()}
+BORDERS = {name: borders(numbers)[:-1] for name, numbers in TABLES.items()}
 """Name -> the middles between neighbours: a number is nearest to the one after all borders that lie below it."""

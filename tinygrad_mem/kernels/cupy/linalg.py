@@ -37,13 +37,18 @@ def matmul(x, y, work, out):
         m, k, n = x.shape[-2], x.shape[-1], y.shape[-1]
         xs = cupy.broadcast_to(x, (*out.shape[:-2], m, k))
         _integers(xs, cupy.broadcast_to(y, (*out.shape[:-2], k, n)), m, n, k, out)
-    elif out.ndim == 2:
-        gemm(x[None], y[None], out[None])
     else:
-        xs = cupy.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:]))
-        ys = cupy.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
-        for index in np.ndindex(out.shape[:-3]):
-            gemm(xs[index], ys[index], out[index])
+        _products(x, y, out)
+
+
+def _products(x, y, out, *factors):
+    """Products of matrices, and of arrays of them, which are broadcast."""
+    if out.ndim == 2:
+        gemm(x[None], y[None], out[None], *factors)
+        return
+    xs, ys = (cupy.broadcast_to(a, (*out.shape[:-2], *a.shape[-2:])) for a in (x, y))
+    for index in np.ndindex(out.shape[:-3]):
+        gemm(xs[index], ys[index], out[index], *factors)
 
 
 def matmul_add(x, y, addend, alpha, beta, work, out):
@@ -51,13 +56,7 @@ def matmul_add(x, y, addend, alpha, beta, work, out):
         return
     if addend is not out:
         cupy.copyto(out, addend)
-    xs = cupy.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:]))
-    ys = cupy.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
-    if out.ndim == 2:
-        gemm(x[None], y[None], out[None], alpha, beta)
-        return
-    for index in np.ndindex(out.shape[:-3]):
-        gemm(xs[index], ys[index], out[index], alpha, beta)
+    _products(x, y, out, alpha, beta)
 
 
 def grouped_matmul(x, y, ends, work, out):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from ...dtypes import arithmetic
@@ -9,8 +11,9 @@ from ...errors import DimensionError
 from ..formula import formula
 from .fast.lines import LINES, pieces, stat, statistics, sum_lines, sum_powers
 from .fast.lines import lines as _lines
-from .fast.targets import patches, positions, subtract_at, weights
+from .fast.targets import patches, positions, subtract_at, total_weight, weights
 from .fast.threads import count_up, scratch
+from .fast.tiles import cuts
 from .index import gather as _gather
 
 _HUGE = 64.0  # beyond it, the rounding of a logarithm exceeds that of a softmax
@@ -101,7 +104,6 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
     rows = weight[t] * (1 - smoothing) * (lse - x[t]) + smoothing / classes * sum of weight * (lse - x).
     """
     wide = lse.dtype
-    spread = None if weight is None else weight.reshape(1, -1, 1)
 
     def run(a, b):
         part, goal = x[a, :, b], target[a, b]
@@ -120,19 +122,18 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
             np.logical_not(out, out=out)
             np.copyto(picked, found, where=out)  # x[t] - top
             if smoothing:
-                if spread is None:
-                    sum_lines(tile, smooth)
-                else:  # the tile is computed again afterwards
-                    np.multiply(tile, spread[:, piece], out=tile)
-                    sum_lines(tile, smooth)
-                    np.subtract(cut, top, out=tile, dtype=wide)
+                if weight is not None:
+                    np.multiply(tile, weight[piece, None], out=tile)
+                sum_lines(tile, smooth)
+                if weight is not None:
+                    np.subtract(cut, top, out=tile, dtype=wide)  # again
             np.exp(tile, out=tile)
             sum_lines(tile, total)
         np.log(total, out=total)
         np.add(total, top, out=lse[a, None, b])
         _finish(picked, goal, total, smooth)
 
-    heavy = x.shape[1] if weight is None else float(np.add.reduce(weight, dtype=np.float64))
+    heavy = total_weight(weight, x.shape[1])
 
     def _finish(picked, goal, total, smooth):
         np.subtract(total[:, 0], picked, out=picked)  # lse - x[t]
@@ -169,9 +170,8 @@ def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, 
     be x.
     """
     wide = lse.dtype
-    spread = None if weight is None else weight.reshape(1, -1, 1)
     classes = x.shape[1] if classes is None else classes
-    heavy = classes if weight is None else float(np.add.reduce(weight, dtype=np.float64))
+    heavy = total_weight(weight, classes)
     factor = 1.0 if norm is None else 1.0 / float(norm) if float(norm) else np.inf
     even = smoothing / classes
 
@@ -200,7 +200,7 @@ def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, 
             np.multiply(tile, scale, out=tile)
             own = slice(first + piece.start, first + piece.stop)
             if smoothing:
-                _subtract_even(tile, g, spread, own)
+                _subtract_even(tile, g, None if weight is None else weight[own])
             at, missing = positions(goal, own, ignore, classes)
             subtract_at(tile.reshape(-1), at, missing, w)
             if not direct:
@@ -209,22 +209,20 @@ def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, 
     _lines(x.shape, run, wide.itemsize)
 
 
-def _subtract_even(tile, g, spread, piece):
-    """tile -= g * weight, broadcast."""
-    if spread is None:
+def _subtract_even(tile, g, weight):
+    """tile -= g * weight, broadcast: the weights of its classes, ``None`` for 1."""
+    if weight is None:
         np.subtract(tile, g, out=tile)
-        return
-    part = spread[0, piece, 0]
-    for c in range(part.size) if tile.shape[1] < tile.shape[0] * tile.shape[2] else ():
-        more = scratch(g.shape, tile.dtype, 5, 8)
-        np.multiply(g, part[c], out=more)
-        np.subtract(tile[:, c : c + 1], more, out=tile[:, c : c + 1])
-    if tile.shape[1] >= tile.shape[0] * tile.shape[2]:
-        for i, j in np.ndindex(tile.shape[0], tile.shape[2]):
-            for k in range(0, part.size, LINES):
-                more = scratch(part[k : k + LINES].shape, tile.dtype, 5, 8)
-                np.multiply(part[k : k + LINES], g[i, 0, j], out=more)
-                np.subtract(tile[i, k : k + LINES, j], more, out=tile[i, k : k + LINES, j])
+    elif tile.shape[1] < tile.shape[0] * tile.shape[2]:
+        for c in range(weight.size):
+            more = scratch(g.shape, tile.dtype, 5, 8)
+            np.multiply(g, weight[c], out=more)
+            np.subtract(tile[:, c : c + 1], more, out=tile[:, c : c + 1])
+    else:
+        for (i, j), some in product(np.ndindex(tile.shape[0], tile.shape[2]), cuts(0, weight.size, LINES)):
+            more = scratch(weight[some].shape, tile.dtype, 5, 8)
+            np.multiply(weight[some], g[i, 0, j], out=more)
+            np.subtract(tile[i, some, j], more, out=tile[i, some, j])
 
 
 @formula(lambda rows, norm: np.sum(rows) / (1 if norm is None else norm))
@@ -241,14 +239,13 @@ def _soft_tiles(x, target, weight, smoothing, lse, run, summed=False):
     total is the sum of wanted over all classes of each line, where it is ``summed``.
     """
     wide = lse.dtype
-    spread = None if weight is None else weight.reshape(1, -1, 1)
 
     def wish(a, piece, b):
         wanted = scratch(x[a, piece, b].shape, wide, 0, 8)
         np.multiply(target[a, piece, b], 1 - smoothing, out=wanted, dtype=wide)
         np.add(wanted, smoothing / x.shape[1], out=wanted)
-        if spread is not None:
-            np.multiply(wanted, spread[:, piece], out=wanted)
+        if weight is not None:
+            np.multiply(wanted, weight[piece, None], out=wanted)
         return wanted
 
     def lines(a, b):
@@ -329,7 +326,7 @@ def soft_cross_entropy_backward_target(gy, x, target, weight, smoothing, lse, co
 
     def run(index, wanted, logs, _):
         if weight is not None:
-            np.multiply(logs, weight.reshape(1, -1, 1)[:, index[1]], out=logs)
+            np.multiply(logs, weight[index[1], None], out=logs)
         np.multiply(logs, smoothing - 1, out=logs)
         np.multiply(logs, _seed(gy, index, count, lse.dtype), out=out[index], casting="unsafe")
 

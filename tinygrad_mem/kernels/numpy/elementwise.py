@@ -15,7 +15,7 @@ from .fast import halves, threads, tiles
 from .fast.computed import computed
 from .fast.erfinv import erfinv as _fast_erfinv
 
-_GRAIN = threads.GRAIN
+_SMALL = 2 * threads.GRAIN  # elements below which one core computes all
 
 
 @formula(lambda x, out: np.broadcast_to(x, out.shape))
@@ -47,7 +47,7 @@ def _on_cores(ufunc: Any, operands: tuple, out: np.ndarray) -> None:
     """One ufunc; large arrays with equal strides are divided into one part per core."""
     arrays = [a for a in operands if type(a) is np.ndarray]
     alike = out.flags.c_contiguous and all(a.shape == out.shape and a.flags.c_contiguous for a in arrays)
-    if out.size < 2 * _GRAIN or not alike:
+    if out.size < _SMALL or not alike:
         ufunc(*operands, out=out, casting="unsafe")
         return
     flat = out.reshape(-1)
@@ -66,11 +66,9 @@ def _named(kernel: Kernel, ufunc: Any, doc: str | None, traced: str) -> Kernel:
 
 
 def _binary(ufunc: Any, says: str):
-    small = 2 * _GRAIN
-
     @formula(lambda x, y: ufunc(x, y))
     def kernel(x, y, out):
-        if out.size < small:
+        if out.size < _SMALL:
             ufunc(x, y, out=out, casting="unsafe")
         else:
             _on_cores(ufunc, (x, y), out)
@@ -81,13 +79,12 @@ def _binary(ufunc: Any, says: str):
 def _arithmetic(ufunc: Any, says: str):
     """As :func:`_binary`. As in PyTorch, a number is not rounded to half precision first: x / 70000 is not x / inf."""
     plain = _binary(ufunc, says)
-    small = 2 * _GRAIN
 
     @formula(plain.formula)  # pyright: ignore[reportFunctionMemberAccess]
     def kernel(x, y, out):
         if type(x) is not type(y) and out.dtype in HALVES and (_is_wide(x, out.dtype) or _is_wide(y, out.dtype)):
             ufunc(x, y, out, dtype=np.float32, casting="unsafe")
-        elif out.size < small:
+        elif out.size < _SMALL:
             ufunc(x, y, out, casting="unsafe")
         else:
             _on_cores(ufunc, (x, y), out)
@@ -101,11 +98,9 @@ def _is_wide(number: Any, half: np.dtype) -> bool:
 
 
 def _unary(ufunc: Any, says: str):
-    small = 2 * _GRAIN
-
     @formula(lambda x: ufunc(x))
     def kernel(x, out):
-        if out.size < small:
+        if out.size < _SMALL:
             ufunc(x, out=out, casting="unsafe")
         else:
             _on_cores(ufunc, (x,), out)

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..formula import formula
 from .fast import lines, threads
-from .fast.targets import patches, positions, weights
+from .fast.targets import patches, positions, total_weight, weights
 
 # --- the formulas
 
@@ -38,7 +38,6 @@ def fold_scores(x, first, target, weight, ignore, smoothing, classes, lse, picke
     weight[t] * (1 - smoothing) * x[t] + smoothing / classes * sum of weight * x.
     """
     wide = lse.dtype
-    spread = None if weight is None else weight.reshape(1, -1, 1)
 
     def run(a, b):
         part, goal = x[a, :, b], target[a, b]
@@ -51,7 +50,7 @@ def fold_scores(x, first, target, weight, ignore, smoothing, classes, lse, picke
             own = slice(first + piece.start, first + piece.stop)
             tile = threads.scratch(cut.shape, wide, 0, 8)
             if smoothing:
-                np.multiply(cut, 1 if spread is None else spread[:, own], out=tile, dtype=wide)
+                np.multiply(cut, 1 if weight is None else weight[own, None], out=tile, dtype=wide)
                 lines.sum_lines(tile, smooth)
             np.copyto(tile, cut)
             at, missing = positions(goal, own, ignore, classes)
@@ -77,7 +76,7 @@ def fold_scores(x, first, target, weight, ignore, smoothing, classes, lse, picke
 @formula(_finished)
 def finish_scores(target, weight, ignore, smoothing, classes, lse, picked):
     """picked = the loss of each line of which :func:`fold_scores` has seen all classes, 0 where ignored."""
-    heavy = classes if weight is None else float(np.add.reduce(weight, dtype=np.float64))
+    heavy = total_weight(weight, classes)
     for a, b in patches(target.shape):
         w = weights(weight, target[a, b], ignore, lse.dtype, 3)
         np.multiply(w, 1 - smoothing, out=w)

@@ -52,6 +52,11 @@ def weights(weight, target, ignore, wide, slot):
     return out
 
 
+def total_weight(weight, classes):
+    """The sum of the weights of all classes."""
+    return classes if weight is None else float(np.add.reduce(weight, dtype=np.float64))
+
+
 def patches(shape):
     """Slices of the axes of targets with at most LINES of them, contiguous in a contiguous array."""
     outer, inner = shape
