@@ -6,15 +6,14 @@ import numpy as np
 
 from ..formula import formula
 from .fast.channels import affine, into, over_images, sum_lines
+from .fast.computed import computed
 from .fast.threads import SCRATCH, scratch
 
 
-@formula(lambda weight, least: np.copysign(np.maximum(np.abs(weight), least), weight))
+@computed
 def bounded_scale(weight, least, out):
     """out = weight where its absolute value is at least ``least``, else ``least`` with its sign."""
-    np.absolute(weight, out=out)
-    np.maximum(out, least, out=out)
-    np.copysign(out, weight, out=out)
+    return np.copysign(np.maximum(np.abs(weight), least), weight)
 
 
 def _before(y, slope, tile):

@@ -263,12 +263,7 @@ def _counts(sizes, outs, geometry, count_include_pad):
             yield [min(a + k, size) - max(a, 0) for a in starts]
 
 
-def _divide(x, sizes, geometry, count_include_pad, divisor, out):
-    """out = x divided by each window's count."""
-    _divide_by(x, list(_counts(sizes, x.shape[1:], geometry, count_include_pad)), divisor, out)
-
-
-def _divide_by(x, counts, divisor, out):
+def _divide(x, counts, divisor, out):
     """out = x divided by ``divisor``, or by the product of the counts along each axis; halves are rounded once."""
     wide = arithmetic(out.dtype)
     if divisor is not None:
@@ -289,6 +284,7 @@ def avg_pool(x, geometry, count_include_pad, divisor, out):
     if is_half(out.dtype):
         _average_halves(x, geometry, count_include_pad, divisor, out)
         return
+    counts = list(_counts(x.shape[1:], out.shape[1:], geometry, count_include_pad))
 
     def run(planes):
         part, result = x[planes], out[planes]
@@ -296,7 +292,7 @@ def avg_pool(x, geometry, count_include_pad, divisor, out):
         for _, _, target, source in windows.overlaps(x.shape[1:], out.shape[1:], *geometry):
             here = result[:, *target]
             np.add(here, part[:, *source], out=here)
-        _divide(result, x.shape[1:], geometry, count_include_pad, divisor, result)
+        _divide(result, counts, divisor, result)
 
     _planes(x, out, run)
 
@@ -316,7 +312,7 @@ def _average_halves(x, geometry, count_include_pad, divisor, out):
                 if len(cuts) == len(box) - 1:
                     here = total[:, *[c[0] for c in cuts]]
                     np.add(here, x[planes, *[c[1] for c in cuts]], out=here)
-            _divide_by(total, [c[cut] for c, cut in zip(counts, box[1:], strict=True)], divisor, total)
+            _divide(total, [c[cut] for c, cut in zip(counts, box[1:], strict=True)], divisor, total)
             np.copyto(out[planes, *box[1:]], total, casting="unsafe")
 
     threads.split(out.shape[0], part, grain=max(_GRAIN // max(_prod(x.shape[1:]), 1), 1))
@@ -325,10 +321,11 @@ def _average_halves(x, geometry, count_include_pad, divisor, out):
 @formula(_to_all_seen)
 def avg_pool_backward(gy, geometry, count_include_pad, divisor, work, out):
     """out = each window's gradient, divided by its count, added to each of its entries; work is like gy and may be gy."""
+    counts = list(_counts(out.shape[1:], gy.shape[1:], geometry, count_include_pad))
 
     def run(planes):
         result, grads = out[planes], work[planes]
-        _divide(gy[planes], out.shape[1:], geometry, count_include_pad, divisor, grads)
+        _divide(gy[planes], counts, divisor, grads)
         if is_half(out.dtype):
             return
         result.fill(0)
