@@ -7,7 +7,7 @@ from functools import cache
 import cupy
 import numpy as np
 
-NULL = np.uint64(0)  # a null pointer
+_NULL = np.uint64(0)  # a null pointer
 NAMES = {"e": "__half", "f": "float", "d": "double", "?": "bool", "b": "signed char", "B": "unsigned char", "h": "short"}
 NAMES |= {"i": "int", "l": "long long", "q": "long long"}
 """A dtype's character -> its type in CUDA C."""
@@ -60,4 +60,4 @@ def launch(source, name, meanings, total, *arguments, threads=128, most=(1 << 31
     """
     if total:
         blocks = min(-(-int(total) // threads), most)
-        _compiled(source, name, **meanings)((blocks,), (threads,), tuple([NULL if a is None else a for a in arguments]))
+        _compiled(source, name, **meanings)((blocks,), (threads,), tuple([_NULL if a is None else a for a in arguments]))
