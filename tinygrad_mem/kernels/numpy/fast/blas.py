@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,7 @@ def _in_columns(a: np.ndarray, width: int) -> np.ndarray:
     return a.reshape(*a.shape[:-1], a.shape[-1] // width, width).swapaxes(-3, -2)
 
 
+@lru_cache(256)
 def _equal_parts(count: int, most: int) -> int:
     """A number of equal parts of at most ``most``, the fewest if possible; 0: there are none of nearly that size."""
     fewest = -(-count // most)

@@ -43,15 +43,17 @@ def rnn_gradient(a, dh, relu):
 
 
 def lstm_step(a, h, c):
-    """Whole rows at once if possible: ufuncs need twice as long for short pieces of rows. tanh(x) is 2 sigmoid(2 x) - 1."""
+    """i, f, g, o = a after their activations; c = f * c + i * g; h = o * tanh(c).
+
+    The sigmoid of g is made in vain: one pass over whole rows is faster than passes over pieces of them.
+    """
     i, f, g, o = parts(a, 4)
-    np.multiply(g, 2, out=g)
-    _sigmoid(a)
-    np.multiply(g, 2, out=g)
-    np.subtract(g, 1, out=g)
     t = scratch(h.shape, h.dtype)
+    np.tanh(g, out=t)
+    _sigmoid(a)
+    np.copyto(g, t)
     np.multiply(c, f, out=c)
-    np.multiply(i, g, out=t)
+    np.multiply(i, t, out=t)
     np.add(c, t, out=c)
     np.tanh(c, out=t)
     np.multiply(o, t, out=h)
@@ -77,14 +79,14 @@ def lstm_gradient(a, before, y, dh, dc):
         np.multiply(i, g, out=v)
         np.add(t, v, out=t)
         np.tanh(t, out=t)
+        y = np.multiply(o, t, out=v)
     else:  # if o underflows, this value does not matter: everything computed from it is multiplied by o
         np.add(o, _TINY[t.itemsize], out=t)
         np.divide(y, t, out=t)
     np.multiply(dh, t, out=to_o)
-    np.multiply(t, t, out=t)
-    np.subtract(1, t, out=t)
-    np.multiply(dh, o, out=v)
-    np.multiply(t, v, out=t)
+    np.multiply(y, t, out=t)
+    np.subtract(o, t, out=t)  # o (1 - tanh(c)**2)
+    np.multiply(dh, t, out=t)
     np.add(dc, t, out=dc)
     np.multiply(dc, g, out=to_i)
     np.multiply(dc, before, out=to_f)
