@@ -10,7 +10,7 @@ from tests.distributed.checks import THOROUGH
 from tests.distributed.programs.gloo import RANK
 from tinygrad_mem.distributed.data_parallel import in_buckets
 
-STEPS, BATCH = 10 if THOROUGH else 6, 6  # some cases accumulate two
+STEPS, BATCH = 10 if THOROUGH else 4, 6  # some cases accumulate two
 
 
 def network(lib, which):

@@ -10,7 +10,7 @@ import torch.distributed.fsdp
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
 from tests.distributed.blocks import classes
-from tests.distributed.checks import equal
+from tests.distributed.checks import THOROUGH, equal
 from tests.distributed.programs.gloo import RANK, SIZE
 from tinygrad_mem.distributed import fsdp
 from tinygrad_mem.distributed.optim import ZeroRedundancyOptimizer
@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.distributed.optim import ZeroRedundancyOptimizer as Theirs
 
-STEPS, BATCH = 10, 4
+STEPS, BATCH = 10 if THOROUGH else 3, 4
 OURS = SimpleNamespace(
     lib=tm,
     mesh=dist.init_device_mesh("cpu", (SIZE,)),
