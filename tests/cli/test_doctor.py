@@ -164,7 +164,7 @@ def test_kernels_are_measured_and_only_those_that_the_cpu_can_run(monkeypatch: p
 @pytest.mark.cuda
 def test_a_wheel_checks_a_gpu_from_any_folder(emulated: object, tmp_path: Path):
     """What a wheel has, in a folder of its own: the checkout, its other tests and its documents are not there."""
-    shutil.copytree(PROJECT.parent / "tinygrad_mem", tmp_path / "tinygrad_mem", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PROJECT.parent / "tinygrad_mem", tmp_path / "tinygrad_mem")  # with what Python has compiled
     for folder in ("tinygrad_mem-0.dist-info", "tests", "elsewhere"):
         (tmp_path / folder).mkdir()
     metadata = importlib.metadata.distribution("tinygrad_mem").read_text("METADATA")

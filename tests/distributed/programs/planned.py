@@ -4,6 +4,7 @@ import numpy as np
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
+from tests.distributed.checks import THOROUGH
 from tests.distributed.programs.fsdp import Network
 from tests.distributed.programs.shared import RANK, SIZE
 from tinygrad_mem import nn
@@ -24,7 +25,7 @@ from tinygrad_mem.plan import (
     plan,
 )
 
-STEPS, SAMPLES = 4, 64
+STEPS, SAMPLES = 4 if THOROUGH else 3, 64
 
 
 def chain():
