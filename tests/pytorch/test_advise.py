@@ -326,6 +326,26 @@ def test_several_lists_are_tried_together():
     assert f"{2 * BLOCKS} blocks" in both.cost
 
 
+def test_lists_at_one_path_of_two_models_have_names_of_their_own():
+    class Teacher(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = chain()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.blocks(x)
+
+    class Student(Teacher):
+        pass
+
+    def both() -> None:
+        train(make=Teacher, optimizer=torch.optim.SGD)
+        train(make=Student, optimizer=torch.optim.SGD)
+
+    _, changes = changes_of(both)
+    assert {"checkpoint all of Teacher.blocks", "checkpoint all of Student.blocks"} < changes.keys()
+
+
 def test_the_largest_batch_is_found_in_few_predictions(monkeypatch: pytest.MonkeyPatch):
     def run(batch_size: int) -> None:
         torch.empty(batch_size * 5 * MIB, dtype=torch.uint8, device="cuda")

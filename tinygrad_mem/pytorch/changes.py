@@ -149,10 +149,9 @@ class CheckpointedBlocks(ProgramChange):
     numbers, price = "the same", 1
     source = f"{_DOCS}checkpoint.html"
 
-    def __init__(self, lists: list[BlockList], every: int) -> None:
+    def __init__(self, lists: list[BlockList], every: int, where: str) -> None:
         self.lists, self.every = lists, every
         count = sum(-(-each.count // every) for each in lists)
-        where = ", ".join(each.path or each.root for each in lists)
         which = "all" if every == 1 else "every second"
         self.name = f"checkpoint {which} of {where}"
         self.cost = f"one more forward of {count} blocks ({lists[0].block}) a step"
@@ -177,9 +176,8 @@ class SegmentedBlocks(ProgramChange):
     numbers, price = "the same", 1
     source = f"{_DOCS}checkpoint.html#torch.utils.checkpoint.checkpoint_sequential"
 
-    def __init__(self, blocks: BlockList) -> None:
+    def __init__(self, blocks: BlockList, where: str) -> None:
         self.blocks, self.segments = blocks, max(2, round(blocks.count**0.5))
-        where = blocks.path or blocks.root
         again = blocks.count // self.segments * (self.segments - 1)
         self.name = f"checkpoint {where} in {self.segments} segments"
         self.cost = f"one more forward of {again} blocks ({blocks.block}) a step"
@@ -313,10 +311,12 @@ def changes(seen: Seen) -> list[ProgramChange]:
     step."""
     kinds = AdafactorForAdam, EightBitStates, ForeachOff, FusedStep, GradientsToNone, StepInBackward, ExpandableSegments
     found: list[ProgramChange] = [kind() for kind in kinds]
-    for each in seen.lists:
-        found += [CheckpointedBlocks([each], 1), CheckpointedBlocks([each], 2), SegmentedBlocks(each)]
+    paths = [each.path for each in seen.lists]  # two models may have lists at the same one
+    places = [f"{each.root}.{each.path}" if paths.count(each.path) > 1 else each.path or each.root for each in seen.lists]
+    for each, where in zip(seen.lists, places, strict=True):
+        found += [CheckpointedBlocks([each], 1, where), CheckpointedBlocks([each], 2, where), SegmentedBlocks(each, where)]
     if len(seen.lists) > 1:
-        found.append(CheckpointedBlocks(seen.lists, 1))
+        found.append(CheckpointedBlocks(seen.lists, 1, ", ".join(places)))
     return [*found, AutocastForward(), OffloadSaved(), ChunkedLoss(seen.heads.found)]
 
 
