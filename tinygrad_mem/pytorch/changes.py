@@ -312,7 +312,10 @@ def changes(seen: Seen) -> list[ProgramChange]:
     kinds = AdafactorForAdam, EightBitStates, ForeachOff, FusedStep, GradientsToNone, StepInBackward, ExpandableSegments
     found: list[ProgramChange] = [kind() for kind in kinds]
     paths = [each.path for each in seen.lists]  # two models may have lists at the same one
-    places = [f"{each.root}.{each.path}" if paths.count(each.path) > 1 else each.path or each.root for each in seen.lists]
+    places = [
+        f"{each.root}.{each.path}" if each.path and paths.count(each.path) > 1 else each.path or each.root
+        for each in seen.lists
+    ]
     for each, where in zip(seen.lists, places, strict=True):
         found += [CheckpointedBlocks([each], 1, where), CheckpointedBlocks([each], 2, where), SegmentedBlocks(each, where)]
     if len(seen.lists) > 1:
