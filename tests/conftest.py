@@ -18,11 +18,10 @@ except ModuleNotFoundError:
 
 from tinygrad_mem.devices import cuda_problem, device
 from tinygrad_mem.interrupts import FREE_THREADED
-from tinygrad_mem.kernels.numpy.fast import blas, threads
 from tinygrad_mem.memory import alive, census
 
 from . import profiles, seal
-from .dealing import Dealing
+from .dealing import Dealing, share_cores
 from .emulated.device import Device
 from .emulated.plugin import CudaHalf
 from .reliability import Counts
@@ -47,11 +46,7 @@ else:
     torch.set_warn_always(True)  # else only the first test that does what it warns of would hear it
     torch.manual_seed = torch.default_generator.manual_seed  # its own writes a stack trace for each kind of GPU, each time
 
-if (workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))) > 1:
-    # Threads that wait for a core which another worker has take a quarter of the time; tests of threads say how many they use.
-    threads._pool.size = max(1, threads.cores() // workers)
-    if blas._set_threads is not None:
-        blas._set_threads(threads.threads())
+share_cores(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 os.environ["TINYGRAD_MEM_CACHE"] = ""  # nothing that was measured before, or is measured now, outlives the tests
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
