@@ -21,7 +21,7 @@ from tinygrad_mem.interrupts import FREE_THREADED
 from tinygrad_mem.memory import alive, census
 
 from . import profiles, seal
-from .dealing import Dealing, share_cores
+from .dealing import Dealing
 from .emulated.device import Device
 from .emulated.plugin import CudaHalf
 from .reliability import Counts
@@ -45,8 +45,6 @@ else:
     torch.set_num_threads(1)
     torch.set_warn_always(True)  # else only the first test that does what it warns of would hear it
     torch.manual_seed = torch.default_generator.manual_seed  # its own writes a stack trace for each kind of GPU, each time
-
-share_cores(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 os.environ["TINYGRAD_MEM_CACHE"] = ""  # nothing that was measured before, or is measured now, outlives the tests
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]

@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tinygrad_mem.kernels.numpy.fast import blas, threads
-
 from . import profiles
 
 _T = TypeVar("_T")
@@ -35,17 +33,6 @@ class Dealing:
         from xdist.scheduler.worksteal import WorkStealingScheduling
 
         return WorkStealingScheduling(config, log)
-
-
-def share_cores(workers: int) -> None:
-    """Give this worker its part of the machine's threads. Threads that wait for each other's cores took a quarter of the time.
-
-    Tests of threads say themselves how many they use.
-    """
-    if workers > 1:
-        threads._pool.size = max(1, threads.cores() // workers)
-        if blas._set_threads is not None:
-            blas._set_threads(threads.threads())
 
 
 def dealt(tests: Iterable[_T], workers: int, file_of: Callable[[_T], str], slow: set[str]) -> list[_T]:

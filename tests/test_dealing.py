@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tinygrad_mem.kernels.numpy.fast import blas, threads
-
-from .dealing import dealt, share_cores
+from .dealing import dealt
 
 
 def file_of(test: str) -> str:
@@ -36,14 +34,3 @@ def test_slow_files_may_be_more_than_a_share():
     tests = [f"a{number}" for number in range(5)] + ["b0"]
     assert dealt(tests, 2, file_of, {"a"}) == [*tests]
     assert dealt([], 2, file_of, {"a"}) == []
-
-
-@pytest.mark.parametrize(("workers", "each"), [(1, 7), (2, 4), (3, 2), (99, 1)])
-def test_workers_share_the_cores(workers: int, each: int, monkeypatch: pytest.MonkeyPatch):
-    asked: list[int] = []
-    monkeypatch.setattr(threads._pool, "size", 7)
-    monkeypatch.setattr(threads, "cores", lambda: 8)
-    monkeypatch.setattr(blas, "_set_threads", asked.append)
-    share_cores(workers)
-    assert threads.threads() == each
-    assert asked == ([each] if workers > 1 else [])
