@@ -160,6 +160,27 @@ def autocast_without_gradients():
     return layer, x
 
 
+def of_itself(op: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[[], Any]:
+    """One op gives two gradients for one tensor: PyTorch adds the second to the first."""
+
+    def run():
+        x = torch.ones(40, 40, requires_grad=True)
+        op(x, x).sum().backward()
+        return x
+
+    return run
+
+
+def picked_in_halves():
+    """Autograd writes these gradients into zeros in place, by kernels that copy halves to float32."""
+    x = torch.ones(40, 40, dtype=torch.bfloat16, requires_grad=True)
+    places = torch.zeros(1, 1, dtype=torch.long)
+    (
+        x.take_along_dim(places, 1) + x.kthvalue(1, keepdim=True)[0] + x.topk(1)[0] + x.median(1, keepdim=True)[0]
+    ).sum().backward()
+    return x
+
+
 FOUND = [
     layer_of_gaps,
     recurrent_in_evaluation,
@@ -168,7 +189,19 @@ FOUND = [
     caught,
     numbers_of_two_levels,
     autocast_without_gradients,
+    picked_in_halves,
 ]
+TWICE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "mul": torch.mul,
+    "mm": torch.mm,
+    "fmin": torch.fmin,
+    "atan2": torch.atan2,
+    "addcmul": lambda x, y: torch.addcmul(x, x, y),
+    "addmm": lambda x, y: torch.addmm(x, x, y),
+    "lerp": lambda x, y: torch.lerp(x, y, 0.3),
+    "where": lambda x, y: torch.where(x > 0, x, y),
+    "square and mean": lambda x, y: (x * y).mean(-1),
+}
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -176,6 +209,25 @@ FOUND = [
 def test_the_smallest_program_has_pytorchs_peak(program: Callable[[], Any]):
     program()  # what PyTorch keeps from its first use is not the program's
     assert [predict(program, device="cpu").peak for _ in range(2)] == [real_peak(program)] * 2
+
+
+@pytest.mark.parametrize("op", TWICE.values(), ids=TWICE)
+def test_the_second_gradient_of_an_op_is_added_to_its_first(op: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]):
+    program = of_itself(op)
+    program()
+    assert predict(program, device="cpu").peak == real_peak(program)
+
+
+def masked_scattered() -> torch.Tensor:
+    x = torch.randn(50, 8, requires_grad=True)
+    x.masked_scatter(x > 0, x.flip(0)).sum().backward()  # the gradient that arrives is one number, expanded
+    return x
+
+
+def test_what_the_gradient_of_masked_scatter_takes_has_a_bound():
+    masked_scattered()
+    track = predict(masked_scattered, device="cpu")
+    assert track.peak < real_peak(masked_scattered) <= track.peak + sum(track.unknown.values())
 
 
 def test_on_a_gpu_too_a_bias_is_added_in_place():

@@ -44,7 +44,8 @@ def fill(func: Any, tensors: list[torch.Tensor], most: bool) -> None:
             if tensor.dtype is torch.bool:
                 tensor.fill_(True)
             else:
-                tensor.copy_(torch.arange(tensor.numel()).reshape(tensor.shape))
+                apart = tensor[tuple(slice(None) if step else slice(1) for step in tensor.stride())]  # an expanded one repeats
+                apart.copy_(torch.arange(apart.numel()).reshape(apart.shape))
 
 
 def _regular(tensor: torch.Tensor, diagonal: float, pivots: bool) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
+from torch.autograd.function import BackwardCFunction
 
 from .dispatcher import decomposed, operator
 from .kernels.call import dense
@@ -37,6 +38,8 @@ _FORMULAS = _in_place(
 _BY_NUMBERS, _NUMBERS_BYTES = {aten.mul.Tensor, aten.div.Tensor}, 8
 _OUT_OF_PLACE = ("XlogyBackward", "SpecialXlog1PyBackward", "ScatterReduceBackward", "IndexReduceBackward")
 """Nodes whose formulas write to tensors of their own out of place. Source: ``derivatives.yaml``; ``FunctionsManual.cpp``."""
+_ADD_THEMSELVES = {"Atan2Backward0", "CholeskySolveBackward0", "LinalgLstsqBackward0", "LinalgLuSolveBackward0"}
+"""Nodes of several tensors whose formulas add what they have made."""
 _LOGITS, _MASKS = _in_place("sub.Tensor mul.Tensor"), _in_place("logical_and logical_or")
 _OF_NODE = {
     "BinaryCrossEntropyWithLogitsBackward0": _LOGITS,
@@ -109,12 +112,22 @@ class AutogradWrites:
             self._alone = counts
         if not isinstance(args[1], torch.Tensor) or args[1].shape != first.shape or args[1].dtype != first.dtype:
             return False
-        earlier = self._born(first) is not None and not self._fresh(first)
-        return earlier and dense(first) and counts[0] <= self._alone[0] and counts[1] <= self._alone[1]
+        if self._born(first) is None or (self._fresh(first) and not (self._fresh(args[1]) and _gives_twice())):
+            return False
+        return dense(first) and counts[0] <= self._alone[0] and counts[1] <= self._alone[1]
 
     def _fresh(self, tensor: torch.Tensor) -> bool:
         """True if the node that runs made the tensor's storage."""
         return self._born(tensor) == node()
+
+
+def _gives_twice() -> bool:
+    """True if the node that runs has two gradients for one tensor, as that of ``x * x``, and adds nothing itself."""
+    running: Any = torch._C._current_autograd_node()
+    if isinstance(running, BackwardCFunction) or running.name() in _ADD_THEMSELVES:
+        return False
+    targets = [each for each in running.next_functions if each[0] is not None]
+    return len(set(targets)) < len(targets)
 
 
 def _of_node(func: Any) -> Any:

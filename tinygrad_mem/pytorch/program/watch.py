@@ -197,7 +197,7 @@ class Watch(TorchDispatchMode):
         within = found.peak - found.kept - kept_number(func, args)
         if within > 0:
             place = self.places.here(op_name(func))
-            self._resize(FACTS[id(func)], args, kwargs)
+            self._resize(FACTS.get(id(func)) or facts_of(func), args, kwargs)
             workspace = self.ledger.malloc(within, place, "WORKSPACE")
             self._see(func, args, made)
             self.ledger.free(workspace, place)

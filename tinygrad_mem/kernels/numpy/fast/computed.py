@@ -171,7 +171,8 @@ class _Writer:
         return step.name
 
     def _ufunc(self, step: Symbol, arrays: list[Symbol], texts: list[str]) -> None:
-        target = self._target(step, avoid=("out",) if step.flag else ())
+        # flags over the numbers that they are computed from would make NumPy copy them
+        target = self._target(step, avoid=("out", *[x.name for x in arrays if not x.flag]) if step.flag else ())
         if step.flag and target not in self.viewed:
             self.viewed.add(target)
             self.lines.append(f"flags_{target} = tiles.flags({target})")
