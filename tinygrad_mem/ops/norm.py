@@ -51,8 +51,7 @@ class BatchNorm(Op):
             lines = ctx.empty((2, channels), wide)
             ctx.kernels.given_statistics(running_mean, running_var, eps, mean, rstd)
         ctx.training = training
-        if any(ctx.needs):
-            ctx.save(x=x, mean=mean, rstd=rstd, weight=weight if ctx.needs[0] else None)
+        ctx.save(x=x, mean=mean, rstd=rstd, weight=weight if ctx.needs[0] else None)
         ctx.kernels.batch_norm(x3, mean, rstd, weight, bias, lines, out=out.reshape(ctx.shape))
         return out
 
@@ -96,8 +95,7 @@ class SampleNorm(Op):
         out = ctx.output(x.shape, x.dtype)
         w, b = _shaped(ctx, weight, affine), _shaped(ctx, bias, affine)
         ctx.kernels.sample_norm(ctx.contiguous(x).reshape(layout), w, b, eps, centre, mean, rstd, out=out.reshape(layout))
-        if any(ctx.needs):
-            ctx.save(x=x, rstd=rstd, mean=mean, weight=weight if ctx.needs[0] else None)
+        ctx.save(x=x, rstd=rstd, mean=mean, weight=weight if ctx.needs[0] else None)
         return out
 
     @staticmethod

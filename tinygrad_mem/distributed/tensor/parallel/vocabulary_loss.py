@@ -47,8 +47,7 @@ class VocabularyCrossEntropy(Op):
         if reduction == "mean":
             norm = ctx.empty((), wide)
             kernels.target_weight(goal, None, ignore, out=norm)
-        if ctx.needs[0]:
-            ctx.save(x=x, target=target, lse=lse, norm=norm)
+        ctx.save(x=x, target=target, lse=lse, norm=norm)
         ctx.options, ctx.classes = (ignore, smoothing), (first, every)
         return reduced(ctx, picked, x.dtype, target.shape, reduction, norm)
 
