@@ -90,6 +90,13 @@ HALF: Any = 0.5
             lambda: F.cross_entropy(tm.ones(2, 3), tm.tensor([0, 1]), ignore_index=HALF),
             "argument 'ignore_index' must be int, not float",
         ),
+        (lambda: tm.bernoulli(tm.tensor([0.5, 2.0])), r"expected probabilities in \[0, 1\], found 0.5 to 2.0"),
+        (lambda: tm.bernoulli(tm.tensor([math.nan])), "found nan to nan"),
+        (lambda: tm.ones(2).bernoulli_(tm.tensor([-0.5, 1.0])), r"expected probabilities in \[0, 1\], found -0.5 to 1.0"),
+        (lambda: tm.normal(0.0, tm.tensor([-1.0, 1.0])), "normal expects all elements of std >= 0.0, found -1.0 to 1.0"),
+        (lambda: tm.normal(tm.zeros(2), -1.0), "normal expects std >= 0.0, but found std -1.0"),
+        (lambda: tm.round(tm.tensor([12]), decimals=-1), "round to decimals: expected a floating tensor, found int64"),
+        (lambda: tm.tensor([12]).round_(decimals=1), "round to decimals: expected a floating tensor, found int64"),
         (lambda: tm.ones(3).exponential_(-1.0), "exponential_ expects lambda > 0.0, but found lambda=-1.0"),
         (
             lambda: tm.ones(3).uniform_(-3e38, 3e38),

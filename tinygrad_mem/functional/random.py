@@ -184,8 +184,15 @@ def normal(
 
     Args:
         size, dtype, device, requires_grad: of numbers without a tensor.
+
+    Raises:
+        ArgumentError: std is negative or nan; in a tensor, on the CPU.
     """
     given = [t for t in (mean, std) if isinstance(t, Tensor)]
+    if isinstance(std, Tensor):
+        _want_between(0, math.inf, std, "normal expects all elements of std >= 0.0")
+    elif not std >= 0:
+        raise ArgumentError(f"normal expects std >= 0.0, but found std {std}")
     if given:
         shape = (mean + std).shape  # it refuses wrong combinations before a number is drawn
         return (randn(shape, generator=generator, dtype=given[0].dtype, device=given[0].device) * std + mean).to(given[0].dtype)
@@ -193,9 +200,23 @@ def normal(
     return out.requires_grad_(requires_grad)
 
 
+def _want_between(low: float, high: float, numbers: Tensor, what: str) -> None:
+    """Raise ArgumentError if a number of a tensor on the CPU is nan or outside; on a GPU it would have to be waited for."""
+    array = numbers.array
+    if isinstance(array, np.ndarray) and array.size:
+        least, most = np.minimum.reduce(array, axis=None), np.maximum.reduce(array, axis=None)
+        if not (low <= least and most <= high):
+            raise ArgumentError(f"{what}, found {least} to {most}")
+
+
 @public("torch", "Tensor")
 def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """1 with the probability that ``input`` says, else 0. Saves nothing; the gradient is 0."""
+    """1 with the probability that ``input`` says, else 0. Saves nothing; the gradient is 0.
+
+    Raises:
+        ArgumentError: on the CPU, a probability is not within [0, 1].
+    """
+    _want_between(0, 1, input, "bernoulli: expected probabilities in [0, 1]")
     return apply(ops.Draw, input, kernel="bernoulli", ticket=_ticket(input, generator), numbers=(input.array,))
 
 
@@ -259,8 +280,10 @@ def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Generator | No
 
 @public("Tensor")
 def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
-    """Fill with 1 with probability ``p`` (a number or a tensor), else 0."""
-    if not isinstance(p, Tensor) and not 0 <= p <= 1:
+    """Fill with 1 with probability ``p`` (a number or a tensor), else 0. Raises: ArgumentError: p is not within [0, 1]."""
+    if isinstance(p, Tensor):
+        _want_between(0, 1, p, "bernoulli_: expected probabilities in [0, 1]")
+    elif not 0 <= p <= 1:
         raise ArgumentError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
     chance = p.expand(*input.shape).array if isinstance(p, Tensor) else float(p)
     return apply_(ops.Draw, input, kernel="bernoulli", ticket=_ticket(input, generator), numbers=(chance,))

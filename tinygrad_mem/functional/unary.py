@@ -6,6 +6,7 @@ from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..ops import unary as ops
+from ..ops.base import want_floating
 from .door import FLOAT32, public
 from .elementwise import div, div_, mul, mul_, sub
 
@@ -59,8 +60,13 @@ def ceil(input: Tensor) -> Tensor:
 
 @public("torch", "special", "Tensor")
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
-    """Round to the nearest integer, halves to even, or to ``decimals`` digits."""
+    """Round to the nearest integer, halves to even, or to ``decimals`` digits.
+
+    Raises:
+        DTypeError: digits of integers.
+    """
     if decimals:
+        want_floating("round to decimals", input.array)
         return div(apply(ops.Round, mul(input, 10.0**decimals), kernel="rint"), 10.0**decimals)
     return apply(ops.Round, input, kernel="rint")
 
@@ -358,6 +364,7 @@ def ceil_(input: Tensor) -> Tensor:
 @public("torch", "Tensor")
 def round_(input: Tensor, *, decimals: int = 0) -> Tensor:
     if decimals:
+        want_floating("round to decimals", input.array)
         return div_(apply_(ops.Round, mul_(input, 10.0**decimals), kernel="rint"), 10.0**decimals)
     return apply_(ops.Round, input, kernel="rint")
 
