@@ -189,12 +189,12 @@ def normal(
         ArgumentError: std is negative or nan; in a tensor, on the CPU.
     """
     given = [t for t in (mean, std) if isinstance(t, Tensor)]
-    if isinstance(std, Tensor):
-        _want_between(0, math.inf, std, "normal expects all elements of std >= 0.0")
-    elif not std >= 0:
-        raise ArgumentError(f"normal expects std >= 0.0, but found std {std}")
     if given:
         shape = (mean + std).shape  # it refuses wrong combinations before a number is drawn
+        if isinstance(std, Tensor):
+            _want_between(0, math.inf, std, "normal expects all elements of std >= 0.0")
+        elif not std >= 0:
+            raise ArgumentError(f"normal expects std >= 0.0, but found std {std}")
         return (randn(shape, generator=generator, dtype=given[0].dtype, device=given[0].device) * std + mean).to(given[0].dtype)
     out = normal_(creation.empty(sizes_of((size,)), dtype=dtype, device=device), mean, std, generator=generator)
     return out.requires_grad_(requires_grad)
