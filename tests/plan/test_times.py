@@ -122,6 +122,16 @@ def test_a_damaged_cache_is_measured_anew(content: str, tmp_path: Path):
     assert Times("cpu", tmp_path)._written == {}
 
 
+@pytest.mark.parametrize("library", [tm.version, np])
+def test_times_of_another_version_are_not_read(library: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    times = Times("cpu", tmp_path)
+    times.of(OpCall("Neg", (Spec((3,), "<f4"),), (), (True,)))
+    times.save()
+    assert Times("cpu", tmp_path)._written
+    monkeypatch.setattr(library, "__version__", "9.9")
+    assert Times("cpu", tmp_path)._written == {}
+
+
 def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path):
     (tmp_path / "file").write_text("")
     times = Times("cpu", tmp_path / "file" / "folder")

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import scope
+from .. import scope, version
 from ..autograd import core
 from ..autograd.core import apply
 from ..autograd.tensor import Tensor
@@ -144,9 +144,12 @@ class Times:
         self._written: dict[str, tuple[float, float]] = self._read()
 
     def _fingerprint(self) -> str:
-        """A hash of everything that times depend on, besides the op: the machine, its cores, settings, libraries."""
-        here = [str(self.device), platform.processor() or platform.machine(), str(os.cpu_count())]
-        parts = [*here, np.__version__, *(os.environ.get(name, "") for name in SETTINGS)]
+        """A hash of everything that times depend on, besides the op: the machine, its cores or GPU, settings, libraries, us."""
+        xp = self.device.xp
+        gpu = xp.cuda.runtime.getDeviceProperties(self.device.index or 0)["name"] if self.device.type == "cuda" else ""
+        here = [str(self.device), str(gpu), platform.processor() or platform.machine(), str(os.cpu_count())]
+        libraries = [version.__version__, np.__version__, xp.__version__]
+        parts = [*here, *libraries, *(os.environ.get(name, "") for name in SETTINGS)]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
 
     def _read(self) -> dict[str, tuple[float, float]]:
