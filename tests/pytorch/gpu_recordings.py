@@ -253,6 +253,8 @@ def _counts(rows: list[Row]) -> str:
 def _within(rows: list[Row]) -> str:
     """How near the peaks are, in a sentence."""
     off = [abs(row["off"]) / row["recorded"] for row in rows]
+    if not any(off):
+        return f"All {len(rows)} peaks are equal." if len(rows) > 1 else "The peak is equal."
     near = [sum(each <= most for each in off) for most in (0, 0.01, 0.05)]
     nearer = f"{near[0]} are equal, {near[1]} within 1%, {near[2]} within 5%"
     return f"Of {len(rows)} peaks {nearer}; the furthest is {max(off):.1%} off."
