@@ -112,8 +112,10 @@ class AutogradWrites:
             self._alone = counts
         if not isinstance(args[1], torch.Tensor) or args[1].shape != first.shape or args[1].dtype != first.dtype:
             return False
-        if self._born(first) is None or (self._fresh(first) and not (self._fresh(args[1]) and _gives_twice())):
+        if self._born(first) is None:
             return False
+        if self._fresh(first) and not (self._fresh(args[1]) and _gives_twice()):
+            return False  # the node's own formula adds
         return dense(first) and counts[0] <= self._alone[0] and counts[1] <= self._alone[1]
 
     def _fresh(self, tensor: torch.Tensor) -> bool:
