@@ -21,6 +21,7 @@ makes some of others, which are seen one by one (`OF_OTHERS` in `program/composi
 `Prediction.unknown`, with a copy of each argument and of each result as its bound.
 
 The sources are those of PyTorch 2.6.0, the headers that come with PyTorch 2.13 and CUB 3.0.1; a row says where versions differ.
+They are below `aten/src/ATen/native`, unless they begin with `aten`.
 `python -m tests.pytorch.kernels_page` writes this page.
 
 | ops | asks for | source | seen |

@@ -152,9 +152,8 @@ def row(ops: str, takes: str, source: str, seen: str = "") -> Callable[[Rule], R
 
     Args:
         ops: with spaces between them.
-        source: below ``aten/src/ATen/native``, if it does not begin with ``aten``.
+        source: files of PyTorch below ``aten/src/ATen/native``, if they do not begin with ``aten``, and functions in them.
     """
-    source = source if source.startswith("aten/") else f"aten/src/ATen/native/{source}"
 
     def add(rule: Rule) -> Rule:
         found = KernelRow(rule.__name__, tuple(ops.split()), takes, source, seen, rule)
