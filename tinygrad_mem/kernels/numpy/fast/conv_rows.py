@@ -275,7 +275,7 @@ def correlate(several: list[Correlation], bias: Any, work: np.ndarray) -> None:
         lane.reset()
         operands = windows(walk, gather(walk, source, tile, lane), tile)
         products = lane.take((walk.parts, tile.r1 - tile.r0, walk.cout, operands.shape[-1]), walk.wide)
-        blas.by_columns(matrix, operands, products)
+        blas.multiply(blas.by_columns(matrix, operands, products))
         for other in products[1:]:
             products[0] += other
         if bias is not None:

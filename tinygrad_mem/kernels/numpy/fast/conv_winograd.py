@@ -214,7 +214,7 @@ def _tile(source, transformed, shift, low, tile, lane, out):
     if pitch > columns:
         products[..., columns:] = 0  # what is in there must not overflow
     weights, windows = transformed.transpose(1, 0, 2, 3), line.shifted(second, cin)
-    blas.by_columns(weights[:apart], windows[:apart], products[..., :columns])
+    blas.multiply(blas.by_columns(weights[:apart], windows[:apart], products[..., :columns]))
     if line.before:
         line.in_images(products[0])[..., 0].fill(0)
     if apart == 1:
