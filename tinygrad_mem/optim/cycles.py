@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ArgumentError
+from ..interrupts import uninterruptible
 from . import loading
 from .optimizer import Optimizer
 from .schedule import LRScheduler, attributes_of, check_optimizer, per_group
@@ -59,7 +60,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         share = (1 + math.cos(math.pi * self.T_cur / self.T_i)) / 2
         return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]
 
-    def _update_lr(self, epoch: float | None = None) -> None:
+    @uninterruptible
+    def step(self, epoch: float | None = None) -> None:
+        """Go to the next epoch, or to ``epoch``, which may be a fraction, and set the rates."""
         if epoch is None and self.last_epoch < 0:
             epoch = 0
         if epoch is None:

@@ -105,7 +105,7 @@ class LinearLR(LRScheduler):
     def get_lr(self) -> list[float]:
         if self.last_epoch == 0:
             return [rate * self.start_factor for rate in self._rates()]
-        if self.last_epoch > self.total_iters:
+        if self._is_initial or self.last_epoch > self.total_iters:
             return self._rates()
         return [rate * (self._factor(self.last_epoch) / self._factor(self.last_epoch - 1)) for rate in self._rates()]
 
@@ -121,7 +121,7 @@ class ExponentialLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        return [rate if self.last_epoch == 0 else rate * self.gamma for rate in self._rates()]
+        return [rate if self._is_initial else rate * self.gamma for rate in self._rates()]
 
     def _get_closed_form_lr(self) -> list[float]:
         return [base * self.gamma**self.last_epoch for base in self.base_lrs]
@@ -135,7 +135,7 @@ class PolynomialLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        if self.last_epoch == 0 or self.last_epoch > self.total_iters:
+        if self._is_initial or self.last_epoch > self.total_iters:
             return self._rates()
         left, before = (1.0 - e / self.total_iters for e in (self.last_epoch, self.last_epoch - 1))
         return [rate * (left / before) ** self.power for rate in self._rates()]
@@ -157,7 +157,7 @@ class CosineAnnealingLR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         epoch, low = self.last_epoch, self.eta_min
-        if epoch == 0:
+        if self._is_initial:
             return self._rates()
         if self._step_count == 1 and epoch > 0:
             return self._get_closed_form_lr()
@@ -217,7 +217,7 @@ class MultiplicativeLR(LambdaLR):
     """Multiplies the rate by ``lr_lambda(epoch)`` each epoch; one function for all groups, or one for each."""
 
     def get_lr(self) -> list[float]:
-        if self.last_epoch <= 0:
+        if self._is_initial:
             return self._rates()
         return [rate * f(self.last_epoch) for rate, f in zip(self._rates(), self.lr_lambdas, strict=True)]
 

@@ -44,6 +44,7 @@ class LRScheduler:
     last_epoch: int
     base_lrs: list[float]
     _step_count = 0
+    _is_initial = False  # True only in the first step, which a schedule takes when it is made
     _last_lr: list[float]
     _unsaved: tuple[str, ...] = ("optimizer",)  # attributes that a state dict does not have
 
@@ -63,8 +64,11 @@ class LRScheduler:
         self._initial_step()
 
     def _initial_step(self) -> None:
-        self._step_count = 0
-        self.step()
+        self._step_count, self._is_initial = 0, True
+        try:
+            self.step()
+        finally:
+            self._is_initial = False
 
     @uninterruptible
     def step(self, epoch: int | None = None) -> None:
