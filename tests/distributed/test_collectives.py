@@ -100,6 +100,11 @@ def test_an_all_to_all_sends_what_is_for_other_ranks(sizes: list[int] | None, to
     assert counted == [to_others]
 
 
+def test_what_a_rank_sends_is_asked_in_a_prediction():
+    with pytest.raises(ValueError, match=r"sent: only a prediction counts what a rank sends: call it in what memory\.predict"):
+        sent()
+
+
 def test_work_that_fails_keeps_nothing_alive_of_who_advanced_it():
     """Any collective that waits advances all pending work: also a broadcast that another error has left behind."""
 

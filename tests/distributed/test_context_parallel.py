@@ -51,3 +51,18 @@ def test_what_does_not_fit_is_refused():
             ring_attention(q, q[:, :3], q[:, :3])
     finally:
         dist.destroy_process_group()
+
+
+def test_a_rank_outside_of_the_group_is_refused():
+    """It computed the attention of its own tokens alone, without those of the group."""
+    dist.init_process_group("fake", rank=0, world_size=4)
+    try:
+        q = tm.zeros(1, 4, 8, 16, device="meta")
+        with pytest.raises(ValueError, match="ring_attention: this rank is not a member of the group"):
+            ring_attention(q, q, q, group=dist.new_group([1, 2]))
+        alone = dist.new_group([0])
+        assert ring_attention(q, q, q, group=alone).shape == q.shape
+        with pytest.raises(ValueError, match="of the same tokens, found"):  # one rank refuses what four refuse
+            ring_attention(q, q[:, :, :4], q[:, :, :4], group=alone)
+    finally:
+        dist.destroy_process_group()

@@ -107,6 +107,73 @@ def test_a_division_that_does_not_fit_is_refused(mesh: Any):
         linear(tm.zeros(2, 6))
 
 
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm = nn.Embedding(8, 8), nn.LayerNorm(8)
+        self.up, self.down, self.odd, self.act = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 6), nn.Tanh()
+        self.tied = nn.Linear(8, 8, bias=False)
+        self.tied.weight = self.table.weight
+
+
+def structure(model: nn.Module) -> list:
+    """All that a division changes: classes, attributes, parameters, hooks of both."""
+    return [
+        (
+            type(module),
+            sorted(vars(module)),
+            [(name, id(p), p.shape, dict(p._hooks or {})) for name, p in module.named_parameters(recurse=False)],
+            dict(module._forward_hooks),
+            dict(module._forward_pre_hooks),
+        )
+        for module in model.modules()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last", "match"),
+    [
+        ({"odd": ColwiseParallel()}, "dimension 0 of .* cannot be divided evenly among 4 ranks"),
+        ({"act": ColwiseParallel()}, r"ColwiseParallel: expected an nn\.Linear or nn\.Embedding, found Tanh"),
+        ({"act": RowwiseParallel()}, r"RowwiseParallel: expected an nn\.Linear or nn\.Embedding, found Tanh"),
+        ({"missing": ColwiseParallel()}, "leads to no module"),
+        ({"act": "rows"}, "expected a ParallelStyle for 'act', found str"),
+        ({"d*": ColwiseParallel()}, r"down\.weight would be divided twice"),
+        ({"tied": RowwiseParallel()}, "two modules share weight .* and divide it along dimensions 0 and 1"),
+        ({}, r"tied\.weight is shared with a module that was divided"),
+    ],
+)
+def test_a_plan_that_is_refused_leaves_every_module_as_it_was(mesh: Any, last: dict, match: str):
+    """Its last entry is refused: those before it were divided."""
+    plan = {
+        "table": RowwiseParallel(output_layouts=Shard(0)),
+        "norm": SequenceParallel(),
+        "up": ColwiseParallel(input_layouts=Shard(0)),
+        "down": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0)),
+        "act": PrepareModuleInput(input_layouts=Shard(0), desired_input_layouts=Replicate()),
+    }
+    model = Block()
+    before = structure(model)
+    with pytest.raises((ValueError, TypeError, NotImplementedError), match=match):
+        parallelize_module(model, mesh, {**plan, **last})
+    assert structure(model) == before
+    parallelize_module(model, mesh, {**plan, "tied": ColwiseParallel()})
+    assert structure(model) != before
+    assert model.up.weight.shape == (2, 8)
+    assert model.down.weight.shape == (8, 2)
+    with pytest.raises((ValueError, NotImplementedError), match=r"expected an nn\.Linear|would be divided twice"):
+        parallelize_module(model, mesh, {"table": ColwiseParallel(), "up": ColwiseParallel()})
+
+
+def test_gradients_of_a_shared_norm_are_summed_once(mesh: Any):
+    """Each of two norms that share a weight asked for a sum over the ranks, so the gradient was 4 times too large."""
+    first, second = nn.LayerNorm(8), nn.LayerNorm(8)
+    second.weight = first.weight
+    parallelize_module(nn.ModuleList([first, second]), mesh, {"*": SequenceParallel()})
+    assert first.weight is not None
+    assert len(first.weight._hooks or {}) == 1
+
+
 def test_shared_weights_are_divided_alike_or_refused(mesh: Any):
     def tied() -> nn.ModuleDict:
         model = nn.ModuleDict({"table": nn.Embedding(8, 4), "head": nn.Linear(4, 8, bias=False)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,13 +53,13 @@ def rates(module: Any, make: Callable, form: Form, resumed_at: int | None, last_
     found: list = []
     o = optimizer(module, last_epoch)
     try:
-        schedule = form(module, o, lambda: make(module, o))
+        schedule = form(module, o, partial(make, module, o))
         found.append([*schedule.get_last_lr(), *momentum(o)])
         for step in range(12):
             if step == resumed_at:
                 states = copy.deepcopy((o.state_dict(), schedule.state_dict()))
                 o = optimizer(module, last_epoch)
-                schedule = form(module, o, lambda: make(module, o))
+                schedule = form(module, o, partial(make, module, o))
                 o.load_state_dict(states[0])
                 schedule.load_state_dict(states[1])
             o.step()

@@ -8,7 +8,7 @@ from typing import Any
 from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic
-from ..errors import DTypeError, ShapeError
+from ..errors import ArgumentError, DTypeError, ShapeError
 from ..functional.attention import scaled_dot_product_attention
 from ..functional.door import LOWER, public
 from ..ops.attention import _check, _laid_out_as, _readable
@@ -196,6 +196,7 @@ def ring_attention(
     Do not use when: sequences are short: with more sequences than ranks, data parallel sends less.
 
     Raises:
+        ArgumentError: this rank is not a member of the group.
         ShapeError: shapes that do not fit.
         DTypeError: different dtypes.
         DeviceError: a device that the group does not serve.
@@ -204,10 +205,10 @@ def ring_attention(
     Source: Liu, Zaharia and Abbeel, *Ring Attention*, 2023.
     """
     found = member(group)
-    if found is None or found.size() == 1:
-        grouped = query.ndim == 4 and key.ndim == 4 and query.shape[1] != key.shape[1]
-        return scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale, enable_gqa=grouped)
-    check_device("ring_attention", query, found)
+    if found is None:
+        raise ArgumentError(
+            "ring_attention: this rank is not a member of the group, so it has none of its tokens: call it on members alone"
+        )
     if not query.ndim == key.ndim == value.ndim == 4 or key.shape[2] != value.shape[2] or query.shape[2] != key.shape[2]:
         raise ShapeError(
             "ring_attention: expected query (N, heads, T, E), key and value (N, key heads, T, ...) of the same tokens, found "
@@ -215,5 +216,9 @@ def ring_attention(
         )
     if not query.dtype == key.dtype == value.dtype:
         raise DTypeError(f"ring_attention: expected one dtype, found {query.dtype}, {key.dtype}, {value.dtype}: cast them")
+    if found.size() == 1:
+        grouped = query.shape[1] != key.shape[1]
+        return scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale, enable_gqa=grouped)
+    check_device("ring_attention", query, found)
     factor = 1.0 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
     return apply(RingAttention, query, key, value, group=found, causal=bool(is_causal), scale=factor)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ArgumentError
 from ..scope import local
 from .group import Array, ProcessGroup, ReduceOp, Work
 
@@ -42,8 +43,13 @@ def sent() -> int:
     rank to rank, and the last one sends nothing: the mean over the ranks is counted, (n - 1) / n of the array. An
     all-to-all sends what is for other ranks.
 
+    Raises:
+        ArgumentError: there is no prediction.
+
     Source: Patarasuk, Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*, 2009.
     """
+    if local.dry is None:
+        raise ArgumentError("sent: only a prediction counts what a rank sends: call it in what memory.predict() runs")
     return local.dry.__dict__.get("sent", 0)
 
 

@@ -31,6 +31,14 @@ __all__ = (
 class ParallelStyle:
     """The base of all ways to divide a module."""
 
+    def _axes(self, module: Module) -> dict[str, int]:
+        """The parameters that it divides, each with its dimension. Changes nothing.
+
+        Raises:
+            NotOfferedError: the style does not fit the module.
+        """
+        return {}
+
     def _apply(self, module: Module, group: ProcessGroup) -> Module:
         raise NotImplementedError
 
@@ -55,19 +63,21 @@ class ColwiseParallel(ParallelStyle):
         if self.layouts[1] not in (Shard(-1), Replicate()):
             raise NotOfferedError(f"ColwiseParallel: output_layouts is Shard(-1) or Replicate(), found {output_layouts}")
 
-    def _apply(self, module: Module, group: ProcessGroup) -> Module:
+    def _axes(self, module: Module) -> dict[str, int]:
         if type(module) is Embedding:
             if self.layouts[0] != Replicate() or module.max_norm is not None:
                 raise NotOfferedError("ColwiseParallel of an Embedding: input_layouts is Replicate(), and max_norm is None")
-            _divide(module, "weight", group, 1)
-            if self.layouts[1] == Replicate():
-                module.register_forward_hook(lambda module, args, output: gather_from(output, group, -1))
-            return module
+            return {"weight": 1}
         _want(module, Linear, "ColwiseParallel: expected an nn.Linear or nn.Embedding")
-        _divide(module, "weight", group, 0)
-        if module.bias is not None:
-            _divide(module, "bias", group, 0)
-        return _become(module, ColumnLinear, group, self.layouts)
+        return {"weight": 0} if module.bias is None else {"weight": 0, "bias": 0}
+
+    def _apply(self, module: Module, group: ProcessGroup) -> Module:
+        _divide(module, self._axes(module), group)
+        if type(module) is not Embedding:
+            return _become(module, ColumnLinear, group, self.layouts)
+        if self.layouts[1] == Replicate():
+            module.register_forward_hook(lambda module, args, output: gather_from(output, group, -1))
+        return module
 
 
 class RowwiseParallel(ParallelStyle):
@@ -89,22 +99,25 @@ class RowwiseParallel(ParallelStyle):
     ) -> None:
         self.given, self.wanted = input_layouts, output_layouts or Replicate()
 
-    def _apply(self, module: Module, group: ProcessGroup) -> Module:
+    def _axes(self, module: Module) -> dict[str, int]:
         if type(module) is Embedding:
             if self.given not in (None, Replicate()) or module.max_norm is not None or module.sparse:
                 raise NotOfferedError(
                     "RowwiseParallel of an Embedding: input_layouts is Replicate(), max_norm is None, and sparse is False"
                 )
-            _divide(module, "weight", group, 0)
-            return _become(module, VocabularyEmbedding, group, (Replicate(), self.wanted))
+            return {"weight": 0}
         _want(module, Linear, "RowwiseParallel: expected an nn.Linear or nn.Embedding")
-        given = self.given or Shard(-1)
-        if given not in (Shard(-1), Replicate()):
-            raise NotOfferedError(f"RowwiseParallel: input_layouts is Shard(-1) or Replicate(), found {given}")
-        _divide(module, "weight", group, 1)
-        if module.bias is not None:
-            _share(module, "bias", group, isinstance(self.wanted, Shard))
-        if given == Replicate():
+        if self.given not in (None, Shard(-1), Replicate()):
+            raise NotOfferedError(f"RowwiseParallel: input_layouts is Shard(-1) or Replicate(), found {self.given}")
+        return {"weight": 1}
+
+    def _apply(self, module: Module, group: ProcessGroup) -> Module:
+        _divide(module, self._axes(module), group)
+        if type(module) is Embedding:
+            return _become(module, VocabularyEmbedding, group, (Replicate(), self.wanted))
+        if module.bias is not None and isinstance(self.wanted, Shard):
+            _sum_gradients(module.bias, group)
+        if self.given == Replicate():
             module.register_forward_pre_hook(lambda module, args: (scatter_to(args[0], group, -1), *args[1:]))
         return _become(module, RowLinear, group, (Shard(-1), self.wanted))
 
@@ -125,8 +138,8 @@ class SequenceParallel(ParallelStyle):
         self.sequence_dim = sequence_dim
 
     def _apply(self, module: Module, group: ProcessGroup) -> Module:
-        for name, _ in list(module.named_parameters(recurse=False)):
-            _share(module, name, group, True)
+        for parameter in module.parameters(recurse=False):
+            _sum_gradients(parameter, group)
         return module
 
 
@@ -179,7 +192,7 @@ def parallelize_module(
     """Divide a module, or modules inside it, over the ranks of a mesh of one dimension; in place.
 
     Each rank has the whole module before. Afterwards it has its part of the parameters, in new memory. Make the optimizer
-    after that. A division that is not even is refused.
+    after that. A division that is not even is refused. If anything is refused, no module was changed.
 
     Memory: weights, gradients and optimizer state of divided layers, and the results between a column and a row layer, are
     1 / ranks. Divide each layer as soon as it is made: then no rank ever has the whole network.
@@ -192,7 +205,8 @@ def parallelize_module(
         src_data_rank: all ranks take the values of this rank of the mesh; ``None``: each takes its own.
 
     Raises:
-        ArgumentError: the mesh has several dimensions, or a path leads to no module.
+        ArgumentError: the mesh has several dimensions, a path leads to no module, or a parameter would be divided twice or in
+            one of two modules that share it.
         ShapeError: a parameter cannot be divided evenly.
         NotOfferedError: a style does not fit a module.
 
@@ -206,21 +220,54 @@ def parallelize_module(
         )
     group = device_mesh.get_group()
     plan = {"": parallelize_plan} if isinstance(parallelize_plan, ParallelStyle) else dict(parallelize_plan or {})
-    for path, style in plan.items():
-        if not isinstance(style, ParallelStyle):
-            raise ArgumentTypeError(f"parallelize_module: expected a ParallelStyle for {path!r}, found {type(style).__name__}")
-        found = [each for name, each in module.named_modules() if _matches(name, path)]
-        if not found:
-            raise ArgumentError(f"parallelize_module: the plan's {path!r} leads to no module of {type(module).__name__}")
-        for each in found:
-            if src_data_rank is not None and group.size() > 1:
-                for parameter in each.parameters(recurse=False):
-                    broadcast(parameter.detach(), group=group, group_src=src_data_rank)
-            style._apply(each, group)
-    for name, parameter in module.named_parameters():
-        if hasattr(parameter, "_part"):
-            raise ArgumentError(f"parallelize_module: {name} is shared with a module that was divided: divide both, or neither")
+    entries = [entry for path, style in plan.items() for entry in _entries(module, path, style)]
+    _check(module, entries, group)
+    for _, each, style in entries:
+        if src_data_rank is not None and group.size() > 1:
+            for parameter in each.parameters(recurse=False):
+                broadcast(parameter.detach(), group=group, group_src=src_data_rank)
+        style._apply(each, group)
     return module
+
+
+_Entry = tuple[str, Module, ParallelStyle]
+
+
+def _entries(module: Module, path: str, style: Any) -> list[_Entry]:
+    """The modules that ``path`` leads to, each with its name and the style."""
+    if not isinstance(style, ParallelStyle):
+        raise ArgumentTypeError(f"parallelize_module: expected a ParallelStyle for {path!r}, found {type(style).__name__}")
+    found = [(name, each, style) for name, each in module.named_modules() if _matches(name, path)]
+    if not found:
+        raise ArgumentError(f"parallelize_module: the plan's {path!r} leads to no module of {type(module).__name__}")
+    return found
+
+
+def _check(module: Module, entries: list[_Entry], group: ProcessGroup) -> None:
+    """Refuse what cannot be divided before anything is."""
+    axes: dict[int, int] = {}  # of each parameter that is divided
+    cut: set[tuple[int, str]] = set()  # the module and the name of each
+    for path, each, style in entries:
+        for name, axis in style._axes(each).items():
+            whole: Any = getattr(each, name)
+            divided(f"{type(each).__name__}.{name}", whole, group, axis)
+            if (id(each), name) in cut or whole._shard is not None:
+                raise ArgumentError(f"parallelize_module: {path or type(each).__name__}.{name} would be divided twice")
+            cut.add((id(each), name))
+            before = axes.setdefault(id(whole), axis)
+            if before != axis and group.size() > 1:
+                raise ArgumentError(
+                    f"parallelize_module: two modules share {name} {list(whole.shape)}, and divide it along dimensions "
+                    f"{before} and {axis}: divide an output layer by columns and its embedding by rows, or give each a weight "
+                    "of its own"
+                )
+    for path, each in module.named_modules() if group.size() > 1 else ():
+        for name, parameter in each.named_parameters(recurse=False):
+            if id(parameter) in axes and (id(each), name) not in cut:
+                where = f"{path}.{name}" if path else name
+                raise ArgumentError(
+                    f"parallelize_module: {where} is shared with a module that was divided: divide both, or neither"
+                )
 
 
 def _matches(name: str, path: str) -> bool:
@@ -240,30 +287,22 @@ def _become(module: Any, cls: type[Module], group: ProcessGroup, layouts: tuple[
     return module
 
 
-def _divide(module: Module, name: str, group: ProcessGroup, axis: int) -> None:
-    """Replace a parameter by this rank's part of it. Modules that share a parameter share its part."""
-    whole: Any = getattr(module, name)
-    divided(f"{type(module).__name__}.{name}", whole, group, axis)
-    if group.size() == 1:
-        return
-    if not hasattr(whole, "_part"):
-        part = whole.device.empty(own_part(whole.array, group, axis).shape, whole.dtype)
-        whole.device.kernels.copy(own_part(whole.array, group, axis), out=part)
-        whole._part = axis, Parameter(Tensor._wrap(part, whole.device), whole.requires_grad)
-        whole._part[1]._shard = Part(f"{type(module).__name__}.{name}", group, axis)
-    if whole._part[0] != axis:
-        raise ArgumentError(
-            f"parallelize_module: two modules share {name} {list(whole.shape)}, and divide it along dimensions "
-            f"{whole._part[0]} and {axis}: divide an output layer by columns and its embedding by rows, or give each a weight "
-            "of its own"
-        )
-    setattr(module, name, whole._part[1])
+def _divide(module: Module, axes: dict[str, int], group: ProcessGroup) -> None:
+    """Replace parameters by this rank's parts of them. Modules that share a parameter share its part."""
+    for name, axis in axes.items() if group.size() > 1 else ():
+        whole: Any = getattr(module, name)
+        if not hasattr(whole, "_part"):
+            part = whole.device.empty(own_part(whole.array, group, axis).shape, whole.dtype)
+            whole.device.kernels.copy(own_part(whole.array, group, axis), out=part)
+            whole._part = Parameter(Tensor._wrap(part, whole.device), whole.requires_grad)
+            whole._part._shard = Part(f"{type(module).__name__}.{name}", group, axis)
+        setattr(module, name, whole._part)
 
 
-def _share(module: Module, name: str, group: ProcessGroup, of_parts: bool) -> None:
-    """Leave a parameter whole. If each rank uses it for its part of the tokens, its gradients are summed."""
-    parameter: Any = getattr(module, name)
-    if of_parts and group.size() > 1 and parameter.requires_grad:
+def _sum_gradients(parameter: Any, group: ProcessGroup) -> None:
+    """Sum the gradients of a whole parameter that each rank uses for its part of the tokens; once if modules share it."""
+    summed = any(getattr(hook, "func", None) is _sum_gradient for hook in (parameter._hooks or {}).values())
+    if group.size() > 1 and parameter.requires_grad and not summed:
         parameter.register_hook(partial(_sum_gradient, group))
 
 
