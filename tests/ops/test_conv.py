@@ -481,6 +481,24 @@ def test_products_that_add_need_no_openblas(monkeypatch: pytest.MonkeyPatch):
         np.testing.assert_allclose(found, [expected, 2 * out + 3 * (a @ b)], rtol=1e-12)
 
 
+def test_products_of_runs_need_no_openblas(monkeypatch: pytest.MonkeyPatch):
+    """Each run of rows is multiplied and added where it belongs, also where runs overlap."""
+    runs = [(1, 0, 3, 4), (0, 2, 1, 5), (2, 6, 0, 1)]  # (matrix, first row of one, of the other, rows)
+    a, b, out, other, sums = normal((8, 30), (3, 30, 20), (7, 20), (8, 9), (3, 9, 30))
+    expected, turned = out.copy(), sums.copy()
+    for j, k, i, n in runs:
+        expected[k : k + n] += a[i : i + n] @ b[j]
+        turned[j] += other[k : k + n].T @ a[i : i + n]
+    for table in (blas._GEMM, {}):
+        monkeypatch.setattr(blas, "_GEMM", table)
+        found = out.copy()
+        blas.add_runs(a, np.concatenate([b, b], axis=2)[..., 20:], found, runs)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+        found = sums.copy()
+        blas.add_turned_runs(np.concatenate([other, other], axis=1)[:, 9:], a, found, runs)
+        np.testing.assert_allclose(found, turned, rtol=1e-12)
+
+
 def test_blas_gets_its_threads_back():
     if blas._get_threads is None:
         pytest.skip("NumPy's BLAS is not OpenBLAS")

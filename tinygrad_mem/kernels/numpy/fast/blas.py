@@ -23,7 +23,7 @@ from ....interrupts import lock, signal_safe
 from .threads import GRAIN, SCRATCH, scratch, split, threads
 
 _NAMES = (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", ""))  # prefixes and suffixes of names in builds of OpenBLAS
-_ROWS, _NO, _YES = 101, 111, 112  # cblas: row-major, plain, transposed
+_ROWS, _NO, _YES = map(ctypes.c_int, (101, 111, 112))  # cblas: row-major, plain, transposed
 
 
 def _open() -> tuple[Any, str, str] | None:
@@ -290,9 +290,9 @@ def _by_terms(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     np.add.reduce(sums, axis=0, out=out)
 
 
-def _layout(a: np.ndarray) -> tuple[int, int] | None:
-    """(plain or transposed, leading dimension) of a matrix, or of each of a stack, as cblas reads it in rows, or ``None``."""
-    (rows, columns), (down, right), size = a.shape[-2:], a.strides[-2:], a.itemsize
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[ctypes.c_int, int] | None:
+    """(plain or transposed, leading dimension) of a matrix, as cblas reads it in rows, or ``None``."""
+    (rows, columns), (down, right) = shape, strides
     if (right == size or columns == 1) and down >= size * columns and down % size == 0:
         return _NO, down // size
     if (down == size or rows == 1) and right >= size * rows and right % size == 0:
@@ -300,17 +300,35 @@ def _layout(a: np.ndarray) -> tuple[int, int] | None:
     return None
 
 
+@lru_cache(1024)
+def _forms(size: int, a: tuple, a_strides: tuple, b: tuple, b_strides: tuple, strides: tuple) -> tuple | None:
+    """The forms of a and b, and three leading dimensions, as cblas takes them for ``out += a @ b``; ``None`` if it cannot.
+
+    They follow from shapes and strides. They are numbers of C: Python's are converted at each call, for 50 ns each.
+    """
+    left, right = _layout(a, a_strides, size), _layout(b, b_strides, size)
+    if left is None or right is None or strides[1] != size or strides[0] < size * b[1]:
+        return None
+    return left[0], right[0], *map(_long, (left[1], right[1], strides[0] // size))
+
+
+def _address(a: np.ndarray) -> int:
+    return a.__array_interface__["data"][0]
+
+
 def add_product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     """out += a @ b, of matrices of one dtype; ``out`` has contiguous rows."""
-    gemm = _GEMM.get(out.dtype)
-    if gemm is not None and out.strides[1] == out.itemsize and out.strides[0] >= out.itemsize * out.shape[1]:
-        left, right = _layout(a), _layout(b)
-        if left is not None and right is not None:
-            (m, k), n = a.shape, b.shape[1]
-            where = [x.__array_interface__["data"][0] for x in (a, b, out)]
-            step = out.strides[0] // out.itemsize
-            gemm(_ROWS, left[0], right[0], m, n, k, 1.0, where[0], left[1], where[1], right[1], 1.0, where[2], step)
-            return
+    gemm, forms = _GEMM.get(out.dtype), _forms(out.itemsize, a.shape, a.strides, b.shape, b.strides, out.strides)
+    if gemm is None or forms is None:
+        _add_tiles(a, b, out)
+        return
+    left, right, p, q, r = forms
+    (m, k), n = a.shape, b.shape[1]
+    gemm(_ROWS, left, right, m, n, k, 1.0, _address(a), p, _address(b), q, 1.0, _address(out), r)
+
+
+def _add_tiles(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+    """:func:`add_product` without cblas."""
     rows, columns = out.shape
     width = min(columns, 1 << 13)
     height = max((1 << 15) // width, 1)
@@ -325,18 +343,51 @@ def add_product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
 def add_products(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     """out += a @ b, of stacks (n, rows, columns), one matrix after another: without :func:`add_product`'s work for each.
 
-    That work takes as long as 400,000 multiplications.
+    That work takes as long as 200,000 multiplications.
     """
-    gemm, left, right = _GEMM.get(out.dtype), _layout(a), _layout(b)
-    if gemm is None or left is None or right is None or out.strides[2] != out.itemsize:
+    gemm, down, across, strides = _GEMM.get(out.dtype), a.strides, b.strides, out.strides
+    forms = _forms(out.itemsize, a.shape[1:], down[1:], b.shape[1:], across[1:], strides[1:])
+    if gemm is None or forms is None:
         for each in zip(a, b, out, strict=True):
-            add_product(*each)
+            _add_tiles(*each)
         return
-    (count, m, n), k, step = out.shape, a.shape[2], out.strides[1] // out.itemsize
-    x, y, z = (each.__array_interface__["data"][0] for each in (a, b, out))
+    left, right, p, q, r = forms
+    (count, m, n), k, x, y, z = out.shape, a.shape[2], _address(a), _address(b), _address(out)
+    dx, dy, dz = down[0], across[0], strides[0]
     for _ in range(count):
-        gemm(_ROWS, left[0], right[0], m, n, k, 1.0, x, left[1], y, right[1], 1.0, z, step)
-        x, y, z = x + a.strides[0], y + b.strides[0], z + out.strides[0]
+        gemm(_ROWS, left, right, m, n, k, 1.0, x, p, y, q, 1.0, z, r)
+        x += dx
+        y += dy
+        z += dz
+
+
+def add_runs(a: np.ndarray, b: np.ndarray, out: np.ndarray, runs: Sequence[tuple[int, int, int, int]]) -> None:
+    """``out[k : k + n] += a[i : i + n] @ b[j]`` for each (j, k, i, n) of ``runs``; b is a stack of matrices."""
+    gemm, forms = _GEMM.get(out.dtype), _forms(out.itemsize, a.shape, a.strides, b.shape[1:], b.strides[1:], out.strides)
+    if gemm is None or forms is None:
+        for j, k, i, n in runs:
+            _add_tiles(a[i : i + n], b[j], out[k : k + n])
+        return
+    left, right, p, q, r = forms
+    (terms, columns), dx, dy, dz = b.shape[1:], a.strides[0], b.strides[0], out.strides[0]
+    x, y, z = _address(a), _address(b), _address(out)
+    for j, k, i, n in runs:
+        gemm(_ROWS, left, right, n, columns, terms, 1.0, x + i * dx, p, y + j * dy, q, 1.0, z + k * dz, r)
+
+
+def add_turned_runs(a: np.ndarray, b: np.ndarray, out: np.ndarray, runs: Sequence[tuple[int, int, int, int]]) -> None:
+    """``out[j] += a[k : k + n].T @ b[i : i + n]`` for each (j, k, i, n) of ``runs``; out is a stack of matrices."""
+    gemm, turned = _GEMM.get(out.dtype), a.T
+    forms = _forms(out.itemsize, turned.shape, turned.strides, b.shape, b.strides, out.strides[1:])
+    if gemm is None or forms is None:
+        for j, k, i, n in runs:
+            _add_tiles(turned[:, k : k + n], b[i : i + n], out[j])
+        return
+    left, right, p, q, r = forms
+    (rows, columns), dx, dy, dz = out.shape[1:], a.strides[0], b.strides[0], out.strides[0]
+    x, y, z = _address(a), _address(b), _address(out)
+    for j, k, i, n in runs:
+        gemm(_ROWS, left, right, rows, columns, n, 1.0, x + k * dx, p, y + i * dy, q, 1.0, z + j * dz, r)
 
 
 _TURN = {
@@ -356,8 +407,8 @@ def copy_turned(a: np.ndarray, out: np.ndarray) -> None:
     if turn is None or a.dtype != out.dtype:
         np.copyto(out, a.T, casting="same_kind")
         return
-    (rows, columns), (x, y) = a.shape, (each.__array_interface__["data"][0] for each in (a, out))
-    turn(_ROWS, _YES, rows, columns, 1.0, x, columns, y, rows)
+    rows, columns = a.shape
+    turn(_ROWS, _YES, rows, columns, 1.0, _address(a), columns, _address(out), rows)
 
 
 def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) -> None:

@@ -47,7 +47,6 @@ def _inside(geo: Geometry) -> int:
     return geo.inside[1] * geo.inside[2]
 
 
-@lru_cache(maxsize=256)
 def runs(inside: tuple, outside: tuple, kernel: tuple, low: tuple) -> list[PixelRun]:
     """The runs of pixels under each tap; each argument is (along rows, along columns)."""
     found = []
@@ -64,8 +63,13 @@ def runs(inside: tuple, outside: tuple, kernel: tuple, low: tuple) -> list[Pixel
     return found
 
 
-def _runs(geo: Geometry) -> list[PixelRun]:
-    return runs(geo.inside[1:], geo.outside[1:], geo.kernel[1:], geo.low[1:])
+@lru_cache(maxsize=256)
+def _runs(geo: Geometry, kind: str) -> list[PixelRun]:
+    """The runs in rows of matrices (pixel, image; channel); of "input" from the output's to the input's."""
+    found, n = runs(geo.inside[1:], geo.outside[1:], geo.kernel[1:], geo.low[1:]), geo.images
+    if kind == "input":
+        found = [PixelRun(tap, of, to, length) for tap, to, of, length in found]
+    return [PixelRun(tap, n * to, n * of, n * length) for tap, to, of, length in found]
 
 
 def _block(channels: int, each: int, room: int) -> int:
@@ -125,7 +129,7 @@ def _correlate(geo: Geometry, kind: str, source: np.ndarray, w: np.ndarray, bias
     whole = Lane(work, 0, 1)
     block, part, _ = _sizes(geo, kind)
     pixels = _matrix(source, whole, geo.wide)
-    images, rows = geo.images, pixels.reshape(-1, pixels.shape[2])
+    images, rows, chosen = geo.images, pixels.reshape(-1, pixels.shape[2]), _runs(geo, kind)
     target = out.reshape(*out.shape[:2], -1)
 
     def run(lane: Lane, first: int, last: int) -> None:
@@ -138,11 +142,7 @@ def _correlate(geo: Geometry, kind: str, source: np.ndarray, w: np.ndarray, bias
             np.copyto(matrices, w[:, first:last].transpose(2, 0, 1))
         result = lane.take((target.shape[2] * images, last - first), geo.wide)
         np.copyto(result, 0 if bias is None else bias[first:last])
-        for tap, to, of, length in _runs(geo):
-            a, b = (of, to) if forward else (to, of)
-            blas.add_product(
-                rows[a * images : (a + length) * images], matrices[tap], result[b * images : (b + length) * images]
-            )
+        blas.add_runs(rows, matrices, result, chosen)
         values = result.reshape(target.shape[2], images, last - first).transpose(1, 2, 0)
         np.copyto(target[:, first:last], values, casting="same_kind")
 
@@ -170,13 +170,10 @@ def backward_weight(geo, gy, x, work, out):
     def run(lane: Lane, first: int, last: int) -> None:
         sums = lane.take((geo.taps, last - first, geo.cin), geo.wide)
         sums.fill(0)
-        for tap, to, of, length in _runs(geo):
-            a, b = incoming[to * images : (to + length) * images, first:last], rows[of * images : (of + length) * images]
-            blas.add_product(a.T, b, sums[tap])
+        blas.add_turned_runs(incoming[:, first:last], rows, sums, _runs(geo, "weight"))
         blas.copy_turned(sums.reshape(geo.taps, -1), target[first:last].reshape(-1, geo.taps))
 
     with blas.single():
-        images = geo.images
         rows = _matrix(x, whole, geo.wide).reshape(-1, geo.cin)
         incoming = _matrix(gy, whole, geo.wide).reshape(-1, geo.cout)
         _in_parts(geo.cout, block, whole, part, geo.wide.itemsize, run)
