@@ -14,15 +14,16 @@ the second axis would halve the products again, and costs more in copies than th
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import blas, threads
-from .conv_geometry import LANES, Geometry, Lane, copy_rows, even, lane_count
+from .conv_geometry import LANES, Geometry, Lane, even, lane_count, whole_rows
 from .conv_rows import Tile
-from .winograd_slab import SLACK, Line, gather, sums_of_rows, sums_of_six
+from .winograd_slab import SLACK, Line, SixRows, SlabReader, sums_of_rows
 
 _WEIGHT = np.array(  # G: three kernel rows to six sums
     [
@@ -97,6 +98,7 @@ def _extent(shape: tuple[int, ...], cin: int, cout: int) -> tuple[int, int]:
     return even(shape[0], most), even(fours, min(most // shape[0], fours // 2))
 
 
+@lru_cache(maxsize=256)
 def _tiles(shape: tuple[int, ...], images: int, fours: int) -> list[Tile]:
     firsts = product(range(0, shape[0], images), range(0, shape[2], 4 * fours))
     return [Tile(n, min(n + images, shape[0]), r, min(r + 4 * fours, shape[2])) for n, r in firsts]
@@ -185,54 +187,70 @@ def _convolve(source: np.ndarray, w: np.ndarray, bias: Any, low: tuple[int, int]
     tasks = _for_two(_tiles(out.shape, images, fours))
 
     def run(number: int, task: int) -> None:
-        _tile(source, weights, shift, low, tasks[task], whole.part(number, lanes), out[:, first : first + block])
+        tile = tasks[task]
+        size = number, tile.n1 - tile.n0, -(-(tile.r1 - tile.r0) // 4)
+        if size not in made:
+            made[size] = _Products(source, weights, shift, low, part_of_out, size[1:], whole.part(number, lanes))
+        made[size].run(tile)
 
     with blas.single():
         for first in range(0, cout, block):
-            part = w[first : first + block]
+            part, part_of_out = w[first : first + block], out[:, first : first + block]
             weights = transformed.reshape(-1)[: 18 * cin * len(part)].reshape(6, 3, len(part), cin)
             shift = None if bias is None else bias[first : first + block, None]
+            made: dict[tuple[int, int, int], _Products] = {}
             _weights(part, weights)
             threads.lanes(len(tasks), lanes, run)
 
 
-def _tile(source, transformed, shift, low, tile, lane, out):
-    """Fours of output rows of a few images; each four of an image is as another image."""
-    (cout, cin), images = transformed.shape[2:], tile.n1 - tile.n0
-    firsts = range(tile.r0, tile.r1, 4)
-    line = Line.of(images * len(firsts), source.shape[3], out.shape[3], low[1])
-    columns, pitch = line.columns, line.pitch
-    size = 6 * cin * pitch
-    apart = 1 if _added(cin, cout) else 3  # kernel columns with products of their own
-    first = lane.take((max(size, apart * 6 * cout * pitch),), _FLOAT)  # input rows, then the products
-    second = lane.take((max(size + 2 * SLACK, 4 * cout * pitch),), _FLOAT)  # sums of input rows, then output rows
-    slab = line.in_images(first[:size].reshape(6, cin, pitch))
-    for number, row in enumerate(firsts):
-        gather(source, tile, row - low[0], low[1] - line.before, slab[:, :, number * images : (number + 1) * images])
-    sums = sums_of_six(line, first[:size], second)
-    products = first[: apart * 6 * cout * pitch].reshape(apart, 6, cout, pitch)
-    if pitch > columns:
-        products[..., columns:] = 0  # what is in there must not overflow
-    weights, windows = transformed.transpose(1, 0, 2, 3), line.shifted(second, cin)
-    blas.multiply(blas.by_columns(weights[:apart], windows[:apart], products[..., :columns]))
-    if line.before:
-        line.in_images(products[0])[..., 0].fill(0)
-    if apart == 1:
-        blas.add_products(weights[1], windows[1], products[0, ..., :columns])
-        if line.before:
-            line.in_images(sums.reshape(6, cin, pitch))[..., 0].fill(0)
-        blas.add_products(weights[2], windows[2], products[0, ..., :columns])
-    elif line.before:
-        line.in_images(products[2])[..., -1].fill(0)
-    if shift is not None:
-        products[0, 1] += shift  # the second of six results is a part of each of four rows, once
-    result = second[: 4 * cout * pitch].reshape(4, cout, pitch)
-    sums_of_rows(_OUTPUT_3[:, : 6 * apart], products.reshape(6 * apart, -1), result.reshape(4, -1))
-    result = line.in_images(result)
-    for number, row in enumerate(firsts):
-        stop = min(row + 4, tile.r1)
-        values = result[: stop - row, :, number * images : (number + 1) * images, : line.out].transpose(2, 1, 0, 3)
-        copy_rows(values, out[tile.n0 : tile.n1, :, row:stop])
+class _Products:
+    """Tiles of one size in one lane: fours of output rows of a few images. Each four of an image is as another image.
+
+    All views of the lane are made once.
+    """
+
+    def __init__(self, source, transformed, shift, low, out, size, lane):
+        (cout, cin), (images, fours) = transformed.shape[2:], size
+        line = Line.of(images * fours, source.shape[3], out.shape[3], low[1])
+        columns, pitch = line.columns, line.pitch
+        apart = 1 if _added(cin, cout) else 3  # kernel columns with products of their own
+        first = lane.take((max(6 * cin, apart * 6 * cout) * pitch,), _FLOAT)  # input rows, then the products
+        second = lane.take((max(6 * cin * pitch + 2 * SLACK, 4 * cout * pitch),), _FLOAT)  # sums of rows, then output rows
+        self.input, self.shift, self.before, self.low = SixRows(line, cin, first, second), shift, line.before, low[0]
+        products = first[: apart * 6 * cout * pitch].reshape(apart, 6, cout, pitch)
+        self.products, self.gaps = products[..., :columns], products[..., columns:]
+        self.weights = transformed.transpose(1, 0, 2, 3)
+        self.columns = blas.by_columns(self.weights[:apart], self.input.windows[:apart], self.products)
+        self.edges = [line.in_images(each)[..., -(i == 2)] for i, each in enumerate(products)]
+        result = second[: 4 * cout * pitch].reshape(4, cout, pitch)
+        self.sums = sums_of_rows(_OUTPUT_3[:, : 6 * apart], products.reshape(6 * apart, -1), result.reshape(4, -1))
+        parts, slab = [slice(i * images, (i + 1) * images) for i in range(fours)], self.input.slab
+        self.readers = [SlabReader(source, low[1] - line.before, slab[:, :, part]) for part in parts]
+        result, rows = line.in_images(result)[..., : line.out], out.transpose(2, 1, 0, 3)
+        self.results = [whole_rows(result[:, :, part], rows) for part in parts]
+
+    def run(self, tile: Tile) -> None:
+        firsts = range(tile.r0, tile.r1, 4)
+        for row, reader in zip(firsts, self.readers, strict=True):
+            reader.read(row - self.low, tile.n0, tile.n1)
+        self.input.add_up()
+        self.gaps.fill(0)  # what is in there must not overflow
+        blas.multiply(self.columns)
+        if self.before:
+            self.edges[0].fill(0)
+        if len(self.edges) == 1:
+            blas.add_products(self.weights[1], self.input.windows[1], self.products[0])
+            if self.before:
+                self.input.edge.fill(0)
+            blas.add_products(self.weights[2], self.input.windows[2], self.products[0])
+        elif self.before:
+            self.edges[2].fill(0)
+        if self.shift is not None:
+            self.products[0, 1] += self.shift  # the second of six results is a part of each of four rows, once
+        blas.multiply(self.sums)
+        for row, (result, out) in zip(firsts, self.results, strict=True):
+            stop = min(row + 4, tile.r1)
+            np.copyto(out[row:stop, :, tile.n0 : tile.n1], result[: stop - row])
 
 
 class Share(NamedTuple):
@@ -265,10 +283,7 @@ def backward_weight(geo, gy, x, work, out):
 
     def run(_: int, i: int) -> None:
         sums[i].fill(0)
-        lane, mark, (tiles, o0, o1) = spaces[i], spaces[i].next, shares[i]
-        for tile in tiles:
-            lane.next = mark
-            _weight_tile(gy[:, o0:o1], x, low, tile, lane, sums[i])
+        _weight_tiles(gy[:, shares[i].o0 : shares[i].o1], x, low, shares[i].tiles, spaces[i], sums[i])
 
     def finish(start: int, stop: int) -> None:
         for (_, o0, o1), total in zip(shares, sums, strict=True):
@@ -284,35 +299,60 @@ def backward_weight(geo, gy, x, work, out):
         threads.split(cout, finish, grain=max(threads.GRAIN // (9 * cin), 1))
 
 
-def _weight_tile(gy, x, low, tile, lane, total):
-    """total (3, 6, cin, cout) += what four rows of a few images give.
+def _weight_tiles(
+    gy: np.ndarray, x: np.ndarray, low: tuple[int, int], tiles: list[Tile], lane: Lane, total: np.ndarray
+) -> None:
+    """total (3, 6, cin, cout) += what tiles of four rows of a few images give."""
+    made: dict[int, _WeightProducts] = {}
+    for tile in tiles:
+        images = tile.n1 - tile.n0
+        if images not in made:
+            made[images] = _WeightProducts(gy, x, low, images, lane.part(0, 1))
+        made[images].run(tile, total)
+
+
+class _WeightProducts:
+    """Tiles of one size in one lane: four rows of the gradient of a few images. All views of the lane are made once.
 
     Channels come last in the gradient's rows: BLAS is fastest so.
     """
-    cout, cin = gy.shape[1], x.shape[1]
-    line = Line.of(tile.n1 - tile.n0, x.shape[3], gy.shape[3], low[1])
-    columns, size = line.columns, 6 * cin * line.pitch
-    first = lane.take((max(size, 4 * columns * cout),), _FLOAT)  # input rows, then the gradient's rows
-    second = lane.take((size + 2 * SLACK,), _FLOAT)
-    spread = lane.take((6, columns, cout), _FLOAT)
-    gather(x, tile, tile.r0 - low[0], low[1] - line.before, line.in_images(first[:size].reshape(6, cin, -1)))
-    sums = sums_of_six(line, first[:size], second).reshape(6, cin, -1)
-    rows = first[: 4 * columns * cout].reshape(4, columns, cout)
-    gather(gy, tile, tile.r0, 0, line.in_images(rows.swapaxes(1, 2)))  # zeros at the ends: what is read there does not count
-    sums_of_rows(_SPREAD, rows.reshape(4, -1), spread.reshape(6, -1))
-    windows = line.shifted(second, cin)
-    if not line.before:
-        _add_columns(windows, spread, total, lane)
-        return
-    edge = spread.reshape(6, line.images, -1, cout)[:, :, 0]
-    kept = first[: edge.size].reshape(edge.shape)
-    np.copyto(kept, edge)
-    edge.fill(0)
-    _add_columns(windows[:1], spread, total[:1], lane)
-    np.copyto(edge, kept)
-    _add_columns(windows[1:2], spread, total[1:2], lane)
-    line.in_images(sums)[..., 0].fill(0)
-    _add_columns(windows[2:], spread, total[2:], lane)
+
+    def __init__(self, gy, x, low, images, lane):
+        line, cin, cout = Line.of(images, x.shape[3], gy.shape[3], low[1]), x.shape[1], gy.shape[1]
+        columns, size = line.columns, 6 * cin * line.pitch
+        first = lane.take((max(size, 4 * columns * cout),), _FLOAT)  # input rows, then the gradient's rows
+        second = lane.take((size + 2 * SLACK,), _FLOAT)
+        self.spread = lane.take((6, columns, cout), _FLOAT)
+        self.input, self.lane, self.before, self.low = SixRows(line, cin, first, second), lane, line.before, low[0]
+        rows = first[: 4 * columns * cout].reshape(4, columns, cout)
+        self.x = SlabReader(x, low[1] - line.before, self.input.slab)
+        self.gradient = SlabReader(
+            gy, 0, line.in_images(rows.swapaxes(1, 2))
+        )  # zeros at the ends: what is read there does not count
+        self.sums = sums_of_rows(_SPREAD, rows.reshape(4, -1), self.spread.reshape(6, -1))
+        self.edge = self.spread.reshape(6, images, -1, cout)[:, :, 0]
+        self.kept = first[: self.edge.size].reshape(self.edge.shape)
+
+    def run(self, tile: Tile, total: np.ndarray) -> None:
+        self.x.read(tile.r0 - self.low, tile.n0, tile.n1)
+        self.input.add_up()
+        self.gradient.read(tile.r0, tile.n0, tile.n1)
+        blas.multiply(self.sums)
+        self.add(total)
+
+    def add(self, total: np.ndarray) -> None:
+        """total += the products of the sums of both."""
+        windows = self.input.windows
+        if not self.before:
+            _add_columns(windows, self.spread, total, self.lane)
+            return
+        np.copyto(self.kept, self.edge)
+        self.edge.fill(0)
+        _add_columns(windows[:1], self.spread, total[:1], self.lane)
+        np.copyto(self.edge, self.kept)
+        _add_columns(windows[1:2], self.spread, total[1:2], self.lane)
+        self.input.edge.fill(0)
+        _add_columns(windows[2:], self.spread, total[2:], self.lane)
 
 
 def _add_columns(windows: np.ndarray, spread: np.ndarray, total: np.ndarray, lane: Lane) -> None:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .conv_geometry import copy_rows, strided
-from .conv_rows import Tile
+from .blas import Product, multiply
+from .conv_geometry import strided, whole_rows
 
 INPUT = np.array(  # B^T: six rows to six sums of rows
     [
@@ -57,45 +57,71 @@ class Line(NamedTuple):
         """(..., columns or pitch) as (..., images, width)."""
         return flat[..., : self.columns].reshape(*flat.shape[:-1], self.images, self.width)
 
-    def shifted(self, numbers: np.ndarray, channels: int) -> np.ndarray:
-        """(3, 6, channels, columns): a view of six rows behind ``SLACK`` numbers, as each kernel column reads them."""
-        size = numbers.itemsize
-        strides = (size, channels * self.pitch * size, self.pitch * size, size)
-        return strided(numbers[SLACK - self.before :], (3, 6, channels, self.columns), strides)
+
+class SlabReader:
+    """Copies rows of a map (images, channels, rows, columns) into one slab (rows, channels, images, width).
+
+    Columns follow after ``left`` zeros. All views that do not depend on the tile are made once: one takes as long as a small
+    copy.
+    """
+
+    def __init__(self, source: np.ndarray, left: int, slab: np.ndarray) -> None:
+        right = min(left + source.shape[3], slab.shape[3])
+        start = max(left, 0)
+        rows = source.transpose(2, 1, 0, 3)[..., start - left : right - left]
+        self._rows, self._inside = whole_rows(rows, slab[..., start:right])
+        self._slab, self._beside = slab, [part for part in (slab[..., :start], slab[..., right:]) if part.size]
+
+    def read(self, first: int, n0: int, n1: int) -> None:
+        """Fill the slab with the rows from ``first`` on of images n0:n1; rows beyond the edges are zero."""
+        count, inside = len(self._slab), self._inside
+        a = min(max(-first, 0), count)
+        b = max(min(count, len(self._rows) - first), a)
+        if b - a < count:
+            self._slab[:a] = self._slab[b:] = 0
+            inside = inside[a:b]
+        for part in self._beside:
+            part.fill(0)
+        np.copyto(inside, self._rows[first + a : first + b, :, n0:n1])
 
 
-def gather(source: np.ndarray, tile: Tile, first: int, left: int, slab: np.ndarray) -> None:
-    """slab (rows, channels, images, columns) = source's rows from ``first`` on, put behind ``left`` columns of zeros."""
-    height, width = source.shape[2:]
-    rows, columns = len(slab), slab.shape[3]
-    a = min(max(-first, 0), rows)
-    b = max(min(rows, height - first), a)
-    right = min(left + width, columns)
-    if a > 0 or b < rows:
-        slab[:a] = slab[b:] = 0
-    if left > 0 or right < columns:
-        slab[a:b, ..., : max(left, 0)] = slab[a:b, ..., right:] = 0
-    part = source[tile.n0 : tile.n1, :, first + a : first + b, max(-left, 0) : right - left]
-    copy_rows(part.transpose(2, 1, 0, 3), slab[a:b, ..., max(left, 0) : right])
-
-
-def sums_of_rows(matrix: np.ndarray, slab: np.ndarray, out: np.ndarray) -> None:
-    """out (a, n) = matrix (a, b) @ slab (b, n), in pieces that stay in cache."""
+def sums_of_rows(matrix: np.ndarray, slab: np.ndarray, out: np.ndarray) -> list[Product]:
+    """The products of out (a, n) = matrix (a, b) @ slab (b, n), in pieces that stay in cache."""
     whole = slab.shape[1] // _PIECE * _PIECE
+    products = []
     if whole:
         pieces = (-1, whole // _PIECE, _PIECE)
         left, right = slab[:, :whole].reshape(pieces), out[:, :whole].reshape(pieces)
-        np.matmul(matrix, left.transpose(1, 0, 2), out=right.transpose(1, 0, 2))
+        products.append((matrix, left.transpose(1, 0, 2), right.transpose(1, 0, 2)))
     if whole < slab.shape[1]:
-        np.matmul(matrix, slab[:, whole:], out=out[:, whole:])
+        products.append((matrix, slab[:, whole:], out[:, whole:]))
+    return products
 
 
-def sums_of_six(line: Line, rows: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """The sums of six input rows, a part of ``numbers``; what kernel columns read beside a channel's sums is zero."""
-    stop = SLACK + rows.size
-    if line.pitch > line.columns:
-        rows.reshape(-1, line.pitch)[:, line.columns :].fill(0)
-    sums = numbers[SLACK:stop]
-    sums_of_rows(INPUT, rows.reshape(6, -1), sums.reshape(6, -1))
-    numbers[SLACK - 1] = numbers[stop] = numbers[stop + 1] = 0
-    return sums
+class SixRows:
+    """Six input rows of all channels of a line of images, and their six sums, in two buffers.
+
+    Attributes:
+        slab: the rows (6, channels, images, width).
+        windows: the sums as each kernel column reads them (3, 6, channels, columns).
+        edge: the sums in the first column of each image.
+    """
+
+    def __init__(self, line: Line, channels: int, first: np.ndarray, second: np.ndarray) -> None:
+        shape, stop = (6, channels, line.pitch), SLACK + 6 * channels * line.pitch
+        rows, sums = first[: stop - SLACK].reshape(shape), second[SLACK:stop].reshape(shape)
+        size = rows.itemsize
+        self.slab = line.in_images(rows)
+        self._gaps = rows[..., line.columns :]
+        self._products = sums_of_rows(INPUT, rows.reshape(6, -1), sums.reshape(6, -1))
+        self._ends = second[SLACK - 1 : SLACK], second[stop : stop + 2]
+        self.edge = line.in_images(sums)[..., 0]
+        strides = (size, channels * line.pitch * size, line.pitch * size, size)
+        self.windows = strided(second[SLACK - line.before :], (3, 6, channels, line.columns), strides)
+
+    def add_up(self) -> None:
+        """Make the sums; what kernel columns read beside a channel's sums is zero."""
+        self._gaps.fill(0)
+        multiply(self._products)
+        for end in self._ends:
+            end.fill(0)
