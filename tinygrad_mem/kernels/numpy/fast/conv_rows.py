@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,9 +82,25 @@ class TileWalk:
         """Terms of one output in each product."""
         return self.kernel[0] * self.copies * self.cin
 
+    @cached_property
+    def overlaps(self) -> list[tuple[int, slice, slice]]:
+        """(kernel column, columns of the input, columns of the slab's line) of each copy that sees the input."""
+        found, step, width = [], self.stride[1], self.inside[1]
+        for j in range(self.copies):
+            shift = j - self.low[1]
+            left = min(-(min(shift, 0) // step), self.line)
+            right = max(min(self.line, (width - 1 - shift) // step + 1), left)
+            if left < right:
+                found.append((j, slice(left * step + shift, (right - 1) * step + shift + 1, step), slice(left, right)))
+        return found
+
     def reach(self, rows: int) -> int:
         """Input rows that so many output rows read."""
         return (rows - 1) * self.stride[0] + self.kernel[0]
+
+    def apart(self, images: int, columns: int) -> tuple[int, int]:
+        """Numbers from one image to the next, and from one column to the next; of narrow images columns are outside."""
+        return (1, images) if self.narrow else (columns, 1)
 
 
 class Tile(NamedTuple):
@@ -93,6 +110,57 @@ class Tile(NamedTuple):
     n1: int
     r0: int
     r1: int
+
+
+class Piece:
+    """A tile of a walk, and how its arrays lie in a lane, as shapes and strides: worked out once, for all steps.
+
+    Attributes:
+        target: the index of its output, of which ``width`` columns count.
+        numbers: those of its slab; a shifted line ends behind the slab.
+        zeros: what the places of the slab's zeros depend on.
+        slab: the slab as (rows, kernel columns, channels, images, columns).
+        copies: the index of the input, and that of the slab, for each kernel column that is copied.
+        windows: the slab as the operands of each output row's products, (parts, rows, depth, images * columns).
+        products: the shape (parts, rows, cout, images * columns).
+        result: the first part of products as (images, cout, rows, columns that count).
+        gradient: the shape of gy's rows, (rows, images * columns, cout), or ``turned``, with the last two axes exchanged.
+        incoming: the same as (rows, cout, images, columns).
+        stack: the shape of weight gradients that are computed at once, and of their sum; ``None``: there are none.
+    """
+
+    def __init__(self, walk: TileWalk, tile: Tile) -> None:
+        n0, n1, r0, r1 = tile
+        images, rows, cout, self.wide = n1 - n0, r1 - r0, walk.cout, walk.wide
+        first, reach = r0 * walk.stride[0] - walk.low[0], walk.reach(rows)
+        a = min(max(-first, 0), reach)
+        b = max(min(reach, walk.inside[0] - first), a)
+        seen, filled = (slice(n0, n1), slice(None), slice(first + a, first + b)), slice(a, b)
+        self.target, self.width = (slice(n0, n1), slice(None), slice(r0, r1)), walk.outside[1]
+        self.copies = [((*seen, here), (filled, j, ..., there)) for j, here, there in walk.overlaps]
+        self.zeros = walk, images, rows, a, b
+
+        length, columns = images * walk.line, images * walk.columns
+        row, shift = walk.copies * walk.cin * length, images if walk.narrow else 1
+        self.numbers = reach * row + walk.kernel[1]
+        lines = row, walk.cin * length, length, *walk.apart(images, walk.line)
+        self.slab = self._lies((reach, walk.copies, walk.cin, images, walk.line), *lines)
+        self.windows = self._lies((walk.parts, rows, walk.depth, columns), shift, walk.stride[0] * row, length, 1)
+
+        image, column = walk.apart(images, walk.columns)
+        self.products = walk.parts, rows, cout, columns
+        self.result = self._lies((images, cout, rows, self.width), image, columns, cout * columns, column)
+
+        self.turned = walk.cin <= FEW[0] or cout <= FEW[1]
+        self.gradient = (rows, cout, columns) if self.turned else (rows, columns, cout)
+        channel, pixel = (columns, 1) if self.turned else (1, cout)
+        self.incoming = self._lies((rows, cout, images, walk.columns), cout * columns, channel, image * pixel, column * pixel)
+        stacked = _stacked(walk, rows)
+        self.stack = (walk.parts, stacked, walk.depth, cout) if stacked > 1 else None
+
+    def _lies(self, shape: tuple[int, ...], *apart: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shape, and strides in bytes for steps in numbers."""
+        return shape, tuple([n * self.wide.itemsize for n in apart])
 
 
 def _numbers(walk: TileWalk, images: int, rows: int, kind: str) -> int:
@@ -111,8 +179,7 @@ def _stacked(walk: TileWalk, rows: int) -> int:
     return fit + 1 if fit else 0
 
 
-@lru_cache(maxsize=256)
-def tiles(walk: TileWalk, kind: str, room: int, lanes: int) -> list[Tile]:
+def tiles(walk: TileWalk, kind: str, room: int, lanes: int) -> list[Piece]:
     """The map cut into the tiles that take the least time, of those that fit ``room`` numbers.
 
     A tile costs what its calls cost (60 microseconds), its slab 0.3 ns a number (rows that two tiles read are copied twice),
@@ -135,13 +202,11 @@ def tiles(walk: TileWalk, kind: str, room: int, lanes: int) -> list[Tile]:
         if cost < least:
             best, least = (images, rows), cost
     images, rows = best
-    return [
-        Tile(n, min(n + images, walk.images), r, min(r + rows, height))
-        for n in range(0, walk.images, images)
-        for r in range(0, height, rows)
-    ]
+    firsts = product(range(0, walk.images, images), range(0, height, rows))
+    return [Piece(walk, Tile(n, min(n + images, walk.images), r, min(r + rows, height))) for n, r in firsts]
 
 
+@lru_cache(maxsize=256)
 def walk_of(geo: Geometry, kind: str) -> TileWalk:
     """The walk of a convolution; for "input", one that is as large as each of its phases."""
     kernel, stride, low, inside, outside = ((a[1], a[2]) for a in (geo.kernel, geo.stride, geo.low, geo.inside, geo.outside))
@@ -186,57 +251,28 @@ def _time(walk: TileWalk) -> float:
     return pixels * (walk.parts * walk.depth * walk.cout / 60 + 0.4 * (walk.copies * walk.cin + walk.parts * walk.cout))
 
 
-def _lanes(walks: list[TileWalk], kind: str, whole: Lane) -> tuple[int, int]:
-    """(lanes, numbers of each): as many as there are cores, as long as each has work and can hold the least tile."""
-    numbers = (whole.stop - whole.next) // walks[0].wide.itemsize
-    least = max([_numbers(walk, 1, 1, kind) for walk in walks])
-    most = min(lane_count(whole.buffer), numbers // (least + 64))
+@lru_cache(maxsize=256)
+def _plan(walks: tuple[TileWalk, ...], kind: str, size: int, cores: int) -> tuple[int, list[list[Piece]]]:
+    """(lanes, the pieces of each walk), in ``size`` bytes: a lane for each core, if it has work and can hold the least tile."""
+    numbers = size // walks[0].wide.itemsize
+    most = min(cores, numbers // (max([_numbers(walk, 1, 1, kind) for walk in walks]) + 64))
     lanes = max(min(most, int(sum(map(_time, walks)) / GRAIN)), 1)
-    return lanes, numbers // lanes - 64
+    return lanes, [tiles(walk, kind, numbers // lanes - 64, lanes) for walk in walks]
 
 
-def _in_images(walk: TileWalk, flat: np.ndarray, columns: int) -> np.ndarray:
-    """(..., images * columns) as (..., images, columns); narrow images lie with their columns outside in memory."""
-    if walk.narrow:
-        return flat.reshape(*flat.shape[:-1], columns, -1).swapaxes(-1, -2)
-    return flat.reshape(*flat.shape[:-1], -1, columns)
+def gather(source: np.ndarray, piece: Piece, lane: Lane) -> np.ndarray:
+    """The operands of a piece's products, in a slab of what it reads; zeros beyond the edges.
 
-
-def gather(walk: TileWalk, source: np.ndarray, tile: Tile, lane: Lane) -> np.ndarray:
-    """The numbers of the slab (rows, kernel columns, channels, images * columns) that a tile reads; zeros beyond the edges.
-
-    Tiles of one walk take their slabs at one place of the lane: what is zero in one is still zero in the next of its kind.
+    Pieces of one walk take their slabs at one place of the lane: what is zero in one is still zero in the next of its kind.
     """
-    (height, width), first = walk.inside, tile.r0 * walk.stride[0] - walk.low[0]
-    rows, images = walk.reach(tile.r1 - tile.r0), tile.n1 - tile.n0
-    numbers = rows * walk.copies * walk.cin * images * walk.line
-    flat = lane.take((numbers + walk.kernel[1],), walk.wide)  # a shifted line ends behind the slab
-    slab = flat[:numbers].reshape(rows, walk.copies, walk.cin, images * walk.line)
-    to = _in_images(walk, slab, walk.line)
-    a = min(max(-first, 0), rows)
-    b = max(min(rows, height - first), a)
-    if lane.zeros != (walk, images, rows, a, b):
+    flat = lane.take((piece.numbers,), piece.wide)
+    if lane.zeros != piece.zeros:
         flat.fill(0)
-        lane.zeros = (walk, images, rows, a, b)
-    part = source[tile.n0 : tile.n1, :, first + a : first + b].transpose(2, 1, 0, 3)
-    step = walk.stride[1]
-    for j in range(walk.copies):
-        shift = j - walk.low[1]
-        left = min(-(min(shift, 0) // step), walk.line)
-        right = max(min(walk.line, (width - 1 - shift) // step + 1), left)
-        if left < right:
-            values = part[..., left * step + shift : (right - 1) * step + shift + 1 : step]
-            copy_rows(values, to[a:b, j, ..., left:right])
-    return flat
-
-
-def windows(walk: TileWalk, flat: np.ndarray, tile: Tile) -> np.ndarray:
-    """The operands of each output row's products: (parts, rows, depth, images * columns), a view of a slab's numbers."""
-    images, size = tile.n1 - tile.n0, flat.itemsize
-    length = images * walk.line
-    shift = size * (images if walk.narrow else 1)
-    strides = (shift, walk.stride[0] * walk.copies * walk.cin * length * size, length * size, size)
-    return strided(flat, (walk.parts, tile.r1 - tile.r0, walk.depth, images * walk.columns), strides)
+        lane.zeros = piece.zeros
+    slab = strided(flat, *piece.slab)
+    for here, there in piece.copies:
+        copy_rows(source[here].transpose(2, 1, 0, 3), slab[there])
+    return strided(flat, *piece.windows)
 
 
 def weights(walk: TileWalk, w: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -262,26 +298,25 @@ class Correlation(NamedTuple):
 
 def correlate(several: list[Correlation], bias: Any, work: np.ndarray) -> None:
     """Run all walks, whose outputs lie apart, at once; ``bias`` is added to each."""
-    whole = Lane(work, 0, 1)
+    whole, shift = Lane(work, 0, 1), None if bias is None else bias[:, None]
     matrices = [weights(each.walk, each.w, whole.take((each.w.size,), each.walk.wide)) for each in several]
-    lanes, room = _lanes([each.walk for each in several], "forward", whole)
-    found = [tiles(each.walk, "forward", room, lanes) for each in several]
-    tasks = [(*each, tile) for each, mine in zip(zip(several, matrices, strict=True), found, strict=True) for tile in mine]
+    lanes, found = _plan(tuple([each.walk for each in several]), "forward", whole.stop - whole.next, lane_count(work))
+    tasks = [(*each, piece) for each, mine in zip(zip(several, matrices, strict=True), found, strict=True) for piece in mine]
     spaces = [whole.part(number, lanes) for number in range(lanes)]
 
     def run(number: int, task: int) -> None:
-        (walk, source, _, out), matrix, tile = tasks[task]
+        (_, source, _, out), matrix, piece = tasks[task]
         lane = spaces[number]
         lane.reset()
-        operands = windows(walk, gather(walk, source, tile, lane), tile)
-        products = lane.take((walk.parts, tile.r1 - tile.r0, walk.cout, operands.shape[-1]), walk.wide)
+        operands = gather(source, piece, lane)
+        products = lane.take(piece.products, piece.wide)
         blas.multiply(blas.by_columns(matrix, operands, products))
+        total = products[0]
         for other in products[1:]:
-            products[0] += other
-        if bias is not None:
-            products[0] += bias[:, None]
-        values = _in_images(walk, products[0], walk.columns)[..., : walk.outside[1]].transpose(2, 1, 0, 3)
-        copy_rows(values, out[tile.n0 : tile.n1, :, tile.r0 : tile.r1])
+            np.add(total, other, out=total)
+        if shift is not None:
+            np.add(total, shift, out=total)
+        copy_rows(strided(products, *piece.result), out[piece.target])
 
     with blas.single():
         threads.lanes(len(tasks), lanes, run)
@@ -298,22 +333,30 @@ def backward_input(geo, gy, w, bias, work, out):
     """The gradient of x, which is also the transposed convolution of gy; a bias is added to it."""
     gy, gx = _two_axes(gy), _two_axes(out)
     w = w.reshape(*w.shape[:2], *geo.kernel[1:]).transpose(1, 0, 2, 3)
-    (sy, sx), low = geo.stride[1:], geo.low[1:]
-    if sy > w.shape[2] or sx > w.shape[3]:  # no tap reaches some of the phases
+    if geo.stride[1] > w.shape[2] or geo.stride[2] > w.shape[3]:  # no tap reaches some of the phases
         np.copyto(gx, 0 if bias is None else bias.reshape(-1, 1, 1))
-    phases = []
-    for py, px in np.ndindex(sy, sx):
-        target = gx[:, :, py::sy, px::sx]
-        first = ((py + low[0]) % sy, (px + low[1]) % sx)  # the first kernel row and column that reach this phase
-        taps = w[:, :, first[0] :: sy, first[1] :: sx][:, :, ::-1, ::-1]
-        if target.size == 0 or taps.size == 0:
-            continue
-        kernel = taps.shape[2:]
-        start = (kernel[0] - 1 - (py + low[0]) // sy, kernel[1] - 1 - (px + low[1]) // sx)
-        walk = TileWalk(geo.images, geo.cout, geo.cin, gy.shape[2:], target.shape[2:], kernel, (1, 1), start, geo.wide)
-        phases.append(Correlation(walk, gy, taps, target))
+    phases = [Correlation(walk, gy, w[taps][:, :, ::-1, ::-1], gx[pixels]) for walk, taps, pixels in _phases(geo)]
     if phases:
         correlate(phases, bias, work)
+
+
+@lru_cache(maxsize=256)
+def _phases(geo: Geometry) -> list[tuple[TileWalk, tuple[slice, ...], tuple[slice, ...]]]:
+    """(walk, the index of its taps, and that of the pixels that it makes) for each remainder of the stride."""
+    stride, low, kernel, inside, outside = ((a[1], a[2]) for a in (geo.stride, geo.low, geo.kernel, geo.inside, geo.outside))
+    found = []
+    for phase in np.ndindex(*stride):
+        axes = list(zip(phase, stride, low, kernel, inside, strict=True))
+        taps = [range((p + m) % s, k, s) for p, s, m, k, _ in axes]  # from the first one that reaches this phase
+        pixels = [range(p, n, s) for p, s, _, _, n in axes]
+        if not all([*taps, *pixels]):
+            continue
+        a, b = (len(each) - 1 - (p + m) // s for each, (p, s, m, _, _) in zip(taps, axes, strict=True))
+        sizes, some = (len(pixels[0]), len(pixels[1])), (len(taps[0]), len(taps[1]))
+        walk = TileWalk(geo.images, geo.cout, geo.cin, outside, sizes, some, (1, 1), (a, b), geo.wide)
+        both = [(slice(None), slice(None), *[slice(r.start, None, r.step) for r in each]) for each in (taps, pixels)]
+        found.append((walk, both[0], both[1]))
+    return found
 
 
 def backward_weight(geo, gy, x, work, out):
@@ -321,14 +364,13 @@ def backward_weight(geo, gy, x, work, out):
     walk = walk_of(geo, "weight")
     gy, x = _two_axes(gy), _two_axes(x)
     whole = Lane(work, 0, 1)
-    lanes, room = _lanes([walk], "weight", whole)
-    tasks = tiles(walk, "weight", room, lanes)
+    lanes, (tasks,) = _plan((walk,), "weight", whole.stop - whole.next, lane_count(work))
     parts = [whole.part(number, lanes) for number in range(lanes)]
     totals = [part.take((walk.parts, walk.depth, walk.cout), walk.wide) for part in parts]
     spans = [len(tasks) * i // lanes for i in range(lanes + 1)]
 
     def run(_: int, i: int) -> None:
-        _weight_lane(walk, gy, x, parts[i], tasks[spans[i] : spans[i + 1]], totals[i])
+        _weight_lane(gy, x, parts[i], tasks[spans[i] : spans[i + 1]], totals[i])
 
     with blas.single():
         threads.lanes(lanes, lanes, run)
@@ -339,29 +381,25 @@ def backward_weight(geo, gy, x, work, out):
     np.copyto(out.reshape(total.shape), total, casting="same_kind")
 
 
-def _weight_lane(walk: TileWalk, gy: np.ndarray, x: np.ndarray, lane: Lane, tasks: list[Tile], total: np.ndarray) -> None:
-    """total (parts, depth, cout) = what one lane's tiles give."""
+def _weight_lane(gy: np.ndarray, x: np.ndarray, lane: Lane, pieces: list[Piece], total: np.ndarray) -> None:
+    """total (parts, depth, cout) = what one lane's pieces give."""
     total.fill(0)
     mark = lane.next
-    for tile in tasks:
+    for piece in pieces:
         lane.next = mark
-        rows, images = tile.r1 - tile.r0, tile.n1 - tile.n0
-        left = windows(walk, gather(walk, x, tile, lane), tile)
-        columns = images * walk.columns
-        if walk.cin <= FEW[0] or walk.cout <= FEW[1]:
-            right = lane.take((rows, walk.cout, columns), walk.wide).swapaxes(1, 2)
-        else:
-            right = lane.take((rows, columns, walk.cout), walk.wide)
-        incoming = _in_images(walk, right.swapaxes(1, 2), walk.columns)
-        if walk.columns > walk.outside[1]:
-            incoming[..., walk.outside[1] :] = 0  # what the slab holds there does not count
-        copy_rows(gy[tile.n0 : tile.n1, :, tile.r0 : tile.r1].transpose(2, 1, 0, 3), incoming[..., : walk.outside[1]])
-        stacked = _stacked(walk, rows) - 1
-        if stacked > 0:
-            _add_stacked(left, right, lane.take((walk.parts, stacked + 1, *total.shape[1:]), walk.wide), total)
+        left = gather(x, piece, lane)
+        right = lane.take(piece.gradient, piece.wide)
+        incoming = strided(right, *piece.incoming)
+        if incoming.shape[3] > piece.width:
+            incoming[..., piece.width :] = 0  # what the slab holds there does not count
+        copy_rows(gy[piece.target].transpose(2, 1, 0, 3), incoming[..., : piece.width])
+        right = right.swapaxes(1, 2) if piece.turned else right
+        if piece.stack is not None:
+            _add_stacked(left, right, lane.take(piece.stack, piece.wide), total)
             continue
-        for j, row in np.ndindex(walk.parts, rows):
-            blas.add_product(left[j, row], right[row], total[j])
+        for part, rows in zip(total, left, strict=True):
+            for a, b in zip(rows, right, strict=True):
+                blas.add_product(a, b, part)
 
 
 def _add_stacked(left: np.ndarray, right: np.ndarray, stack: np.ndarray, total: np.ndarray) -> None:
@@ -370,9 +408,10 @@ def _add_stacked(left: np.ndarray, right: np.ndarray, stack: np.ndarray, total: 
     room, sums = stack[:, 0], stack[:, 1:]
     for start in range(0, rows, most):
         stop = min(start + most, rows)
-        np.matmul(left[:, start:stop], right[start:stop], out=sums[:, : stop - start])
-        np.add.reduce(sums[:, : stop - start], axis=1, out=room)
-        total += room
+        part = sums[:, : stop - start]
+        np.matmul(left[:, start:stop], right[start:stop], out=part)
+        np.add.reduce(part, axis=1, out=room)
+        np.add(total, room, out=total)
 
 
 def _two_axes(x: np.ndarray) -> np.ndarray:
