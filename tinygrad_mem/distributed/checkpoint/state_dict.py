@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from ...autograd.tensor import Tensor
-from ...errors import MissingKeyError, NotOfferedError, StateDictError
+from ...errors import ArgumentError, MissingKeyError, NotOfferedError, StateDictError
+from ...interrupts import all_or_nothing
 from ...nn.module import Module
+from ...optim.loading import mapping
 from ...optim.optimizer import Optimizer
 
 
@@ -77,16 +79,20 @@ def set_state_dict(
 ) -> None:
     """Give a model and its optimizer the state that :func:`get_state_dict` made and ``checkpoint.load`` filled.
 
-    Of a flattened state, what belongs to other parameters is left out.
+    Parameters are matched by their names: the optimizer may have them in another order, or in other groups if the options are
+    the same. What belongs to other parameters is left out. Whether the state is flattened is seen from its keys. A flattened
+    state has nothing of a group without parameters, which keeps its options. A state with numbers in place of names, that of
+    ``optimizer.state_dict()``, is matched by position. If anything is refused, model and optimizer are as before.
 
     Raises:
-        StateDictError, ValueError: it does not fit.
+        StateDictError, ValueError: it does not fit. KeyError: the options of a parameter are missing.
     """
     optimizer = _one(optimizers)
-    if options is not None and options.flatten_optimizer_state_dict:
-        optim_state_dict = _nested(optim_state_dict, _names(model, optimizer))
-    model.load_state_dict(model_state_dict)
-    optimizer.load_state_dict(optim_state_dict)
+    fitted = _fitted(optim_state_dict, optimizer, _names(model, optimizer))
+    wrapped = [each for each in vars(optimizer).values() if isinstance(each, Optimizer)]
+    with all_or_nothing(optimizer, *wrapped):
+        optimizer.load_state_dict(fitted)
+        model.load_state_dict(model_state_dict)
 
 
 def _names(model: Module, optimizer: Optimizer) -> list[list[str]]:
@@ -110,20 +116,54 @@ def _flat(nested: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _nested(flat: dict[str, Any], names: list[list[str]]) -> dict[str, Any]:
-    """As :func:`_flat` was given it, of the parameters with these names, a list for each group."""
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """A flattened state with one group for each parameter."""
     found: dict[str, dict[str, dict[str, Any]]] = {"state": {}, "param_groups": {}}
     for key, value in flat.items():
         path, _, last = key.rpartition(".")
         kind, _, name = path.partition(".")
         found.setdefault(kind, {}).setdefault(name, {})[last] = value
-    state, options, groups = found["state"], found["param_groups"], []
-    for of in names:
-        given = [options.get(name) for name in of]
-        if given[0] is None or given != given[:1] * len(of):
-            raise StateDictError(f"set_state_dict: expected the same options of all of {', '.join(of)}, found {given}")
-        groups.append({"params": of, **given[0]})
+    groups = [{"params": [name], **options} for name, options in found["param_groups"].items()]
+    return {"state": found["state"], "param_groups": groups}
+
+
+def _fitted(given: Any, optimizer: Optimizer, names: list[list[str]]) -> Any:
+    """What a state by names has of these parameters, in the order of the optimizer's groups; any other state as it is."""
+    what = "set_state_dict: optim_state_dict"
+    mapping(what, given)
+    flat = "state" not in given and bool(given)
+    found = _nested(given) if flat else given
+    mapping(what, found, ("state", "param_groups"))
+    for group in found["param_groups"]:
+        mapping(f"{what}['param_groups']", group, ("params",))
+    saved = [(group["params"], _options(group)) for group in found["param_groups"]]
+    if not all(isinstance(name, str) for params, _ in saved for name in params):
+        return given
+    options = {name: each for params, each in saved for name in params}
+    empty = iter([each for params, each in saved if not params])
+    groups, state = [], found["state"]
+    for group, of in zip(optimizer.param_groups, names, strict=True):
+        chosen = _shared(options, of) if of else next(empty, _options(group) if flat else None)
+        if chosen is None:
+            raise ArgumentError(f"{what} has no further group without parameters, and the optimizer has: load what it saved")
+        groups.append({"params": of, **chosen})
+        for p, name in zip(group["params"], of, strict=True):
+            if name not in state and p.requires_grad and optimizer.kept({**group, **chosen}, p):
+                raise StateDictError(f"{what} has no state of the parameter {name}: load what get_state_dict() returned")
     return {"state": {name: state[name] for of in names for name in of if name in state}, "param_groups": groups}
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+
+
+def _shared(options: dict[str, dict[str, Any]], of: list[str]) -> dict[str, Any]:
+    """The options of one group, which are those of each of its parameters."""
+    mapping("set_state_dict: the options of parameters", options, of)
+    if any(options[name] != options[of[0]] for name in of):
+        found = [options[name] for name in of]
+        raise StateDictError(f"set_state_dict: expected the same options of all of {', '.join(of)}, found {found}")
+    return options[of[0]]
 
 
 def _one(optimizers: Any) -> Optimizer:
