@@ -128,7 +128,7 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fitted(given: Any, optimizer: Optimizer, names: list[list[str]]) -> Any:
-    """What a state by names has of these parameters, in the order of the optimizer's groups; any other state as it is."""
+    """The part of a state by names that belongs to these parameters, in their order; any other state as it is."""
     what = "set_state_dict: optim_state_dict"
     mapping(what, given)
     flat = "state" not in given and bool(given)
