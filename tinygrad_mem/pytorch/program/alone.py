@@ -122,7 +122,7 @@ def _learn(call: AloneCall, args: tuple, kwargs: dict[str, Any], made: int) -> W
     try:
         with _by_itself():
             found = run_alone(call, args, kwargs)
-            if call.func in by_values.DEPENDENT:
+            if by_values.depends(call.func, args):
                 return found._replace(more=max(0, run_alone(call, args, kwargs, most=True).peak - found.peak))
             return found
     except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
@@ -174,6 +174,7 @@ def run_alone(call: AloneCall, args: tuple, kwargs: dict[str, Any], most: bool =
     named = {key: fill(kwargs[key], told) for key, told in call.kwargs}
     by_values.made_by_forward(call.func, real)
     by_values.fill(call.func, fill.made, most)
+    by_values.choose(call.func, real, most)
     older = {t.untyped_storage()._cdata for t in fill.made}
     events: list[int] = []
     with allocator_events(events):

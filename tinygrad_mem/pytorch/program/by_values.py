@@ -28,6 +28,8 @@ def fill(func: Any, tensors: list[torch.Tensor], most: bool) -> None:
         most: with which it takes the most memory, where that depends on contents; else the least.
     """
     name = func._schema.name.removeprefix("aten::")
+    if func in _PUTS:
+        return  # see :func:`choose`
     if name.startswith(_MATRICES):
         for tensor in tensors:
             _regular(tensor, _LARGE if most else 1, name.endswith(("_solve", "lu_unpack")))
@@ -72,11 +74,37 @@ def made_by_forward(func: Any, args: list[Any]) -> None:
         args[7], args[8], args[9], args[22] = made
 
 
-DEPENDENT = {
+_DEPENDENT = {
     *operators("isin.Tensor_Tensor linalg_matrix_exp masked_scatter_backward nonzero_static"),
     *operators("_embedding_bag_backward _embedding_bag_dense_backward"),
 }
-"""Ops whose temporaries on the CPU depend on values: they run alone twice."""
+_PUTS = {*operators("index_put index_put_ _index_put_impl_ _unsafe_index_put")}
+
+
+def depends(func: Any, args: tuple) -> bool:
+    """True if the op's temporaries on the CPU depend on values: it runs alone twice."""
+    return func in _DEPENDENT or (func in _PUTS and any(map(_is_mask, args[1])))
+
+
+def _is_mask(index: torch.Tensor | None) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def choose(func: Any, args: list[Any], most: bool) -> None:
+    """Let masks that say where values are put choose as many places as there are values; all or none, if any number fits."""
+    if func not in _PUTS or not any(map(_is_mask, args[1])):
+        return
+    target, indices, values = args[:3]
+    given = [place for place, index in enumerate(indices) if index is not None]
+    taken = [index.dim() if _is_mask(index) else 1 for index in indices]  # axes of the target
+    beside = given[-1] - given[0] + 1 == len(given)
+    inner = target.dim() - sum(taken[: given[-1] + 1] if beside else [taken[place] for place in given])
+    shapes = [values.shape[: max(0, values.dim() - inner)]]
+    shapes += [indices[place].shape for place in given if not _is_mask(indices[place])]
+    fixed = [shape[-1] for shape in shapes if shape and shape[-1] != 1]
+    for mask in filter(_is_mask, indices):
+        chosen = torch.arange(mask.numel()) < (fixed[0] if fixed else most * mask.numel())
+        mask.copy_(chosen.view(mask.shape))
 
 
 # --- nodes of the graph ---------------------------------------------------------------------------------------------------

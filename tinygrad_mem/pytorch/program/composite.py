@@ -24,6 +24,7 @@ OF_OTHERS = {
     **dict.fromkeys(
         [
             *operators("binary_cross_entropy_with_logits _euclidean_dist _safe_softmax dist isinf mvlgamma"),
+            *operators("_is_all_true _is_any_true affine_grid_generator"),
             *operators("ldexp.Tensor ldexp_ ldexp.out _unsafe_masked_index _unsafe_masked_index_put_accumulate"),
         ],
         _WITHOUT_GRAD,

@@ -139,6 +139,19 @@ def _columns(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torc
     return _lying_in(made, tensor.numel() * tensor.element_size()) if on_gpu(tensor) else made
 
 
+def _quantized(tensor: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is quantized, and a mask of what lies between the bounds. Source: ``quantized/FakeQuantPerTensorAffine.cpp``."""
+    return torch.empty_like(tensor), torch.empty_like(tensor, dtype=torch.bool)
+
+
+def _bincount(tensor: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
+    """The numbers are below ``minlength``; without it they are needed. Source: ``aten/src/ATen/native/SummaryOps.cpp``."""
+    if not minlength:
+        return NotImplemented
+    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype is torch.float32 else torch.float64
+    return tensor.new_empty(minlength, dtype=dtype)
+
+
 def _like_argument(place: int) -> Callable[..., torch.Tensor]:
     """The formula of an op whose result is like one of its arguments, in rows that lie beside each other."""
     return lambda *args, **_: args[place].new_empty(args[place].shape)
@@ -171,7 +184,11 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     aten._ctc_loss.Tensor: _ctc_loss,
     aten.log_sigmoid_forward.default: _log_sigmoid,
     aten._ctc_loss_backward.Tensor: _like_argument(1),
-    aten._sample_dirichlet.default: _like_argument(0),
+    aten.bincount.default: _bincount,
+    **dict.fromkeys((aten._sample_dirichlet.default, aten._dirichlet_grad.default, aten.binomial.default), _like_argument(0)),
+    aten.fake_quantize_per_tensor_affine_cachemask.default: _quantized,
+    aten.fake_quantize_per_channel_affine_cachemask.default: _quantized,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _quantized,
     aten.multi_margin_loss_backward.default: _like_argument(1),
     aten.multilabel_margin_loss_backward.default: _like_argument(1),
     aten.fractional_max_pool3d_backward.default: _like_argument(1),

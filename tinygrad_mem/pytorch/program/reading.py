@@ -30,6 +30,7 @@ _REDRAWN = (
 )
 _HALF = 0.5  # of the numbers that are drawn evenly are kept, about
 _VECTORS = "was counted with its vectors, which it does not make without gradients: it needs less"
+_COUNTED = "torch.bincount: the numbers were taken as below minlength. With a larger one its result is longer"
 _LENGTHS = "ctc_loss: each target was taken as the longest, and each input too. A real run with shorter ones needs less"
 
 
@@ -181,6 +182,13 @@ def _is_close(watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
         -(-made.numel() // block) * block * 2, "torch.isclose was counted with masks that it joins in place: it needs less"
     )
     return made
+
+
+@handles(torch.bincount, Tensor.bincount)
+def _bincount(watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
+    """With ``minlength``, as in a confusion matrix, the numbers are usually below it."""
+    watch.note(_COUNTED)
+    return torch.bincount(*args, **kwargs)
 
 
 _linalg: Any = torch.linalg

@@ -25,7 +25,7 @@ def of_complex(call: KernelCall) -> None:
 
 
 @row(
-    "where.self",
+    "where.self where.self_out",
     takes="copies of arguments that have not the dtype of the result, and of a condition of bytes",
     source="TensorCompare.cpp, where_self_out",
 )
@@ -64,16 +64,21 @@ def normal(call: KernelCall) -> None:
 
 
 @row(
-    "histc",
-    takes="where no range is given: the smallest number and the largest one, with what finding them stages; each ends",
-    source="cuda/SummaryOps.cu, _histc_cuda_template",
-    seen="h100",
+    "histc bincount",
+    takes="where no range is given: the smallest number and the largest one, with what finding them stages; each ends; "
+    "bincount: before the result, after weights in float64 that have another dtype",
+    source="cuda/SummaryOps.cu, _histc_cuda_template, _bincount_cuda, _bincount_cuda_template",
+    seen="h100 (histc)",
 )
 def histc(call: KernelCall) -> None:
-    tensor = call["self"]
-    if call["min"] == call["max"] and tensor.numel():
+    tensor, weights = call["self"], call.get("weights")
+    if weights is not None and weights.dtype not in (torch.float32, torch.float64):
+        call.temporary(weights.numel() * torch.float64.itemsize)
+    if call.get("min") == call.get("max") and tensor.numel():
         for name in ("min", "max"):
             call.free(number(call, tensor, name))
+    if "bincount" in call.name:
+        call.result(0)
 
 
 @row(

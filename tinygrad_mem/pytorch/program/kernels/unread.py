@@ -26,15 +26,21 @@ _MOVING = """
     diagonal_scatter flip index_copy index_fill lift repeat resize resize_as select_backward select_scatter
     set slice_backward slice_scatter stack take tril triu unsafe_split unsafe_split_with_sizes
 """
+_OWN_KERNEL = """
+    _amp_update_scale _dirichlet_grad _fake_quantize_per_tensor_affine_cachemask_tensor_qparams _has_same_storage_numel
+    _standard_gamma _standard_gamma_grad _weight_norm_interface _weight_norm_interface_backward binomial
+    fake_quantize_per_channel_affine_cachemask fake_quantize_per_tensor_affine_cachemask is_same_size
+"""
 _BETWEEN_PIXELS = "grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward upsample_bicubic2d"
-RESULTS_ONLY = frozenset(f"{_ELEMENTWISE} {_FILLING} {_MOVING} {_BETWEEN_PIXELS}".split())
+RESULTS_ONLY = frozenset(f"{_ELEMENTWISE} {_FILLING} {_MOVING} {_OWN_KERNEL} {_BETWEEN_PIXELS}".split())
 """Ops whose kernels write into their results, and ask for nothing: one of PyTorch's iterators, a fill, or copies into a view.
 
 Source, below ``aten/src/ATen/native``: for the first group ``TensorIterator.cpp``, ``Activation.cpp``, ``BinaryOps.cpp``,
 ``Loss.cpp``, ``cuda/Loss.cu``, ``LinearAlgebra.cpp``; for the second ``TensorFactories.cpp``, ``Fill.cpp``,
 ``Distributions.cpp``; for the third ``TensorShape.cpp``, ``cuda/Shape.cu`` (cat's addresses travel with the launch),
-``PadNd.cpp``, ``TriangularOps.cpp``, ``TensorTransformations.cpp``, ``TensorAdvancedIndexing.cpp``; for the last
-``cuda/GridSampler.cpp``, ``cuda/UpSampleBicubic2d.cu``, which read tensors of any strides."""
+``PadNd.cpp``, ``TriangularOps.cpp``, ``TensorTransformations.cpp``, ``TensorAdvancedIndexing.cpp``; for the fourth
+``cuda/AmpKernels.cu``, ``cuda/Distributions.cpp``, ``cuda/WeightNorm.cu``, ``quantized/FakeQuantPerTensorAffine.cpp``; for the
+last ``cuda/GridSampler.cpp``, ``cuda/UpSampleBicubic2d.cu``, which read tensors of any strides."""
 
 
 _IN_ROWS = """
