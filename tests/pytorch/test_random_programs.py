@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from tests.profiles import examples
 from tests.pytorch.op_samples import real_peak
 from tests.pytorch.random_programs import MARK, RandomProgram
-from tinygrad_mem.errors import NotOfferedError
+from tinygrad_mem.errors import DataDependenceError, NotOfferedError
 from tinygrad_mem.memory.log import Kind
 from tinygrad_mem.pytorch import predict
 from tinygrad_mem.pytorch.predict import Prediction
@@ -181,7 +181,49 @@ def picked_in_halves():
     return x
 
 
+def put_by_masks():
+    """The places that a mask chooses are as many as the values."""
+    x, mask = torch.zeros(500, 8), torch.zeros(500, dtype=torch.bool)
+    mask[:300] = True
+    values, weight = torch.randn(300, 8), torch.randn(300, 8, requires_grad=True)
+    x[mask] = values
+    x[mask] = torch.randn(300, 1)
+    x[mask, 2:5] = values[:, :3]
+    x[mask, torch.zeros(300, dtype=torch.long)] = values[:, 0]
+    x.t()[:, mask] = values.t()
+    x.view(50, 10, 8)[mask.view(50, 10)] = values
+    x[mask] = 2 * weight
+    return x, x.index_put((mask,), weight)
+
+
+def quantized():
+    x = torch.randn(30, 40, requires_grad=True)
+    scales = torch.ones(30), torch.zeros(30, dtype=torch.int32)
+    (
+        torch.fake_quantize_per_tensor_affine(x, 0.1, 0, -128, 127)
+        + torch.fake_quantize_per_tensor_affine(x, torch.ones(1), torch.zeros(1, dtype=torch.int32), -128, 127)
+        + torch.fake_quantize_per_channel_affine(x.t(), *scales, 1, -128, 127).t()
+    ).sum().backward()
+    return x
+
+
+def counted_and_drawn():
+    alpha = torch.rand(20, 5, requires_grad=True)
+    torch.distributions.Beta(alpha, alpha).rsample().sum().backward()
+    torch.distributions.Gamma(alpha, alpha).rsample().sum().backward()
+    drawn = torch.distributions.Binomial(10, torch.rand(20)).sample()
+    ids = torch.randint(0, 9, (100,))
+    return (
+        drawn,
+        ids.bincount(minlength=9),
+        [ids.bincount(torch.ones(100, dtype=dtype), 16) for dtype in (torch.half, torch.float)],
+    )
+
+
 FOUND = [
+    put_by_masks,
+    quantized,
+    counted_and_drawn,
     layer_of_gaps,
     recurrent_in_evaluation,
     pooled_without_indices,
@@ -228,6 +270,26 @@ def test_what_the_gradient_of_masked_scatter_takes_has_a_bound():
     masked_scattered()
     track = predict(masked_scattered, device="cpu")
     assert track.peak < real_peak(masked_scattered) <= track.peak + sum(track.unknown.values())
+
+
+def put_one_row() -> torch.Tensor:
+    x, mask = torch.randn(50, 8), torch.ones(50, dtype=torch.bool)
+    x[mask] = torch.ones(8)  # how many places?
+    return x
+
+
+def test_how_many_places_a_mask_chooses_has_a_bound():
+    put_one_row()
+    track = predict(put_one_row, device="cpu")
+    assert track.unknown == {"what index_put_ takes beside its results depends on values": 50 * 8}
+    assert track.peak + 50 * 8 == real_peak(put_one_row)
+
+
+def test_counts_are_of_numbers_below_their_least_length():
+    track = predict(lambda: torch.bincount(torch.randint(0, 9, (100,)), minlength=9).bincount(minlength=30), device="cpu")
+    assert ["below minlength" in note for note in track.notes] == [True]
+    with pytest.raises(DataDependenceError, match=r"bincount.* depends on values"):
+        predict(lambda: torch.bincount(torch.randint(0, 9, (100,))))
 
 
 def test_on_a_gpu_too_a_bias_is_added_in_place():

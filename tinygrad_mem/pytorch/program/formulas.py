@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ...errors import DataDependenceError
 from .described import Made
+from .dispatcher import operators
 from .fake import on_gpu
 
 aten = torch.ops.aten
@@ -185,9 +186,10 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     aten.log_sigmoid_forward.default: _log_sigmoid,
     aten._ctc_loss_backward.Tensor: _like_argument(1),
     aten.bincount.default: _bincount,
-    **dict.fromkeys((aten._sample_dirichlet.default, aten._dirichlet_grad.default, aten.binomial.default), _like_argument(0)),
-    aten.fake_quantize_per_tensor_affine_cachemask.default: _quantized,
-    aten.fake_quantize_per_channel_affine_cachemask.default: _quantized,
+    **dict.fromkeys(operators("_sample_dirichlet _dirichlet_grad _standard_gamma_grad binomial"), _like_argument(0)),
+    **dict.fromkeys(
+        operators("fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask"), _quantized
+    ),
     aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _quantized,
     aten.multi_margin_loss_backward.default: _like_argument(1),
     aten.multilabel_margin_loss_backward.default: _like_argument(1),

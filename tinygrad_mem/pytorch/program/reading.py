@@ -31,6 +31,7 @@ _REDRAWN = (
 _HALF = 0.5  # of the numbers that are drawn evenly are kept, about
 _VECTORS = "was counted with its vectors, which it does not make without gradients: it needs less"
 _COUNTED = "torch.bincount: the numbers were taken as below minlength. With a larger one its result is longer"
+_TO_NUMPY = "Leave out of the prediction what NumPy does with it, such as plots and metrics: its memory is not PyTorch's"
 _LENGTHS = "ctc_loss: each target was taken as the longest, and each input too. A real run with shorter ones needs less"
 
 
@@ -202,8 +203,8 @@ def _decides(what: str, convert: Callable[[Tensor], Any], watch: Watch, tensor: 
         return answer
     if known is None:
         raise DataDependenceError(
-            f"the program asks for {what} of a tensor, whose values are not known in a prediction. It may log loss.item(); "
-            "for a decision, give it a fixed answer"
+            f"the program asks for {what} of a tensor, whose values are not known in a prediction. "
+            f"{_TO_NUMPY if convert is Tensor.numpy else 'It may log loss.item(); for a decision, give it a fixed answer'}"
         )
     with without_modes():
         return convert(known)

@@ -7,7 +7,7 @@ from math import prod
 import torch
 
 from .call import KernelCall, nbytes, on_host, row
-from .reductions import number
+from .reductions import number, summed
 
 
 @row(
@@ -79,6 +79,18 @@ def histc(call: KernelCall) -> None:
             call.free(number(call, tensor, name))
     if "bincount" in call.name:
         call.result(0)
+
+
+@row(
+    "_sample_dirichlet",
+    takes="the sums of what is drawn over the last axis, with what adding stages",
+    source="cuda/Distributions.cpp, _s_dirichlet_cuda",
+)
+def dirichlet(call: KernelCall) -> None:
+    drawn = call.outs[0]
+    call.temporary(nbytes(drawn) // max(1, drawn.shape[-1]))
+    with call.within():
+        summed(call, drawn, [-1])
 
 
 @row(
