@@ -20,6 +20,7 @@ from tests.pytorch.test_random_programs import predicted_bytes, real_bytes
 from tinygrad_mem.pytorch import predict
 
 Mark = Callable[[], Any]
+Script = Callable[..., Any]  # of what is called after each statement, and a device
 
 
 class Residual(nn.Module):
@@ -200,7 +201,7 @@ def _alone() -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_after_each_statement_the_bytes_are_pytorchs(script: Callable[[Mark, str], Any]):
+def test_after_each_statement_the_bytes_are_pytorchs(script: Script):
     def program() -> Any:
         kept = script(lambda: torch.empty(MARK, dtype=torch.uint8), "cpu")
         return SimpleNamespace(kept=kept, refused=())
@@ -215,6 +216,6 @@ def test_after_each_statement_the_bytes_are_pytorchs(script: Callable[[Mark, str
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_on_a_gpu_each_op_is_in_the_table_of_kernels(script: Callable[[Mark, str], Any]):
-    track = predict(script, lambda: None, "cuda")
+def test_on_a_gpu_each_op_is_in_the_table_of_kernels(script: Script):
+    track = predict(lambda: script(lambda: None, "cuda"))
     assert [why for why in track.unknown if "not in the table" in why] == []

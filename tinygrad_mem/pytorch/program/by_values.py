@@ -86,7 +86,7 @@ def depends(func: Any, args: tuple) -> bool:
     return func in _DEPENDENT or (func in _PUTS and any(map(_is_mask, args[1])))
 
 
-def _is_mask(index: torch.Tensor | None) -> bool:
+def _is_mask(index: Any) -> bool:
     return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
@@ -102,7 +102,7 @@ def choose(func: Any, args: list[Any], most: bool) -> None:
     shapes = [values.shape[: max(0, values.dim() - inner)]]
     shapes += [indices[place].shape for place in given if not _is_mask(indices[place])]
     fixed = [shape[-1] for shape in shapes if shape and shape[-1] != 1]
-    for mask in filter(_is_mask, indices):
+    for mask in [index for index in indices if _is_mask(index)]:
         chosen = torch.arange(mask.numel()) < (fixed[0] if fixed else most * mask.numel())
         mask.copy_(chosen.view(mask.shape))
 

@@ -141,7 +141,7 @@ def _columns(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torc
 
 
 def _quantized(tensor: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is quantized, and a mask of what lies between the bounds. Source: ``quantized/FakeQuantPerTensorAffine.cpp``."""
+    """The quantized numbers, and a mask of what lies between the bounds. Source: ``quantized/FakeQuantPerTensorAffine.cpp``."""
     return torch.empty_like(tensor), torch.empty_like(tensor, dtype=torch.bool)
 
 
