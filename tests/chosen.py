@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from tinygrad_mem import memory
 from tinygrad_mem.devices.chunks import Chunk
 from tinygrad_mem.devices.pool import Pool
@@ -18,12 +20,12 @@ class _Following(Pool):
         self._next_address = address  # where a new segment begins, if this is the first of one
         return self._best_fit(size) or self._grow(size, size)
 
-    def _pop(self, size: int) -> Chunk | None:
-        chunk = self._free_chunks.get(self._next_address)
-        if chunk is None or chunk.size != size:
-            return super()._pop(size)
-        self._remove(chunk)
-        return chunk
+    def _best_fit(self, size: int) -> Chunk | None:
+        for at, (found, address, _) in enumerate(self._index):
+            if address == self._next_address:
+                self._index.insert(bisect_left(self._index, (found,)), self._index.pop(at))
+                break
+        return super()._best_fit(size)
 
 
 def reserved_as_chosen(track: memory.Track) -> int:

@@ -29,7 +29,7 @@ def whole(pool: Pool, live: list) -> None:
     assert pool.used_bytes() == sum(block.chunk.size for block in live)
     assert pool._latest is not None
     assert not pool._pending
-    free: dict[int, int] = {}
+    free: list[tuple] = []
     total = 0
     for address, first in pool._firsts.items():
         assert (first.address, first.prev, first.segment.address) == (address, None, address)
@@ -42,14 +42,12 @@ def whole(pool: Pool, live: list) -> None:
             assert chunk.free or live_chunks.pop(at).chunk is chunk
             at += chunk.size
             if chunk.free:
-                free[chunk.address] = chunk.size
-                assert pool._free_chunks[chunk.address] is chunk
-                assert chunk.address in pool._heaps[chunk.size]
+                free.append((chunk.size, chunk.address, chunk))
         assert at == address + first.segment.size
     assert not live_chunks, "a block that lies in no segment"
-    assert (pool.total_bytes(), pool.n_free_blocks(), len(pool._free_chunks)) == (total, len(free), len(free))
-    assert pool._sizes == sorted(pool._heaps)
-    assert pool.largest_free() == max(free.values(), default=0)
+    assert (pool.total_bytes(), pool.n_free_blocks()) == (total, len(free))
+    assert pool._index == sorted(free)
+    assert pool.largest_free() == max([size for size, _, _ in free], default=0)
     assert pool.peak_used >= pool.used_bytes()
     assert pool.peak_total >= total
 

@@ -6,7 +6,6 @@ import mmap
 import sys
 from collections import deque
 from collections.abc import Iterator
-from heapq import heapify
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,6 +116,10 @@ Pending = deque[Any]
 """What a pool still has to do: free a :class:`Chunk`, or add an :class:`Aside`."""
 
 
+Index = list[tuple[int, int, Chunk]]
+"""The free chunks of a pool, in order of (size, address): the first one that is large enough is the best fit."""
+
+
 class Counts(NamedTuple):
     """Bytes of a pool: in use, and taken from the machine, now and at most since :meth:`Pool.reset_peak`."""
 
@@ -170,8 +173,8 @@ def free_runs(firsts: dict[int, Chunk], pending: Pending) -> list[tuple[Segment,
     return sorted(runs, key=lambda run: run[1])
 
 
-def merged(firsts: dict[int, Chunk], pending: Pending) -> tuple[dict[int, Chunk], int, int]:
-    """Merge free neighbours, and correct sizes and ``prev``. Returns (free chunks by address, bytes used, bytes in all)."""
+def merged(firsts: dict[int, Chunk], pending: Pending) -> tuple[Index, int, int]:
+    """Merge free neighbours, and correct sizes and ``prev``. Returns (the free chunks, bytes used, bytes in all)."""
     while pending:  # done first
         entry = pending[0]
         if type(entry) is Aside:
@@ -179,7 +182,7 @@ def merged(firsts: dict[int, Chunk], pending: Pending) -> tuple[dict[int, Chunk]
         else:
             entry.free = True
         del pending[0]
-    free: dict[int, Chunk] = {}
+    free: Index = []
     used = total = 0
     for first in firsts.values():
         total += first.segment.size
@@ -191,19 +194,9 @@ def merged(firsts: dict[int, Chunk], pending: Pending) -> tuple[dict[int, Chunk]
                 chunk.next = after
                 end = first.address + first.segment.size if after is None else after.address
                 chunk.size = end - chunk.address
-                free[chunk.address] = chunk
+                free.append((chunk.size, chunk.address, chunk))
             else:
                 used += chunk.size
             if after is not None:
                 after.prev = chunk
-    return free, used, total
-
-
-def heaped(free: dict[int, Chunk]) -> dict[int, list[int]]:
-    """The addresses of free chunks by size, as heaps."""
-    heaps: dict[int, list[int]] = {}
-    for each in free.values():
-        heaps.setdefault(each.size, []).append(each.address)
-    for heap in heaps.values():
-        heapify(heap)
-    return heaps
+    return sorted(free), used, total

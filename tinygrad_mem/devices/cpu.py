@@ -31,7 +31,7 @@ class CPU(device, kind="cpu"):
         if dtype is self.lacking:
             raise self.refusal()
         size = math.prod(shape, start=dtype.itemsize)
-        if size == 0:
+        if not size:
             return _ndarray(shape, dtype)
         return _ndarray(shape, dtype, self.pool.malloc(size))
 

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import gc
 import itertools
-from bisect import bisect_right, insort
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator
-from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from .. import scope
 from ..errors import OutOfMemoryError
 from ..interrupts import context, lock, lock_was_mine
 from . import chunks
-from .chunks import NOTHING, ROUND, Aside, Chunk, Counts, Pending, Segment, closed, free_runs, heaped, look, merged
+from .chunks import NOTHING, ROUND, Aside, Chunk, Counts, Index, Pending, Segment, closed, free_runs, look, merged
 from .chunks import round_up as round_up
 
 
@@ -77,12 +76,7 @@ class Pool:
         self._latest: Chunk | None = NOTHING  # the chunk of the latest malloc
         self._firsts: dict[int, Chunk] = {}  # by address
         self._aside = itertools.count(1 << 61, 1 << 40)  # addresses of such segments; files of tracks hold those below 1 << 62
-        # free chunks by address; their addresses by size, as heaps; the sizes in order. A chunk that merges leaves a
-        # stale entry in its heap: an entry is valid only while the chunk at its address is free and has the heap's size.
-        self._free_chunks: dict[int, Chunk] = {}
-        self._heaps: dict[int, list[int]] = {}
-        self._sizes: list[int] = []
-        self._stale = 0
+        self._index: Index = []
         self._used = self._total = self._peak_used = self._peak_total = self._limit = 0
         self._next_address = ROUND
         self._host: Pool | None = None
@@ -195,14 +189,8 @@ class Pool:
 
     def _mend(self) -> None:
         """Make everything again that follows from the chains. If this is interrupted, it starts over next time."""
-        self._free_chunks, self._used, self._total = merged(self._firsts, self._pending)
-        self._index()
+        self._index, self._used, self._total = merged(self._firsts, self._pending)
         self._note_peak()
-
-    def _index(self) -> None:
-        """Rebuild the heaps from the free chunks."""
-        heaps = heaped(self._free_chunks)
-        self._heaps, self._sizes, self._stale = heaps, sorted(heaps), 0
 
     def _note_peak(self) -> None:
         self._peak_used, self._peak_total = max(self._peak_used, self._used), max(self._peak_total, self._total)
@@ -227,81 +215,46 @@ class Pool:
 
     def _best_fit(self, size: int) -> Chunk | None:
         """Take the smallest free chunk of at least ``size`` bytes, the one with the lowest address, and cut it to ``size``."""
-        chunk = self._pop(size) if self._heaps.get(size) else None
-        if chunk is None:
-            sizes = self._sizes
-            at = bisect_right(sizes, size)
-            while chunk is None:
-                if at == len(sizes):
-                    return None
-                chunk = self._pop(sizes[at])
-                if chunk is None:
-                    del self._heaps[sizes.pop(at)]
+        index = self._index
+        at = bisect_left(index, (size,))
+        if at == len(index):
+            return None
+        chunk = index.pop(at)[2]
+        if chunk.size != size:
+            after = chunk.next
             rest = Chunk(chunk.segment, chunk.address + size, chunk.size - size)
-            rest.prev, rest.next, rest.free = chunk, chunk.next, True
-            if chunk.next is not None:
-                chunk.next.prev = rest
+            rest.prev, rest.next, rest.free = chunk, after, True
+            if after is not None:
+                after.prev = rest
             chunk.next, chunk.size = rest, size
-            self._insert(rest)
+            insort(index, (rest.size, rest.address, rest))
         chunk.free = False  # last: until here it is free
-        self._used += size
-        if self._used > self._peak_used:
-            self._peak_used = self._used
+        self._used = used = self._used + size
+        if used > self._peak_used:
+            self._peak_used = used
         return chunk
-
-    def _pop(self, size: int) -> Chunk | None:
-        """Take the free chunk of exactly ``size`` with the lowest address."""
-        heap = self._heaps.get(size)
-        while heap:
-            address = heappop(heap)
-            chunk = self._free_chunks.get(address)
-            if chunk is not None and chunk.size == size:
-                del self._free_chunks[address]
-                return chunk
-            self._stale -= 1
-        return None
-
-    def _insert(self, chunk: Chunk) -> None:
-        size, address = chunk.size, chunk.address
-        self._free_chunks[address] = chunk
-        heap = self._heaps.get(size)
-        if heap is None:
-            self._heaps[size] = [address]
-            insort(self._sizes, size)
-        else:
-            heappush(heap, address)
-
-    def _remove(self, chunk: Chunk) -> None:
-        """Take a free chunk out of the index. Its stale heap entry is removed later."""
-        del self._free_chunks[chunk.address]
-        heap = self._heaps[chunk.size]
-        if heap[-1] == chunk.address:
-            heap.pop()  # the last entry can be removed at once, and is often the only one
-            return
-        self._stale += 1
-        if self._stale > len(self._free_chunks) + 1024:
-            self._index()
 
     def _release(self, chunk: Chunk) -> None:
         """Free a chunk, and merge it with its free neighbours."""
+        index = self._index
         chunk.free = True
         self._used -= chunk.size
         after = chunk.next
         if after is not None and after.free:
-            self._remove(after)
+            del index[bisect_left(index, (after.size, after.address))]
             chunk.size += after.size
             chunk.next = after = after.next
             if after is not None:
                 after.prev = chunk
         before = chunk.prev
         if before is not None and before.free:
-            self._remove(before)
+            del index[bisect_left(index, (before.size, before.address))]
             before.size += chunk.size
             before.next = after
             if after is not None:
                 after.prev = before
             chunk = before
-        self._insert(chunk)
+        insort(index, (chunk.size, chunk.address, chunk))
 
     def _grow(self, size: int, rounded: int) -> Chunk:
         """Take a new segment. If that fails, give free segments back and try again; then also run the garbage collector."""
@@ -342,9 +295,9 @@ class Pool:
     def free_all_blocks(self) -> None:
         """Give every segment that is wholly free back to the machine. Inside a change this does nothing."""
         with self._alone() as alone:
-            whole = [c for c in self._free_chunks.values() if c.prev is None and c.next is None] if alone else []
+            whole = [c for _, _, c in self._index if c.prev is None and c.next is None] if alone else []
             for chunk in whole:
-                self._remove(chunk)
+                self._index.remove((chunk.size, chunk.address, chunk))
                 del self._firsts[chunk.address]
                 self._total -= chunk.size
             for listener in scope.listeners_of(self):
