@@ -16,9 +16,9 @@ core: in-place ops (``inplace.py``), functions that users write (``function.py``
 
 from __future__ import annotations
 
-import heapq
 import weakref
 from collections import deque
+from heapq import heappop, heappush
 from typing import Any
 
 from .. import scope
@@ -86,16 +86,17 @@ class Node(Context, Inspectable):
 
     def run_backward(self, *grads: Any, owned: bool) -> tuple:
         """Call the op's backward, with packed arrays unpacked. Returns a tuple with one entry for each input."""
-        packed = None
-        if self.packed:
-            packed = self.saved if self.keeps_graph else None
-            node_hooks.unpack(self)
         self.owns_grad = owned
-        try:
+        if not self.packed:
             result = self.op.backward(self, *grads)
-        finally:
-            if packed is not None:
-                self.saved = packed
+        else:
+            packed = self.saved
+            node_hooks.unpack(self)
+            try:
+                result = self.op.backward(self, *grads)
+            finally:
+                if self.keeps_graph:
+                    self.saved = packed
         return result if type(result) is tuple else (result,)
 
     def close(self) -> None:
@@ -160,9 +161,10 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
         DeviceError: the tensors are on different devices.
         Errors of the op for shapes and dtypes; nothing was recorded or changed then.
     """
-    arrays, needs, edges, device = [], [], [], None
-    record, enabled = False, local.grad_enabled and op.differentiable
+    arrays, edges, device = [], [], None
+    enabled = local.grad_enabled and op.differentiable
     for x in inputs:
+        edge: tuple | None = None
         if isinstance(x, Tensor):
             arrays.append(x.array)
             if x.device is not device:
@@ -172,21 +174,20 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
                     inputs = tuple([x if isinstance(x, Tensor) and x.device is device else a for x, a in pairs])
                     return apply(op, *inputs, **params)
                 device = x.device
-            if enabled and (x._requires_grad or (x._view is not None and x.requires_grad)):
-                record = True
-                needs.append(True)
-                edges.append(x.edge() if x._view is not None else (x, 0) if x._node is None else (x._node, x._index))
-                continue
+            if enabled:
+                if x._view is not None:
+                    edge = x.edge() if x.requires_grad else None
+                elif x._requires_grad:
+                    edge = (x, 0) if x._node is None else (x._node, x._index)
         else:
             arrays.append(admitted(x) if isinstance(x, FOREIGN) else x)
-        needs.append(False)
-        edges.append(None)
+        edges.append(edge)
     if device is None:
         device = local.default_device or Tensor.cpu_device()
     node = _new(Node)
     node.device = device
     node.kernels = device.kernels
-    node.needs = tuple(needs)
+    node.needs = needs = tuple(map(bool, edges))
     node.saved = {}
     node.op = op
     try:
@@ -199,13 +200,13 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
         out = scope.run_inside(op.forward, node, *arrays, **params)
     if type(out) is tuple:
         outputs = tuple([Tensor._wrap(a, device) for a in out])
-        if record:
+        if True in needs:
             connect(node, edges, inputs, outputs)
     else:
         outputs = _new(Tensor)
         outputs.array = out
         outputs.device = device
-        if record:
+        if True in needs:
             connect(node, edges, inputs, (outputs,))
     if op.view:
         _share(op, inputs, params, outputs, enabled)
@@ -380,9 +381,11 @@ class Walk:
         """Find the nodes to walk, and give the roots their gradients."""
         self._count(roots)
         for edge, grad, owned in roots:
-            self._deliver(edge, grad, owned)
+            if (state := self.pending.get(id(edge[0]))) is not None:
+                self._deliver(state, edge, grad, owned)
         for edge, _, _ in roots:
-            self._arrive(edge[0])
+            if (state := self.pending.get(id(edge[0]))) is not None:
+                self._arrive(state, edge[0])
 
     def finish(self) -> None:
         """Walk all nodes."""
@@ -390,8 +393,9 @@ class Walk:
         local.phase, local.walk = "backward", self
         try:
             with quiet_numpy():
-                while self.ready:
-                    self._step(heapq.heappop(self.ready)[1])
+                ready, step = self.ready, self._step
+                while ready:
+                    step(heappop(ready)[1])
                 while self.at_end:
                     self.at_end.pop(0)()
         finally:
@@ -400,36 +404,27 @@ class Walk:
 
     def _count(self, roots: list) -> None:
         """Count the gradients that each reachable node and leaf waits for; with ``wanted``, only on paths to those."""
-        seen: dict[int, Any] = {}
-        order: list[Node] = []
+        pending, order = self.pending, []
         stack = [edge[0] for edge, _, _ in roots]
-        while stack:
+        while stack:  # it has a target once for each gradient that the target will get
             target = stack.pop()
-            if id(target) in seen:
-                continue
-            seen[id(target)] = target
-            if isinstance(target, Node):
-                order.append(target)
-                stack.extend([edge[0] for edge in target.edges if edge is not None])
-        if self.wanted is None:
-            useful = seen
-        else:
-            useful = dict.fromkeys({key[0] for key in self.wanted} & seen.keys())
+            state = pending.get(id(target))
+            if state is None:
+                if isinstance(target, Node):
+                    order.append(target)
+                    stack += [edge[0] for edge in target.edges if edge is not None]
+                    state = Pending(len(target.shapes))
+                else:
+                    state = Pending(1)
+                pending[id(target)] = state
+            state.waiting += 1
+        if self.wanted is not None:
+            useful = {key[0] for key in self.wanted} & pending.keys()
             for node in sorted(order, key=_by_sequence):  # the inputs of a node come before the node
                 if any(edge is not None and id(edge[0]) in useful for edge in node.edges):
-                    useful[id(node)] = None
-        pending = self.pending
-        for key, target in seen.items():
-            if key in useful:
-                pending[key] = Pending(len(target.shapes) if isinstance(target, Node) else 1)
-        for edge, _, _ in roots:
-            if id(edge[0]) in pending:
-                pending[id(edge[0])].waiting += 1
-        for node in order:
-            if id(node) in useful:
-                for edge in node.edges:
-                    if edge is not None and id(edge[0]) in pending:
-                        pending[id(edge[0])].waiting += 1
+                    useful.add(id(node))
+            for key in pending.keys() - useful:  # what is not useful sends nothing to what is
+                del pending[key]
 
     def _step(self, node: Node) -> None:
         """Run one node's backward, free its saved arrays, and pass its gradients on."""
@@ -443,19 +438,19 @@ class Walk:
             grads = hooks.call(hooks.before, node, grads)
             owned = [False] * len(grads)  # a hook may have kept the gradients: the engine no longer owns them
         node.open(self.keeps_graph)
+        edges = node.edges
         nothing = grads[0] is None if len(grads) == 1 else all(g is None for g in grads)
-        if nothing or node.edges.count(None) == len(node.edges):
-            result: tuple = (None,) * len(node.edges)
+        if nothing or not any(edges):
+            result: tuple = (None,) * len(edges)
         else:
-            mine = owned[0] if len(owned) == 1 else all(owned)
             local.op, local.module, local.line = node.op.__name__, node.module, node.line
             if node.device.index:
                 with node.device.current():
-                    result = node.run_backward(*grads, owned=mine)
+                    result = node.run_backward(*grads, owned=all(owned))
             else:
-                result = node.run_backward(*grads, owned=mine)
-        if len(result) != len(node.edges):
-            raise GraphError(f"{node.name()} returned {len(result)} gradients for {len(node.edges)} inputs")
+                result = node.run_backward(*grads, owned=all(owned))
+        if len(result) != len(edges):
+            raise GraphError(f"{node.name()} returned {len(result)} gradients for {len(edges)} inputs")
         if not self.keeps_graph:
             node.close()
         if hooks is not None and hooks.after:
@@ -468,14 +463,18 @@ class Walk:
         state.grads = grads = None  # type: ignore[assignment]  # what is not sent on is free from here
         sent = list(result)
         del result
-        for index, edge in enumerate(node.edges):
+        for index, edge in enumerate(edges):
             if edge is None:
                 continue
             grad, sent[index] = sent[index], None
+            state = self.pending.get(id(edge[0]))
+            if state is None:
+                grad = None  # not wanted
+                continue
             if grad is not None:
-                self._deliver(edge, grad, owned[index])
+                self._deliver(state, edge, grad, owned[index])
                 grad = None
-            self._arrive(edge[0])
+            self._arrive(state, edge[0])
 
     def _ends_at(self, node: Node, grads: list, owned: list) -> bool:
         """Take the wanted gradients of a node's outputs. Returns True if nothing beyond the node is wanted."""
@@ -486,12 +485,9 @@ class Walk:
                 owned[index] = False
         return not any(edge is not None and id(edge[0]) in self.pending for edge in node.edges)
 
-    def _deliver(self, edge: tuple, grad: Any, owned: bool) -> None:
+    def _deliver(self, state: Pending, edge: tuple, grad: Any, owned: bool) -> None:
         """Add a gradient to those of its node or leaf, in the shape and dtype that it has there."""
         target, index = edge
-        state = self.pending.get(id(target))
-        if state is None:
-            return  # not wanted
         device = target.device
         if isinstance(target, Node):
             shape, dtype = target.shapes[index]
@@ -513,21 +509,21 @@ class Walk:
             grad, owned = out, True
         state.grads[index], state.owned[index] = grad, owned
 
-    def _arrive(self, target: Any) -> None:
+    def _arrive(self, state: Pending, target: Any) -> None:
         """Count one expected gradient. After the last one a leaf takes its gradient, or a node becomes ready."""
-        state = self.pending.get(id(target))
-        if state is None:
-            return
         state.waiting -= 1
         if state.waiting:
             return
         if isinstance(target, Node):
-            heapq.heappush(self.ready, (-target.sequence, target))
+            heappush(self.ready, (-target.sequence, target))
             return
         del self.pending[id(target)]
         if state.grads[0] is None:
             return
-        grad, owned = call_hooks(target._hooks, state.grads.pop(), state.owned[0], target.device)
+        if target._hooks:
+            grad, owned = call_hooks(target._hooks, state.grads.pop(), state.owned[0], target.device)
+        else:
+            grad, owned = state.grads.pop(), state.owned[0]
         if self.wanted is None:
             accumulate(target, grad, owned)
         elif (key := (id(target), 0)) in self.wanted:
@@ -549,7 +545,7 @@ def _ownership(grads: list, owned: list, result: tuple) -> list:
     """
     if len(result) == 1 and result[0] is grads[0]:
         return owned
-    arrays = [memory_of(r) for r in result]
+    arrays = result if PARTIAL.isdisjoint(map(type, result)) else [memory_of(r) for r in result]
     roots = [0 if r is None else id(root_of(r)) for r in arrays]
     incoming = {id(root_of(g)): mine for g, mine in zip(grads, owned) if g is not None}  # noqa: B905
     return [
@@ -587,7 +583,8 @@ def accumulate(leaf: Tensor, grad: Any, owned: bool) -> None:
     if may_wait():
         with _accumulating:  # two threads may add to one leaf
             _add(leaf, grad, owned)
-        _call_post_hooks(leaf)
+        if leaf._post_accumulate:
+            _call_post_hooks(leaf)
     else:
         mine = grad if owned else copy_rows(leaf.device, grad) if type(grad) is RowsGradient else copy(leaf.device, grad)
         _late.append((leaf, mine, True))
@@ -600,12 +597,12 @@ def accumulate(leaf: Tensor, grad: Any, owned: bool) -> None:
                 _add(*late)
         finally:
             _accumulating.release()
-        if late is not None:
+        if late is not None and late[0]._post_accumulate:
             _call_post_hooks(late[0])
 
 
 def _add(leaf: Tensor, grad: Any, owned: bool) -> None:
-    device, present = leaf.device, leaf.grad
+    device, present = leaf.device, leaf._grad
     if type(grad) is RowsGradient or isinstance(present, SparseTensor):
         accumulate_rows(leaf, grad, owned)
     elif present is not None:
@@ -618,6 +615,5 @@ def _add(leaf: Tensor, grad: Any, owned: bool) -> None:
 
 
 def _call_post_hooks(leaf: Tensor) -> None:
-    if leaf._post_accumulate:
-        for hook in list(leaf._post_accumulate.values()):
-            hook(leaf)
+    for hook in list(leaf._post_accumulate.values()):
+        hook(leaf)

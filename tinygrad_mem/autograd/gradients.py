@@ -17,7 +17,7 @@ from ..errors import ShapeError
 from ..ops.base import RowsGradient, SliceGradient
 from .tensor import Tensor
 
-PARTIAL = (RowsGradient, SliceGradient)
+PARTIAL = frozenset({RowsGradient, SliceGradient})
 _INT64 = np.dtype(np.int64)
 
 

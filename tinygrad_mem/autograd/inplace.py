@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import scope
 from ..dtypes import FLOATING, FOREIGN, admitted
 from ..errors import GraphError
 from ..ops.base import Context, Op, address_of
@@ -37,35 +38,41 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
             f"{op.__name__}: Inplace update to inference tensor outside InferenceMode is not allowed. Write into a clone()."
         )
     device = target.device
-    if any(isinstance(x, Tensor) and x.device is not device for x in inputs):
-        _, arrays = one_device(op, inputs)
-    else:
-        arrays = [x.array if isinstance(x, Tensor) else admitted(x) if isinstance(x, FOREIGN) else x for x in inputs]
+    arrays = []
+    for x in inputs:
+        if isinstance(x, Tensor):
+            if x.device is not device:
+                _, arrays = one_device(op, inputs)
+                break
+            arrays.append(x.array)
+        else:
+            arrays.append(admitted(x) if isinstance(x, FOREIGN) else x)
     if not getattr(target.array.flags, "writeable", True):  # CuPy's arrays are always writeable
         raise GraphError(f"{op.__name__}: the tensor's memory is read-only; write into a clone()")
     if target._storage is not None:
         for x in inputs[1:]:
             if isinstance(x, Tensor) and x._storage is target._storage:
                 _refuse_overlap(op, target.array, x.array)
-    needs = [enabled and op.differentiable and isinstance(x, Tensor) and x.requires_grad for x in inputs]
+    recorded = enabled and op.differentiable
+    needs = tuple([recorded and isinstance(x, Tensor) and x.requires_grad for x in inputs])
     unrecorded = (target if target._view is None else target._view.base)._off_the_record
     if enabled and unrecorded and (True in needs or getattr(unrecorded(), "_requires_grad", False)):
         raise GraphError(
             f"{op.__name__}: A view was created in no_grad mode and is being modified inplace with grad mode enabled: its base "
             "would not record the write. Make the view and write it in the same mode, or write into a clone()."
         )
-    node = Node(device, needs)  # type: ignore[arg-type]
+    node = Node(device, needs)
     node.op = op
     node.target = target.array
-    observed(op.forward, node, *arrays, **params)
+    (observed if scope.listeners or device.index else scope.run)(op.forward, node, *arrays, **params)
     node.target = None
     storage = target.storage
     before = storage.version
-    hooked = bool(node_hooks.hooks_here())  # the hooks pack the new value, and tell it from the old one by its version
+    # the hooks pack the new value, and tell it from the old one by its version
+    hooked = bool(local.saved_hooks and node_hooks.hooks_here())
     if hooked:
         storage.written(op.__name__)
-    record = any(needs)
-    if record and target.array.dtype.kind in FLOATING:
+    if True in needs and target.array.dtype.kind in FLOATING:
         if target._view is None:
             with target._retained_anew():
                 connect(node, [x.edge() if need else None for x, need in zip(inputs, needs, strict=True)], inputs, (target,))

@@ -31,7 +31,7 @@ Array = Any  # numpy.ndarray or cupy.ndarray: ops use only what both have
 def root_of(array: Any) -> Any:
     """The array that owns ``array``'s memory: itself, or its base."""
     base = array.base
-    while base is not None and type(base) is type(array):
+    while type(base) is type(array):
         array, base = base, base.base
     return array
 
@@ -182,19 +182,18 @@ class Context:
         """
         if True not in self.needs:
             return
+        saved, target = self.saved, self.target
         for name, array in arrays.items():
             if array is not None:
-                overwritten = array is self.target and name not in self.op.outputs
-                self.saved[name] = self.copy(array) if overwritten else array
+                saved[name] = self.copy(array) if array is target and name not in self.op.outputs else array
 
     def take(self, name: str) -> Array:
         """A saved array, for its last use in backward: it is dropped from ``saved``, unless the graph is retained.
 
         ``None`` if it was not saved.
         """
-        if self.keeps_graph or name not in self.saved:
-            return self.saved.get(name)
-        return self.saved.pop(name)
+        saved = self.saved
+        return saved.get(name) if self.keeps_graph or name not in saved else saved.pop(name)
 
 
 class Op:
