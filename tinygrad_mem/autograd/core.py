@@ -292,9 +292,10 @@ def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
         if not node.saved:
             return
     node.remembers = True
+    own = node.op.outputs
     for name, array in node.saved.items():
         owner = None
-        for tensor in (*outputs, *inputs) if name in node.op.outputs else inputs:
+        for tensor in (*outputs, *inputs) if name in own else inputs:
             if isinstance(tensor, Tensor) and tensor.array is array:
                 owner = tensor
                 if tensor._inference:

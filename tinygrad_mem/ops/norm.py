@@ -17,8 +17,9 @@ def channels_apart(name, x, weight, bias, running_mean, running_var):
         ShapeError: a parameter or a statistic does not have one number per channel.
     """
     want_floating(name, x)
+    each = x.shape[1:2]
     for which, v in (("weight", weight), ("bias", bias), ("running_mean", running_mean), ("running_var", running_var)):
-        if v is not None and v.shape != (x.shape[1],):
+        if v is not None and v.shape != each:
             raise ShapeError(f"{name}: {which} should contain {x.shape[1]} elements not {v.size}")
     return (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
 
@@ -57,7 +58,7 @@ class BatchNorm(Op):
 
     @staticmethod
     def backward(ctx, gy):
-        x, mean, rstd, weight = (ctx.take(name) for name in ("x", "mean", "rstd", "weight"))
+        x, mean, rstd, weight = map(ctx.take, ("x", "mean", "rstd", "weight"))
         n, channels, _ = ctx.shape
         contiguous = ctx.contiguous(gy)
         gx = None

@@ -191,7 +191,7 @@ class Optimizer:
             local.op, local.phase = f"{type(self).__name__}.step", "optimizer"
             self._make_missing(due, fresh)
             rooms = self._workspaces(due)
-            uninterrupted(self._write, due, fresh, rooms)
+            uninterrupted(scope.run, self._write, due, fresh, rooms)
         except BaseException:
             fresh.clear()  # the exception's traceback holds this frame, and would hold the state that was made
             raise
@@ -201,19 +201,20 @@ class Optimizer:
 
     def _write(self, due: list[tuple[dict[str, Any], Tensor]], fresh: dict[Any, Any], rooms: dict[Any, Any]) -> None:
         """Write the step. Nothing is allocated here, and signals are handled afterwards, so that it does not end halfway."""
-        written = 0
+        written, op = 0, scope.local.op
         try:
             for p, made in fresh.items():
                 self.state[p].update(made)
             for group, p in due:
-                self.work = rooms.get(p.device)
+                if rooms:
+                    self.work = rooms.get(p.device)
                 self._step_one(group, p, fresh.get(p, {}))
-                p.storage.written(scope.local.op)
+                p.storage.written(op)
                 written += 1
             self._moves += 1
         except BaseException as error:
             error.add_note(
-                f"{scope.local.op} was ended after {written} of {len(due)} parameters: these are updated, the next one perhaps "
+                f"{op} was ended after {written} of {len(due)} parameters: these are updated, the next one perhaps "
                 "in part. Go on from a checkpoint."
             )
             raise
@@ -222,12 +223,14 @@ class Optimizer:
         """The workspace of each device, made before anything is written."""
         sizes: dict[Any, int] = {}
         for group, p in due:
-            sizes[p.device] = max(sizes.get(p.device, 0), rows.workspace(p._grad) or self.workspace(p.device, group, p))
-        if not any(sizes.values()):
+            size = rows.workspace(p._grad) or self.workspace(p.device, group, p)
+            if size:
+                sizes[p.device] = max(sizes.get(p.device, 0), size)
+        if not sizes:
             return {}
         before, scope.local.new_role = scope.local.new_role, "WORKSPACE"
         try:
-            return {device: device.empty((size,), np.dtype(np.uint8)) for device, size in sizes.items() if size}
+            return {device: device.empty((size,), np.dtype(np.uint8)) for device, size in sizes.items()}
         finally:
             scope.local.new_role = before
 
@@ -241,9 +244,9 @@ class Optimizer:
         arguments = (group, p, p._grad.array, state, first)
         if p.device.index:
             with p.device.current():
-                scope.run(self._update, *arguments)
+                self._update(*arguments)
         else:
-            scope.run(self._update, *arguments)
+            self._update(*arguments)
         if state and p not in self.state:
             self.state[p] = state
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import scope
 from ..autograd.gradients import SparseTensor
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
@@ -59,6 +58,6 @@ def step(optimizer: Any, group: dict[str, Any], p: Tensor, grad: SparseTensor, s
     first = work[:size].view(np.int64)
     g = work[size : workspace(grad)].view(arithmetic(rows.dtype)).reshape(rows.values.shape)
     with p.device.current():
-        scope.run(device.kernels.sum_rows, rows.index, rows.values, first, g)
-        scope.run(optimizer.update_rows, device, group, p.array, first, g, state)
+        device.kernels.sum_rows(rows.index, rows.values, first, g)
+        optimizer.update_rows(device, group, p.array, first, g, state)
     optimizer.state[p] = state
