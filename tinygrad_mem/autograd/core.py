@@ -584,8 +584,7 @@ def accumulate(leaf: Tensor, grad: Any, owned: bool) -> None:
     if may_wait():
         with _accumulating:  # two threads may add to one leaf
             _add(leaf, grad, owned)
-        if leaf._post_accumulate:
-            _call_post_hooks(leaf)
+        _call_post_hooks(leaf)
     else:
         mine = grad if owned else copy_rows(leaf.device, grad) if type(grad) is RowsGradient else copy(leaf.device, grad)
         _late.append((leaf, mine, True))
@@ -598,7 +597,7 @@ def accumulate(leaf: Tensor, grad: Any, owned: bool) -> None:
                 _add(*late)
         finally:
             _accumulating.release()
-        if late is not None and late[0]._post_accumulate:
+        if late is not None:
             _call_post_hooks(late[0])
 
 
@@ -616,5 +615,6 @@ def _add(leaf: Tensor, grad: Any, owned: bool) -> None:
 
 
 def _call_post_hooks(leaf: Tensor) -> None:
-    for hook in list(leaf._post_accumulate.values()):
-        hook(leaf)
+    if leaf._post_accumulate:
+        for hook in list(leaf._post_accumulate.values()):
+            hook(leaf)
