@@ -8,6 +8,7 @@ from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ShapeError
 from ..ops import activation as ops
+from ..ops.base import want_real
 from . import elementwise, unary
 from .door import FLOAT32, LOWER, public
 from .shape import chunk
@@ -34,6 +35,7 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 @public("nn.functional")
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """``input`` where positive, else ``negative_slope * input``. Saves: the output; the input if the slope is not positive."""
+    want_real("leaky_relu", True, negative_slope=negative_slope)
     return (apply_ if inplace else apply)(ops.LeakyReLU, input, slope=negative_slope)
 
 
@@ -45,6 +47,7 @@ def leaky_relu_(input: Tensor, negative_slope: float = 0.01) -> Tensor:
 @public("nn.functional")
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """``input`` where positive, else ``alpha * (e**input - 1)``. Saves: the input."""
+    want_real("elu", True, alpha=alpha)
     return (apply_ if inplace else apply)(ops.ELU, input, alpha=alpha, scale=1.0, inner=1.0)
 
 
@@ -67,7 +70,10 @@ def selu_(input: Tensor) -> Tensor:
 
 @public("torch", "nn.functional")
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    """``input`` where positive, else ``alpha * (e**(input / alpha) - 1)``. Saves: the input."""
+    """``input`` where positive, else ``alpha * (e**(input / alpha) - 1)``. Saves: the input. Raises: ValueError: alpha is 0."""
+    want_real("celu", True, alpha=alpha)
+    if abs(alpha) < dtypes.finfo(dtypes.arithmetic(input.dtype)).tiny:
+        raise ArgumentError(f"celu: alpha cannot be {alpha}, the input is divided by it: use relu, which is its limit at 0")
     return (apply_ if inplace else apply)(ops.ELU, input, alpha=alpha, scale=1.0, inner=1.0 / alpha)
 
 
@@ -102,7 +108,10 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
 
 @public("nn.functional", cuda=FLOAT32)
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """``ln(1 + e**(beta * input)) / beta``. Saves: the input."""
+    """``ln(1 + e**(beta * input)) / beta``. Saves: the input. Raises: ValueError: beta is 0."""
+    want_real("softplus", beta=beta, threshold=threshold)
+    if beta == 0:
+        raise ArgumentError("softplus: beta cannot be 0, the result is divided by it and would be infinite everywhere")
     return apply(ops.Softplus, input, beta=beta, threshold=threshold)
 
 

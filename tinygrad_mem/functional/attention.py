@@ -12,6 +12,7 @@ from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..ops import attention as ops
+from ..ops.base import want_real
 from .door import LOWER, public
 from .dropout import want_probability
 
@@ -23,7 +24,10 @@ def _dropout(input: Tensor, p: float) -> tuple[float, tuple[int, int]]:
 
 
 def _scale(query: Tensor, scale: float | None) -> float:
-    return 1.0 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
+    if scale is None:
+        return 1.0 / math.sqrt(max(query.shape[-1], 1))
+    want_real("scaled_dot_product_attention", scale=scale)
+    return float(scale)
 
 
 def _shapes(query: Tensor, key: Tensor, value: Tensor) -> str:

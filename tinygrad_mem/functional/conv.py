@@ -46,7 +46,7 @@ def _check(name: str, axes: int, input: Tensor, weight: Tensor, groups: int) -> 
             f"Expected {axes + 1}D (unbatched) or {axes + 2}D (batched) input to {name}, but got input of size: "
             f"{list(input.shape)}"
         )
-    if groups < 1:
+    if operator.index(groups) < 1:
         raise ShapeError(f"{name}: non-positive groups is not supported, found {groups}")
     return input.ndim == axes + 1
 

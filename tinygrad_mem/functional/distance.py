@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import operator
 
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
+from ..ops.base import want_real
 from . import choose, compare, elementwise, join, reduce, unary
 from .creation import full_like
 from .door import FLOAT32, public
@@ -19,7 +21,13 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     Vectors whose norm is out of the dtype's range, such as those of 1e20 in float32, count as 0, as in PyTorch.
 
     Saves: both, their norms, and both divided by them.
+
+    Raises:
+        ValueError: ``eps`` is negative.
     """
+    dim = operator.index(dim)
+    if not eps >= 0:
+        raise ArgumentError(f"cosine_similarity: eps must be non-negative, found {eps}")
     lines = [elementwise.div(x, _at_least(reduce.norm(x, dim=dim, keepdim=True), eps)) for x in join.broadcast_tensors(x1, x2)]
     return elementwise.mul(*lines).sum(dim)
 
@@ -32,6 +40,7 @@ def _at_least(x: Tensor, low: float) -> Tensor:
 @public("torch", "nn.functional")
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """The p-norm of ``x1 - x2 + eps`` along the last axis. Saves: the difference and the norm; for p = 1 only it."""
+    want_real("pairwise_distance", p=p, eps=eps)
     return reduce.norm(elementwise.add(elementwise.sub(x1, x2), eps), p=p, dim=-1, keepdim=keepdim)
 
 

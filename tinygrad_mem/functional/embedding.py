@@ -10,6 +10,7 @@ from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DimensionError, DTypeError, NotOfferedError, ShapeError
 from ..ops import embedding as ops
+from ..ops.base import want_real
 from .door import public
 
 _NOT_BOTH = "embedding_backward: scale_grad_by_freq not supported with sparse gradients: leave one of them out"
@@ -55,8 +56,16 @@ def embedding(
             raise DimensionError(f"Padding_idx must be within num_embeddings, found {padding_idx} for {weight.shape[0]} rows")
         padding_idx %= weight.shape[0]
     if max_norm is not None:
-        apply_(ops.EmbeddingRenorm, weight.detach(), input, max_norm=float(max_norm), norm_type=float(norm_type))
+        _shrink("embedding", weight, input, max_norm, norm_type)
     return apply(ops.Embedding, input, weight, padding=padding_idx, by_frequency=scale_grad_by_freq, sparse=sparse)
+
+
+def _shrink(name: str, weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
+    """Scale looked-up rows down to ``max_norm``, in the table."""
+    want_real(name, max_norm=max_norm, norm_type=norm_type)
+    if norm_type == 0:
+        raise NotOfferedError(f"{name}: norm_type=0 counts entries, and no factor makes them fewer: use another norm")
+    apply_(ops.EmbeddingRenorm, weight.detach(), index, max_norm=float(max_norm), norm_type=float(norm_type))
 
 
 def _want_integers(name: str, *tensors: Tensor | None) -> None:
@@ -115,13 +124,14 @@ def embedding_bag(
         _check_shares(per_sample_weights, input, weight, mode)
     rows = weight.shape[0]
     if padding_idx is not None:
+        padding_idx = operator.index(padding_idx)
         if not -rows <= padding_idx < rows:
             raise DimensionError(
                 f"padding_idx must be within the number of embeddings, {-rows} through {rows - 1}, but got {padding_idx}"
             )
         padding_idx %= rows
     if max_norm is not None:
-        apply_(ops.EmbeddingRenorm, weight.detach(), index, max_norm=float(max_norm), norm_type=float(norm_type))
+        _shrink("embedding_bag", weight, index, max_norm, norm_type)
     if mode == "max":
         return apply(ops.EmbeddingBagMax, index, weight, offsets, bags=bags, padding=padding_idx)
     how: dict[str, Any] = {"bags": bags, "padding": padding_idx, "mean": mode == "mean", "sparse": sparse}

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..autograd.core import apply
 from ..autograd.tensor import Tensor
-from ..dtypes import int64, promote_types, uint8
+from ..dtypes import arithmetic, finfo, int64, promote_types, uint8
 from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
 from ..ops import cross_entropy as class_ops
 from ..ops import loss as ops
@@ -232,9 +232,9 @@ def smooth_l1_loss(
         ValueError: ``beta`` is negative.
     """
     reduction = reduction_of(reduction, size_average, reduce)
-    if beta < 0:
+    if not beta >= 0:
         raise ArgumentError(f"smooth_l1_loss does not support negative values for beta, found {beta}")
-    if beta == 0:
+    if beta < finfo(arithmetic(input.dtype)).tiny:  # of no difference to a result, and 1 / beta may be beyond the dtype
         return _weighted(ops.L1Loss, input, target, reduction, None)
     return _weighted(ops.HuberLoss, input, target, reduction, None, (float(beta), 1.0 / beta))
 
@@ -248,7 +248,7 @@ def huber_loss(
     Raises:
         ValueError: ``delta`` is not positive.
     """
-    if delta <= 0:
+    if not delta > 0:
         raise ArgumentError(f"huber_loss does not support non-positive values for delta, found {delta}")
     return _weighted(ops.HuberLoss, input, target, reduction_of(reduction), weight, (float(delta), 1.0))
 

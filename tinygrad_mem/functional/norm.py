@@ -9,9 +9,10 @@ from typing import Any
 from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic, finfo
-from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError
+from ..errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from ..interrupts import uninterrupted
 from ..ops import norm as ops
+from ..ops.base import want_real
 from ..scope import local
 from . import choose, elementwise, pool, rearrange, reduce, shape
 from .door import AS_IS, FLOAT32, public
@@ -99,8 +100,8 @@ def _check_statistics(
             raise DTypeError(f"{name}: expected a floating {which}, found {statistic.dtype}")
     for which, number in zip(("momentum", "eps"), numbers, strict=True):
         unused = which == "momentum" and (mean is None or not training)
-        if isinstance(number, (str, tuple, list)) or (number is None and not unused):
-            raise ArgumentTypeError(f"{name}(): argument '{which}' must be float, not {type(number).__name__}")
+        if not (number is None and unused):
+            want_real(name, **{which: number})
     if numbers[1] <= 0:
         raise ArgumentError(f"{name}: eps must be positive, found {numbers[1]}")
 
@@ -119,6 +120,7 @@ def layer_norm(
         ShapeError: the last dimensions have other sizes.
     """
     rows, size = _last(input, normalized_shape, "layer_norm", weight, bias)
+    want_real("layer_norm", eps=eps)
     return apply(ops.SampleNorm, input, weight, bias, layout=(rows, 1, 1, size), affine=(1, 1, size), eps=eps, centre=True)
 
 
@@ -129,6 +131,7 @@ def rms_norm(
     """Divide by the root of the mean square over the last dimensions. Saves: input, 1 number a row, and weight."""
     rows, size = _last(input, normalized_shape, "rms_norm", weight, None)
     tiny = finfo(arithmetic(input.dtype)).eps if eps is None else eps  # that of the arithmetic
+    want_real("rms_norm", eps=tiny)
     return apply(ops.SampleNorm, input, weight, None, layout=(rows, 1, 1, size), affine=(1, 1, size), eps=tiny, centre=False)
 
 
@@ -161,6 +164,7 @@ def group_norm(
             f"Expected number of channels in input to be divisible by num_groups, but got input of shape {list(input.shape)} "
             f"and num_groups={num_groups}"
         )
+    want_real("group_norm", eps=eps)
     n, channels = input.shape[:2]
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None and tuple(parameter.shape) != (channels,):
@@ -191,6 +195,8 @@ def instance_norm(
     """
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    if momentum is not None:  # that of a layer without statistics
+        want_real("instance_norm", momentum=momentum)
     n, channels = input.shape[:2]
     if math.prod(input.shape[2:]) <= 1:
         raise ArgumentError(f"Expected more than 1 spatial element when training, got input size {list(input.shape)}")

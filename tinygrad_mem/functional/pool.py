@@ -14,7 +14,7 @@ from typing import Any
 from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..dtypes import int64, is_floating
-from ..errors import DTypeError, ShapeError
+from ..errors import ArgumentTypeError, DTypeError, ShapeError
 from ..ops import pool as ops
 from . import creation, gather
 from .door import FLOAT32, public
@@ -160,7 +160,7 @@ def _avg_pool(
     n: int, input: Tensor, kernel_size: Sizes, stride: Any, padding: Any, ceil_mode: bool, count_pad: bool, divisor: int | None
 ) -> Tensor:
     name = f"avg_pool{n}d"
-    if divisor == 0:
+    if divisor is not None and operator.index(divisor) == 0:
         raise ShapeError("divisor must be not zero")
     if not is_floating(input.dtype):
         raise DTypeError(f'"{name}" not implemented for {input.dtype}: convert it with .float()')
@@ -303,11 +303,17 @@ def max_unpool3d(
 
 def _adaptive_sizes(input: Tensor, output_size: Any, n: int, name: str) -> tuple[int, ...]:
     want_planes(input, n, name)
-    wanted = (output_size,) * n if output_size is None or isinstance(output_size, int) else tuple(output_size)
+    given = output_size if isinstance(output_size, (Sequence, Tensor)) and not isinstance(output_size, str) else (output_size,)
+    try:
+        wanted = tuple(None if out is None else operator.index(out) for out in given)
+    except TypeError:
+        raise ArgumentTypeError(
+            f"{name}(): argument 'output_size' must be int or tuple of ints, found {output_size!r:.60}"
+        ) from None
     wanted = wanted * n if len(wanted) == 1 else wanted
     if len(wanted) != n or any(out is not None and out < 0 for out in wanted):
         raise ShapeError(f"{name}: output_size must be one number or {n} of them, none negative, found {output_size}")
-    return tuple(size if out is None else operator.index(out) for size, out in zip(input.shape[-n:], wanted, strict=True))
+    return tuple(size if out is None else out for size, out in zip(input.shape[-n:], wanted, strict=True))
 
 
 def _even(input: Tensor, outs: tuple[int, ...], n: int) -> tuple | None:

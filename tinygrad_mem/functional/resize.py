@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 from ..autograd.core import apply
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..ops import resize as ops
+from ..ops.base import want_real
 from . import convert, creation, pool
 from .door import FLOAT32, public
 
@@ -93,7 +95,12 @@ def _tables(
 
 def _sizes(input: Tensor, n: int, size: Any, factor: Any, recompute: bool) -> tuple[list[int], list[float | None]]:
     given = factor if size is None else size
-    each: list[Any] = [given] * n if isinstance(given, (int, float)) else list(given)
+    each: list[Any] = [given] * n if not isinstance(given, (Sequence, Tensor)) or isinstance(given, str) else list(given)
+    for one in each:
+        if size is None:
+            want_real("interpolate", True, scale_factor=one)
+        elif not isinstance(one, SupportsIndex):
+            raise ArgumentTypeError(f"interpolate(): argument 'size' must be int or tuple of ints, found {size!r:.60}")
     if len(each) != n:
         raise ArgumentError(f"interpolate: size and scale_factor are one number or {n} of them, found {given}")
     factors = [None if size is not None else float(f) for f in each]
@@ -178,7 +185,9 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     Raises:
         ShapeError: the channels are not a multiple of r * r.
     """
-    r = upscale_factor
+    r = operator.index(upscale_factor)
+    if r < 1:
+        raise ShapeError(f"pixel_shuffle expects a positive upscale_factor, but got {r}")
     *lead, channels, h, w = input.shape
     if channels % (r * r):
         raise ShapeError(f"pixel_shuffle expects its input's 'channel' dimension to be divisible by {r * r}, found {channels}")
@@ -195,7 +204,9 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     Raises:
         ShapeError: height or width is not a multiple of r.
     """
-    r = downscale_factor
+    r = operator.index(downscale_factor)
+    if r < 1:
+        raise ShapeError(f"pixel_unshuffle expects a positive downscale_factor, but got {r}")
     *lead, channels, h, w = input.shape
     if h % r or w % r:
         raise ShapeError(f"pixel_unshuffle expects height and width to be divisible by {r}, found {h} and {w}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import dtypes
 from ..dtypes import is_floating
 from ..errors import DTypeError, ShapeError
-from .base import Op, refuse_bools, want_floating, want_numbers
+from .base import Op, refuse_bools, want_floating, want_numbers, want_real
 from .unary import Unary
 
 
@@ -159,7 +159,7 @@ class Threshold(Op):
     @staticmethod
     def forward(ctx, x, *, limit, value):
         refuse_bools("threshold", x)
-        want_numbers("threshold", threshold=limit, value=value)
+        want_real("threshold", threshold=limit, value=value)
         limit, value = _of_dtype(x, limit), _of_dtype(x, value)
         y = ctx.output_like(x)
         if ctx.needs[0]:

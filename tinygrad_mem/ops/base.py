@@ -16,6 +16,7 @@ Rules, each checked by ``tests/ops/test_contract.py``:
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +24,7 @@ import numpy as np
 from ..devices import device as Device
 from ..dtypes import bool as bool_
 from ..dtypes import category, is_floating
-from ..errors import ArgumentTypeError, DTypeError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 
 Array = Any  # numpy.ndarray or cupy.ndarray: ops use only what both have
 
@@ -252,6 +253,21 @@ def want_numbers(name: str, **numbers: Any) -> None:
     for which, number in numbers.items():
         if number is None or isinstance(number, (str, bytes, list, tuple)):
             raise ArgumentTypeError(f"{name}: {which} must be a number, found {type(number).__name__}")
+
+
+def want_real(name: str, finite: bool = False, **numbers: Any) -> None:
+    """Check that arguments are real numbers, which may be tensors of one element.
+
+    Raises:
+        ArgumentTypeError: anything else. ArgumentError: one must be ``finite``, and is not.
+    """
+    for which, number in numbers.items():
+        try:
+            good = math.isfinite(number) or not finite
+        except TypeError:
+            raise ArgumentTypeError(f"{name}: {which} must be a real number, found {type(number).__name__}") from None
+        if not good:
+            raise ArgumentError(f"{name}: {which} must be finite, found {number}: it would turn other elements into nan")
 
 
 def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
