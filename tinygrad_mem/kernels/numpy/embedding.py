@@ -135,13 +135,14 @@ def _add_repeated(gy, index, padding, out):
         np.add(order, positions, out=order)
         order.sort()
         np.divmod(order, part.size, out=(rows, positions))
-        at = 0
+        at, take = 0, gy[start:stop].take
         for row, count in Counter(rows.tolist()).items():  # in the order of the rows
             for i in range(at, at + count, most) if row != padding else ():
-                some = positions[i : min(i + most, at + count)]
-                np.copyto(sums[0], out[row])
-                np.take(gy[start:stop], some, axis=0, out=sums[1 : 1 + len(some)], mode="clip")
-                np.add.reduce(sums[: 1 + len(some)], axis=0, out=out[row])
+                height = min(most, at + count - i)
+                some, target = sums[: 1 + height], out[row]
+                some[0] = target
+                take(positions[i : i + height], 0, some[1:], "clip")
+                np.add.reduce(some, 0, None, target)
             at += count
 
 
