@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
 
 from .blas import single
+from .folds import ONES, RUN
 from .halves import cast
 from .threads import SCRATCH, scratch, split
 from .tiles import cuts
@@ -18,12 +20,13 @@ _GRAIN = 1 << 18  # elements that are worth a core: there are several passes ove
 _REPEAT = 2048  # length of a line up to which its coefficients are repeated along it, if there is room
 
 
+@lru_cache(256)
 def _tiles(shape, most, start, stop):
     """(images, channels, places) ranges of at most ``most`` elements, for images start to stop of (n, channels, length)."""
     _, channels, length = shape
     images = max(most // max(channels * length, 1), 1)
     lines = max(most // max(length, 1), 1) if images == 1 else channels
-    return product(cuts(start, stop, images), cuts(0, channels, lines), cuts(0, length, most))
+    return list(product(cuts(start, stop, images), cuts(0, channels, lines), cuts(0, length, most)))
 
 
 def over_images(x, most, run):
@@ -63,6 +66,8 @@ def sum_lines(x, out):
 
 
 def _ones(length, dtype):
+    if length <= RUN:
+        return ONES[dtype][:length]
     tile = scratch((length,), dtype, 3, 4)
     tile.fill(1)
     return tile
@@ -157,10 +162,10 @@ def affine(coefficients, run, *arrays):
     else:
         coefficients = [values[:, None] for values in coefficients]
 
-    def part(images, channels, places):
-        parts = [a[images, channels, places] for a in arrays]
+    def part(*place):
+        parts = [a[place] for a in arrays]
         tile = scratch(parts[0].shape, wide)
-        run(tile, [values[channels] for values in coefficients], *parts)
+        run(tile, coefficients if short else [values[place[1]] for values in coefficients], *parts)
 
     slots = 4 if arrays[0].dtype != wide else 2 if short else 1
     over_images(arrays[0], SCRATCH // slots // wide.itemsize, part)

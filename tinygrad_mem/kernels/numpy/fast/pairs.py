@@ -34,25 +34,28 @@ def _tiles(lines: int, width: int) -> list[slice]:
 
 def largest(x: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
     """out = the largest of each window of float32, index = its number: 0 and 1 above, 2 and 3 below; the first of several."""
-    width = out.shape[-1]
+    width, rows = out.shape[-1], 0
     best, which = out.reshape(-1, width), index.reshape(-1, width)
-    pixels = x.reshape(len(best), 2 * 2 * width)
+    pixels = x.reshape(len(best), 2, 2 * width)
+    words, odd, best_lines, which_lines = pixels.view(np.uint64), pixels[..., 1::2], _lines(best, width), _lines(which, width)
     for cut in _tiles(len(best), width):
-        shape = (len(best[cut]), 2, width)
-        left, right = (scratch(shape, np.float32, slot, 4) for slot in range(2))
-        side, work = scratch(shape, np.uint8, 2, 4), scratch(shape[::2], np.float32, 3, 4)
-        line = pixels[cut].reshape(-1)
-        np.copyto(left.view(np.uint32).reshape(-1), line.view(np.uint64), casting="unsafe")  # the low halves
-        np.copyto(right.reshape(-1), line[1::2])
-        np.greater(right, left, out=side.view(np.bool_))
+        if cut.stop - cut.start != rows:  # the first tile, or the last one
+            rows = cut.stop - cut.start
+            left, right = (scratch((rows, 2, width), np.float32, slot, 4) for slot in range(2))
+            side, below = scratch((rows, 2, width), np.uint8, 2, 4), scratch((rows, width), np.float32, 3, 4)
+            second, lower = right.reshape(-1).view(np.uint8)[: 2 * below.size].reshape(2, rows, width)
+            low, wins, falls = left.view(np.uint32), side.view(np.bool_), lower.view(np.bool_)
+            lines, sides, below_lines, second_lines = (_lines(a, width) for a in (left, side, below, second))
+        above, first = best[cut], which[cut]
+        np.copyto(low, words[cut], casting="unsafe")  # the low halves
+        np.copyto(right, odd[cut])
+        np.greater(right, left, out=wins)
         np.maximum(right, left, out=left)
-        above, below = best[cut], work
-        for row, target in enumerate((above, below)):
-            np.copyto(_lines(target, width), _lines(left, width)[:, row])
-        first, second, lower = which[cut], *right.reshape(-1).view(np.uint8)[: 2 * work.size].reshape(2, *work.shape)
-        for row, target in enumerate((first, second)):
-            np.copyto(_lines(target, width), _lines(side, width)[:, row])
-        np.greater(below, above, out=lower.view(np.bool_))
+        np.copyto(best_lines[cut], lines[:, 0])
+        np.copyto(below_lines, lines[:, 1])
+        np.copyto(which_lines[cut], sides[:, 0])
+        np.copyto(second_lines, sides[:, 1])
+        np.greater(below, above, out=falls)
         np.maximum(below, above, out=above)
         np.add(second, 2, out=second)
         np.subtract(second, first, out=second)
@@ -65,18 +68,20 @@ def to_largest(gy: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
 
     A word is gy shifted to the side of the index; a shift by more than the word leaves 0, and so blots out the other line.
     """
-    width, half, whole = gy.shape[-1], _HALVES[gy.itemsize], _WORDS[gy.itemsize]
+    width, rows, half, whole = gy.shape[-1], 0, _HALVES[gy.itemsize], _WORDS[gy.itemsize]
     bits = 8 * half.itemsize
     grads, which = gy.reshape(-1, width).view(half), index.reshape(-1, width)
     words = _lines(out.reshape(len(grads), 2, 2 * width).view(whole), width)
     for cut in _tiles(len(grads), width):
-        shape = grads[cut].shape
-        word, shift, moved = (scratch(shape, whole, slot, 3) for slot in range(3))
+        if cut.stop - cut.start != rows:  # the first tile, or the last one
+            rows = cut.stop - cut.start
+            word, shift, moved = (scratch((rows, width), whole, slot, 3) for slot in range(3))
+            line = _lines(moved, width)
         np.copyto(word, grads[cut])
         np.copyto(shift, which[cut])
         np.multiply(shift, bits, out=shift)
-        for row in range(2):
-            if row:
-                np.subtract(shift, 2 * bits, out=shift)  # modulo the range: indices above are now far beyond the word
-            np.left_shift(word, shift, out=moved)
-            np.copyto(words[cut, row], _lines(moved, width))
+        np.left_shift(word, shift, out=moved)
+        np.copyto(words[cut, 0], line)
+        np.subtract(shift, 2 * bits, out=shift)  # modulo the range: indices above are now far beyond the word
+        np.left_shift(word, shift, out=moved)
+        np.copyto(words[cut, 1], line)

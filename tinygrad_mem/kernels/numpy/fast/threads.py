@@ -29,7 +29,15 @@ SCRATCH = 1 << 21  # bytes per thread
 TILE = 1 << 18  # elements of a tile: with fewer, waiting for the interpreter costs more than faster caches save
 GRAIN = 1 << 19  # elements that are worth a core: waking a thread and waiting for it takes about 80 microseconds
 
-_local = threading.local()
+
+class _Local(threading.local):
+    """The scratch of each thread, made when the thread first asks for it."""
+
+    def __init__(self) -> None:
+        self.buffer = np.empty(SCRATCH, np.uint8)
+
+
+_local = _Local()
 
 
 def threads() -> int:
@@ -55,10 +63,7 @@ def scratch(shape: tuple[int, ...], dtype: Any = np.float32, slot: int = 0, slot
 
     The contents last until the next call with the same slot in this thread.
     """
-    buffer = getattr(_local, "buffer", None)
-    if buffer is None:
-        buffer = _local.buffer = np.empty(SCRATCH, np.uint8)
-    return np.ndarray(shape, dtype, buffer, slot * (SCRATCH // slots & -64))  # aligned: else ufuncs copy it first
+    return np.ndarray(shape, dtype, _local.buffer, slot * (SCRATCH // slots & -64))  # aligned: else ufuncs copy it first
 
 
 def count_up(first: int, step: int, count: int, slot: int, slots: int) -> np.ndarray:
@@ -202,8 +207,11 @@ def split(count: int, run: Callable[[int, int], None], grain: int = GRAIN) -> No
     The parts depend on the count only, so results do not depend on timing.
     """
     parts = min(_pool.size, count // grain) if grain else _pool.size
-    user = _User() if parts > 1 else None
-    workers = [] if user is None else _pool.take(user, parts - 1)
+    if parts < 2:
+        run(0, count)
+        return
+    user = _User()
+    workers = _pool.take(user, parts - 1)
     if not workers:
         run(0, count)
         return
@@ -228,6 +236,11 @@ def lanes(count: int, most: int, run: Callable[[int, int], None]) -> None:
     A lane is a part of a workspace that one thread at a time uses. It takes one number after another, so that all lanes end at
     about the same time. The result for a number must not depend on its lane.
     """
+    at_once = min(_pool.size, most, count)
+    if at_once < 2:
+        for number in range(count):
+            run(0, number)
+        return
     left = deque(range(count))
 
     def some(first: int, last: int) -> None:
@@ -235,7 +248,7 @@ def lanes(count: int, most: int, run: Callable[[int, int], None]) -> None:
             for number in drain(left):
                 run(lane, number)
 
-    split(max(min(_pool.size, most, count), 1), some, grain=1)
+    split(at_once, some, grain=1)
 
 
 _Task = tuple[int, Callable[[], object]]

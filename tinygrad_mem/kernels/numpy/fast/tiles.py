@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
@@ -30,37 +30,34 @@ def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0
     if out.size <= SMALL:
         run(out, *arrays, *[scratch(out.shape, dtype, k, temps) for k in range(temps)])
         return
-    arrays = _spread(arrays, out.shape)
-    spans = [a for a in arrays if isinstance(a, np.ndarray)]
-    if out.flags.c_contiguous and all(a.flags.c_contiguous for a in spans):
-        flat = out.reshape(-1)
-        flats = [a.reshape(-1) if isinstance(a, np.ndarray) else a for a in arrays]
-        most = max(min(flat.size * _PASSES[min(temps, 2)] // GRAIN, threads()), 1)  # threads that are worth using
-        tile = min(TILE, SCRATCH // (max(temps, 1) * np.dtype(dtype).itemsize) & -64, (flat.size // most + 64) & -64)
+    spans = [i for i, a in enumerate(arrays) if isinstance(a, np.ndarray)]
+    given, size = _spread(arrays, spans, out.shape), np.dtype(dtype).itemsize
+    most = max(min(out.size * _PASSES[min(temps, 2)] // GRAIN, threads()), 1)  # threads that are worth using
+    if out.flags.c_contiguous and all(given[i].flags.c_contiguous for i in spans):
+        out = out.reshape(-1)
+        for i in spans:
+            given[i] = given[i].reshape(-1)
+        keys = cuts(0, out.size, min(TILE, SCRATCH // (max(temps, 1) * size) & -64, (out.size // most + 64) & -64))
+    else:
+        keys = list(blocks(out.shape, min(_BLOCK, (SCRATCH // max(temps, 1) & -64) // size)))
 
-        if flat.size <= tile:
-            run(flat, *flats, *[scratch(flat.shape, dtype, k, temps) for k in range(temps)])
-            return
-
-        def one(_: int, number: int) -> None:
-            i, j = number * tile, min((number + 1) * tile, flat.size)
-            cut = [a[i:j] if isinstance(a, np.ndarray) else a for a in flats]
-            run(flat[i:j], *cut, *[scratch((j - i,), dtype, k, temps) for k in range(temps)])
-
-        lanes(-(-flat.size // tile), most, one)
-        return
-    keys = list(blocks(out.shape, min(_BLOCK, (SCRATCH // max(temps, 1) & -64) // np.dtype(dtype).itemsize)))
-
-    def block(_: int, number: int) -> None:
+    def one(_: int, number: int) -> None:
         index = keys[number]
-        cut, target = [a[index] if isinstance(a, np.ndarray) else a for a in arrays], out[index]
+        target, cut = out[index], given.copy()
+        for i in spans:
+            cut[i] = given[i][index]
         run(target, *cut, *[scratch(target.shape, dtype, k, temps) for k in range(temps)])
 
-    lanes(len(keys), max(out.size * _PASSES[min(temps, 2)] // GRAIN, 1), block)
+    lanes(len(keys), most, one)
 
 
-def _spread(arrays: tuple, shape: tuple[int, ...]) -> tuple:
-    return tuple([np.broadcast_to(a, shape) if isinstance(a, np.ndarray) and a.shape != shape else a for a in arrays])
+def _spread(arrays: Sequence[Any], spans: list[int], shape: tuple[int, ...]) -> list:
+    """The arguments, of which the arrays at the places ``spans`` are broadcast."""
+    given = list(arrays)
+    for i in spans:
+        if given[i].shape != shape:
+            given[i] = np.broadcast_to(given[i], shape)
+    return given
 
 
 def tiled_wide(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0, dtype: Any = None) -> None:
@@ -71,8 +68,10 @@ def tiled_wide(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: in
     if not is_half(out.dtype) or (dtype is not None and not is_floating(np.dtype(dtype))):
         tiled(run, out, *arrays, temps=temps, dtype=dtype)
         return
-    every = (out, *_spread(arrays, out.shape))
-    halves = [i for i, a in enumerate(every) if isinstance(a, np.ndarray) and is_half(a.dtype)]
+    every = [out, *arrays]
+    spans = [i for i, a in enumerate(every) if isinstance(a, np.ndarray)]
+    every = _spread(every, spans, out.shape)
+    halves = [i for i in spans if is_half(every[i].dtype)]
 
     def widened(*tiles: Any) -> None:
         given, work = list(tiles[: len(every)]), tiles[len(every) :]
