@@ -23,8 +23,8 @@ LIMIT = 0.1
 """Processor seconds of a case, on average, from which a test function is slow."""
 MORE = 10
 """How many times as many random examples a thorough run tries."""
-_UNMEASURED = "chromium"
-"""A fixture whose processes nobody waits for, so that their seconds are not measured: its tests are slow."""
+_UNMEASURED = {"chromium", "made"}
+"""Fixtures whose tests are slow: a browser's seconds are not measured, and those of a site that is made count for one test."""
 _KEY = "processor seconds"
 _thorough = False
 _T = TypeVar("_T")
@@ -103,7 +103,7 @@ class Quick:
         slow = set(SLOW.read_text(encoding="utf-8").splitlines())
         found: dict[str, list[pytest.Item]] = {}
         for item in items:
-            if not item.get_closest_marker("cuda") and _UNMEASURED not in getattr(item, "fixturenames", ()):
+            if not item.get_closest_marker("cuda") and _UNMEASURED.isdisjoint(getattr(item, "fixturenames", ())):
                 found.setdefault(function_of(item.nodeid), []).append(item)
         for function, cases in found.items():
             if function not in slow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
 import re
 import subprocess
@@ -104,8 +105,10 @@ LONG_FUNCTIONS: dict[str, str] = {}
 
 @cache
 def trees() -> dict[Path, ast.Module]:
-    """Each file of ours, parsed once for all tests here."""
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
+    """Each file of ours, parsed once for all tests here. The collector leaves them out: they are a million objects."""
+    found = {path: ast.parse(path.read_text(encoding="utf-8")) for path in MODULES}
+    gc.freeze()
+    return found
 
 
 @pytest.fixture(scope="module", autouse=True)

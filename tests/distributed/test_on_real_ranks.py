@@ -1,4 +1,8 @@
-"""Each room's program on real ranks: the numbers of one process, and the bytes of the prediction."""
+"""Each room's program on real ranks: the numbers of one process, and the bytes of the prediction.
+
+One launch runs many programs: most of the time of one would be imports. So what ``tips``, ``estimate`` and ``plan`` say of
+ranks is checked here too.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from tests.distributed.ranks import passes
 from tests.profiles import every
 
 FOUR = ["collectives", "data_parallel", "zero_optimizer", "tensor_parallel", "context_parallel", "pipelining", "fsdp"]
-FOUR += ["norms", "mesh"]
-TWO = ["fsdp_options", "fsdp_offload", "quantized"]
+FOUR += ["norms", "mesh", "estimated", "tips"]
+TWO = ["fsdp_options", "fsdp_offload", "quantized", "planned"]
 ALL = every(2) == 1
 """A thorough run tries each program on two ranks and on four."""
 

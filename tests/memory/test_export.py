@@ -205,10 +205,10 @@ def long(events: int) -> Log:
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_long_log_is_streamed(tmp_path: Path, format: str):
     """An event more needs at most 64 bytes more, the snapshot's table of blocks; as Python's objects it would be 2,000."""
-    logs = [long(1 << 13), long(1 << 15)]
-    few, many = (most(functools.partial(Track.of(log).save, tmp_path / "run", format)) for log in logs)
+    sizes = 1 << 13, 1 << 14
+    few, many = (most(functools.partial(Track.of(long(size)).save, tmp_path / "run", format)) for size in sizes)
     assert few < 20 << 20
-    assert many - few < 64 * ((1 << 15) - (1 << 13))
+    assert many - few < 64 * (sizes[1] - sizes[0])
 
 
 def test_loading_is_streamed_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

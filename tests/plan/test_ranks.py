@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import tinygrad_mem as tm
-from tests.distributed.ranks import RANKS, passes
 from tinygrad_mem import memory, nn
 from tinygrad_mem.errors import ArgumentError, BudgetError, NotOfferedError, ShapeError
 from tinygrad_mem.nn import functional as F
@@ -28,14 +27,6 @@ def adam(parameters: Any) -> tm.optim.Optimizer:
 def planned(ranks: int, budget: int | None = None, samples: int = SAMPLES, **more: Any) -> Plan:
     batch = tm.zeros(samples, WIDTH), tm.zeros(samples, WIDTH)
     return plan(network, batch, F.mse_loss, adam, budget, ranks=ranks, times=Times("meta"), **more)
-
-
-@pytest.mark.parametrize("ranks", [2, *[each for each in RANKS if each != 2 and len(RANKS) > 1]])
-def test_real_ranks_have_the_peaks_of_the_plan(ranks: int):
-    """And the numbers of one process with the whole batch. Every way to divide the model runs, and plans for some budgets."""
-    names = "accumulation data_parallel in_backward recompute zero_1 zero_2 zero_3"
-    said = sorted(passes(ranks, "planned", timeout=300).replace(" inplace_activations", "").splitlines())
-    assert said == [f"rank {rank}: {names}" for rank in range(ranks)]
 
 
 def test_what_is_divided_by_formula():

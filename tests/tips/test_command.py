@@ -101,11 +101,11 @@ def test_a_tip_without_room_says_so_and_the_others_go_on():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a limit of the address space that holds")
 def test_a_machine_with_too_little_memory_says_so_and_goes_on():
-    """The system's own refusal, not a limit of ours: batches of 1,024 images in 1 GiB."""
-    bound = "import resource, runpy; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30));"
+    """The system's own refusal, not a limit of ours: batches of 512 images in 640 MiB."""
+    bound = "import resource, runpy; resource.setrlimit(resource.RLIMIT_AS, (640 << 20, 640 << 20));"
     run = "runpy.run_module('tinygrad_mem', run_name='__main__')"
     ran = subprocess.run(
-        [sys.executable, "-c", bound + run, "tips", "--tip", "item", "--tip", "sgd", "--batch-size", "1024", "--json"],
+        [sys.executable, "-c", bound + run, "tips", "--tip", "item", "--tip", "sgd", "--batch-size", "512", "--json"],
         capture_output=True,
         text=True,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # each thread of it takes room of its own

@@ -14,7 +14,6 @@ import pytest
 from rich.console import Console
 
 import tinygrad_mem as tm
-from tests.distributed.ranks import passes
 from tinygrad_mem import memory, nn
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.memory import Category, Change, Comparison, Effect
@@ -87,12 +86,6 @@ def test_what_is_about_several_ranks_is_predicted_and_says_so():
         console = Console(file=io.StringIO(), width=width)
         console.print(table([(tip, [found])], width))
         assert "no time" in console.file.getvalue()
-
-
-def test_real_ranks_have_the_bytes_of_the_prediction():
-    """Each event of each of 4 ranks, with every tip about ranks."""
-    count = sum(tip.cases[0].ranks == 4 for tip in TIPS.values())
-    assert sorted(passes(4, "tips").splitlines()) == [f"rank {rank}: {count}" for rank in range(4)]
 
 
 def test_a_second_run_has_the_same_bytes_and_numbers():

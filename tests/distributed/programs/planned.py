@@ -1,4 +1,7 @@
-"""Plans for the ranks that run: each rank has the plan's peak, used and reserved, and the losses are those of one process."""
+"""Plans for the ranks that run: each rank has the plan's peak, used and reserved, and the losses are those of one process.
+
+Every way to divide the model runs, and the plans for some budgets.
+"""
 
 import numpy as np
 
@@ -114,4 +117,7 @@ def approximate():
 approximate()
 others = [Choice((each, kind(SIZE))) for each in (InBackward(), Accumulation(4)) for kind in (Zero2, Zero3)]
 names = check(chain, 4) | check(deep, 2, *others, Choice((Accumulation(4), Zero1(SIZE))))
-print(f"rank {RANK}: {' '.join(sorted(names))}\n", end="", flush=True)
+assert names - {"inplace_activations"} == {
+    *("accumulation", "data_parallel", "in_backward", "recompute", "zero_1", "zero_2", "zero_3"),
+}
+print(f"rank {RANK} of {SIZE}: done\n", end="", flush=True)

@@ -1,4 +1,4 @@
-"""The tips about several ranks, run on 4: each event of each rank is that of its prediction."""
+"""The tips about several ranks, run on as many: each event of each rank is that of its prediction."""
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
@@ -7,6 +7,7 @@ from tinygrad_mem.tips import TIPS
 
 dist.init_process_group()
 ABOUT_RANKS = [tip for tip in TIPS.values() if tip.cases[0].ranks == dist.get_world_size()]
+assert ABOUT_RANKS or dist.get_world_size() != 4
 
 
 def run(build, scene):
@@ -20,4 +21,4 @@ def run(build, scene):
 
 for tip in ABOUT_RANKS:
     exact(lambda tip=tip: run(tip.cases[0].after, tip.scene))
-print(f"rank {dist.get_rank()}: {len(ABOUT_RANKS)}\n", end="", flush=True)
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}: done\n", end="", flush=True)
