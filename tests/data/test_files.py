@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.profiles import every
 from tinygrad_mem.data.cifar10 import load_cifar10
 from tinygrad_mem.data.digits import load_digits
 from tinygrad_mem.data.mnist import load_mnist, read_idx
@@ -144,6 +145,12 @@ def test_digits_are_split_the_same_way_every_time():
     assert train_y.dtype == np.int64
     assert 0 <= train_x.min() < train_x.max() == 1
     assert np.bincount(test_y).min() > 25
+    assert 16 * sum(images.sum(dtype=float) for images in (train_x, test_x)) == 561_718
+    if every(2) == 1:  # to import scikit-learn takes a second
+        theirs, held_out = pytest.importorskip("sklearn.datasets").load_digits(), np.arange(1797) % 5 == 0
+        for images, labels, part in ((train_x, train_y, ~held_out), (test_x, test_y, held_out)):
+            np.testing.assert_array_equal(16 * images[:, 0], theirs.images[part])
+            np.testing.assert_array_equal(labels, theirs.target[part])
     assert all(np.array_equal(a, b) for a, b in zip(load_digits(), (train_x, train_y, test_x, test_y), strict=True))
 
 

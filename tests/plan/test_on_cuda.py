@@ -18,11 +18,11 @@ TIMES = Times("meta")  # modelled: which ops are fast on an emulated device is n
 
 
 def network() -> nn.Module:
-    return nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(48, 48), nn.ReLU())], nn.Linear(48, 10))
+    return nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(24, 24), nn.ReLU())], nn.Linear(24, 10))
 
 
 def batch() -> tuple[tm.Tensor, tm.Tensor]:
-    return tm.randn(256, 48), tm.randint(0, 10, (256,))
+    return tm.randn(128, 24), tm.randint(0, 10, (128,))
 
 
 def sgd(parameters: Any) -> tm.optim.Optimizer:
@@ -74,7 +74,7 @@ def test_a_plan_trains_inside_its_budget(gpu_pool: object):
     assert found.choice.names
     cuda: Any = tm.device("cuda")
     gc.collect()
-    with memory.limit(cuda.pool.used_bytes() + budget + 4 * 256 * 48, cuda):
+    with memory.limit(cuda.pool.used_bytes() + budget + 4 * 128 * 24, cuda):
         with pytest.raises(tm.OutOfMemoryError):
             trained(plain.choice)
         assert trained(found.choice)[0] == found.peak
