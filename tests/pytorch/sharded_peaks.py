@@ -20,6 +20,7 @@ from torch import distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import FileStore
 from torch._C._profiler import _EventType
+from torch.distributed import nn as dist_nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
@@ -39,7 +40,7 @@ with warnings.catch_warnings():
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
 WIDTH, HIDDEN, LAYERS, BATCH = 128, 256, 3, 16
-SENDING = ("all_gather_single", "reduce_scatter_single", "all_reduce", "broadcast")
+SENDING = ("all_gather_single", "reduce_scatter_single", "all_reduce", "broadcast", "all_gather", "scatter")
 LIMIT, TRIES = 60, 3  # seconds in which a program ends; how often it is begun
 PAUSE = 0.01  # seconds after a collective: a thread of gloo may hold its tensors a moment longer
 
@@ -140,6 +141,30 @@ def zero(device: str, **group: Any) -> None:
     steps(model, optimizer, device)
 
 
+def contrastive(device: str, with_gradient: bool = False, **group: Any) -> None:
+    """Features of all processes are compared with each other. ``with_gradient``: those of the others have one, too."""
+    dist.init_process_group("gloo" if device == "cpu" else "nccl", **group)
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(WIDTH, 2 * WIDTH).to(device))
+    for _ in range(2):
+        left, right = nn.functional.normalize(model(torch.randn(2 * BATCH, WIDTH, device=device)), dim=-1).chunk(2)
+        if with_gradient:
+            every = torch.cat(dist_nn.all_gather(right))
+        else:
+            parts = [torch.zeros_like(right) for _ in range(dist.get_world_size())]
+            dist.all_gather(parts, right)
+            parts[dist.get_rank()] = right
+            every = torch.cat(parts)
+            del parts
+        nn.functional.cross_entropy(left @ every.t(), torch.arange(BATCH, device=device)).backward()
+        del every, left, right
+        model.zero_grad()
+    with torch.no_grad():
+        made = model.module(torch.randn(8 * BATCH, WIDTH, device=device))
+    dist.all_gather([torch.empty_like(made) for _ in range(dist.get_world_size())], made)
+    dist.destroy_process_group()
+
+
 HALF = {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
 COLUMNS = {"shard_placement_fn": lambda parameter: Shard(parameter.dim() - 1)}
 PROGRAMS: dict[str, tuple[int, Callable[..., None]]] = {
@@ -156,6 +181,8 @@ PROGRAMS: dict[str, tuple[int, Callable[..., None]]] = {
     "tensor parallel in parts": (4, partial(tensor_parallel, shards=True)),
     "ZeRO 1": (2, zero),
     "sequence parallel": (2, sequence_parallel),
+    "all features": (2, contrastive),
+    "all features with gradients": (2, partial(contrastive, with_gradient=True)),
 }
 """A number of processes, and a program."""
 

@@ -71,9 +71,9 @@ def test_the_reducer_makes_its_buckets_again_in_the_second_step():
 def test_collectives_that_ask_for_nothing_are_predicted_and_others_refused():
     assert predict(train, "cuda", {}, 3, world_size=2, waits=True).peak == predict(train, "cuda", {}, 3, world_size=2).peak
 
-    def gathers():
+    def sends():
         dist.init_process_group()
-        dist.all_gather([torch.zeros(2, device="cuda") for _ in range(2)], torch.zeros(2, device="cuda"))
+        dist.send(torch.zeros(2, device="cuda"), 1)
 
     def shards():
         dist.init_process_group("nccl")
@@ -87,10 +87,42 @@ def test_collectives_that_ask_for_nothing_are_predicted_and_others_refused():
         dist.new_group([0, 3])
 
     assert predict(told, world_size=4, rank=3).peak == 1024
-    with pytest.raises(NotImplementedError, match="allgather of several processes is not predicted, as NCCL's may ask"):
-        predict(gathers, world_size=2)
+    with pytest.raises(NotImplementedError, match=r"send of several processes is not predicted.* Use all_reduce, "):
+        predict(sends, world_size=2)
     assert not dist.is_initialized()
     assert "WORLD_SIZE" not in os.environ
+
+
+@pytest.mark.parametrize("scatters", [False, True])
+@pytest.mark.parametrize("sizes", [(256, 256), (256, 128)])
+def test_a_list_of_tensors_is_gathered_beside_each_other_first(scatters: bool, sizes: tuple[int, ...]):
+    """By NCCL, if they are alike; unlike ones are sent one by one."""
+
+    def run():
+        dist.init_process_group("nccl")
+        parts = [torch.zeros(size, device="cuda") for size in sizes]
+        if scatters:
+            dist.reduce_scatter(torch.zeros(sizes[0], device="cuda"), parts)
+        else:
+            dist.all_gather(parts, torch.zeros(sizes[0], device="cuda"))
+
+    assert predict(run, world_size=2).peak == 3 * 1024 - 512 * (sizes[1] == 128) + 2048 * (sizes[0] == sizes[1])
+
+
+def test_a_group_has_the_backend_that_the_program_named():
+    """Not that of a prediction, which sends nothing: programs decide by it."""
+    said = []
+
+    def run(*named: str):
+        dist.init_process_group(*named)
+        said.append(
+            (dist.get_backend(), dist.get_backend(dist.new_group([0], backend="gloo")), dist.get_backend(dist.new_group()))
+        )
+        return torch.zeros(1, device="cuda")
+
+    for named in (("nccl",), ()):
+        predict(run, *named, world_size=2)
+    assert said == [("nccl", "gloo", "nccl"), ("undefined", "gloo", "undefined")]
 
 
 def test_what_is_not_predicted_is_refused():

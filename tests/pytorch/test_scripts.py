@@ -110,7 +110,8 @@ def segmentation(mark: Mark, device: str) -> Any:
     convolved = lambda i, o: nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU(inplace=True))  # noqa: E731
     first, second, back = convolved(3, 8), convolved(8, 16), convolved(24, 8)
     head, other = nn.Conv2d(8, 4, 1), nn.Conv2d(16, 4, 1)
-    model = nn.ModuleList([first, second, back, head, other]).to(device, memory_format=torch.channels_last)
+    model = nn.ModuleList([first, second, back, head, other]).to(device)
+    model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.RMSprop(model.parameters(), 1e-3, momentum=0.9, foreach=True)
     scaler, matrix = torch.amp.GradScaler(device), torch.zeros(4, 4, dtype=torch.long, device=device)
     for _ in range(2):
@@ -202,10 +203,11 @@ def _alone() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_after_each_statement_the_bytes_are_pytorchs(script: Script):
-    def program() -> Any:
+    def run() -> Any:
         kept = script(lambda: torch.empty(MARK, dtype=torch.uint8), "cpu")
         return SimpleNamespace(kept=kept, refused=())
 
+    program: Any = run
     program()  # what PyTorch keeps from its first use is not the program's
     real, _ = real_bytes(program)
     predicted, _, track = predicted_bytes(program)

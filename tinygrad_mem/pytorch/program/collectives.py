@@ -22,6 +22,7 @@ _SCATTER = c10d._reduce_scatter_base_.default, functional.reduce_scatter_tensor.
 _INTO_FIRST = (  # they write into their first argument
     c10d.allreduce_.default, c10d.broadcast_.default, c10d.scatter_.default, _GATHER[0], _SCATTER[0]
 )  # fmt: skip
+_LISTS = c10d.allgather_.default, c10d.reduce_scatter_.default  # they gather into a list, or scatter one
 _BARRIER = c10d.barrier.default  # NCCL's sums up one float32
 _WAIT = functional.wait_tensor.default
 _NUMBER = 8  # bytes of the number of processes, by which gloo divides
@@ -53,14 +54,30 @@ class Collectives:
             return _done([])
         if func in _MADE:
             return self._made(func, args)
+        if func is _LISTS[0] or (func is _LISTS[1] and self._watch.device.type == "cuda"):
+            return self._in_lists(func, args)
         if func not in _INTO_FIRST:
-            names = ", ".join(sorted({each._opname.strip("_") for each in (*_INTO_FIRST, _BARRIER, *_MADE)}))
+            name = func._opname.strip("_")
             raise NotOfferedError(
-                f"torch.distributed: {func._opname.strip('_')} of several processes is not predicted, as NCCL's may ask for "
-                f"memory. These are: {names}"
+                f"torch.distributed: {name} of several processes is not predicted, as what it asks for is not known. Use "
+                "all_reduce, broadcast, scatter, all_gather, all_gather_into_tensor, reduce_scatter_tensor or all_to_all_single"
             )
         written = args[0] if isinstance(args[0], list) else [args[0]]
         self._beside(func, written[0], args[1], self.averages)
+        for tensor in written:
+            self._watch.numbers.written(tensor)
+        return args[0], _done(written)
+
+    def _in_lists(self, func: Any, args: tuple[Any, ...]) -> Any:
+        """One that gathers into a list of tensors, or scatters one: all of it lies beside each other until it has ended.
+
+        Source: ``torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp``, ``allgather``, ``reduce_scatter``, and ``ProcessGroupGloo.cpp``,
+        ``AsyncAllgatherWork``: ``newLikeFlat``; NCCL sends tensors of unlike sizes one by one.
+        """
+        written = args[0][0] if func is _LISTS[0] else args[0]
+        parts = written if func is _LISTS[0] else args[1][0]
+        if len({part.numel() for part in parts}) == 1:
+            self._for_a_moment(sum(part.numel() * part.element_size() for part in parts if part.device == self._watch.device))
         for tensor in written:
             self._watch.numbers.written(tensor)
         return args[0], _done(written)

@@ -56,6 +56,7 @@ class Processes:
         self.rebuilding = self._met = False
         self.grid: Grid | None = None
         self._collectives = Collectives(watch)
+        self.backends: dict[str, str] = {}  # that the program named, by the name of the group
 
     def met(self, names: tuple[str, ...] | None, ranks: np.ndarray) -> None:
         """A mesh that the program made."""
@@ -83,7 +84,10 @@ class Processes:
         before = {name: os.environ.get(name) for name in told}
         changes = [
             (groups, {"rendezvous": self._meeting, "_get_default_timeout": lambda backend: groups.default_pg_timeout}),
-            (groups, {"_new_process_group_helper": partial(_group, groups._new_process_group_helper)}),
+            handled(self, groups, _new_process_group_helper=_group),
+            handled(self, dist, get_backend=_backend),
+            (dist.c10d_logger, {"_get_msg_dict": lambda *args, **kwargs: {}}),  # it asks for the version of NCCL
+            (dist, {"is_nccl_available": lambda: True} if self.watch.device.type == "cuda" else {}),
             handled(self._collectives, dist.ProcessGroup, **dict.fromkeys(_REDUCING, _told)),
             handled(self, Reducer, _rebuild_buckets=_rebuilt),
             (DistributedDataParallel, {"__init__": partial(_data_parallel, self.watch)}),
@@ -113,8 +117,28 @@ class Processes:
 _own_model = DistributedDataParallel.__init__
 
 
-def _group(own: Callable[..., Any], size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
-    return own(size, rank, ranks, "fake", *args, **(kwargs | {"backend_options": None, "device_id": None}))
+def _group(
+    processes: Processes,
+    own: Callable[..., Any],
+    size: int,
+    rank: int,
+    ranks: list[int],
+    backend: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """A group that sends nothing, with the name of the backend that the program asked for; another group's is the default."""
+    made = own(size, rank, ranks, "fake", *args, **(kwargs | {"backend_options": None, "device_id": None}))
+    if isinstance(made[0], dist.ProcessGroup):
+        default = next(iter(processes.backends.values()), "undefined")
+        processes.backends[made[0].group_name] = default if backend == "fake" else str(backend)
+    return made
+
+
+def _backend(processes: Processes, own: Callable[..., Any], group: Any = None) -> Any:
+    """Programs, and PyTorch's own gradients, decide by it."""
+    found = own(group)
+    return dist.Backend(processes.backends.get((group or groups._get_default_group()).group_name, found))
 
 
 def _told(collectives: Collectives, own: Callable[..., Any], group: Any, *args: Any) -> Any:
