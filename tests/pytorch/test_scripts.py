@@ -110,7 +110,7 @@ def segmentation(mark: Mark, device: str) -> Any:
     convolved = lambda i, o: nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU(inplace=True))  # noqa: E731
     first, second, back = convolved(3, 8), convolved(8, 16), convolved(24, 8)
     head, other = nn.Conv2d(8, 4, 1), nn.Conv2d(16, 4, 1)
-    model = nn.ModuleList([first, second, back, head, other]).to(device)
+    model: Any = nn.ModuleList([first, second, back, head, other]).to(device)
     model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.RMSprop(model.parameters(), 1e-3, momentum=0.9, foreach=True)
     scaler, matrix = torch.amp.GradScaler(device), torch.zeros(4, 4, dtype=torch.long, device=device)

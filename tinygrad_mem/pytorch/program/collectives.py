@@ -71,8 +71,8 @@ class Collectives:
     def _in_lists(self, func: Any, args: tuple[Any, ...]) -> Any:
         """One that gathers into a list of tensors, or scatters one: all of it lies beside each other until it has ended.
 
-        Source: ``torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp``, ``allgather``, ``reduce_scatter``, and ``ProcessGroupGloo.cpp``,
-        ``AsyncAllgatherWork``: ``newLikeFlat``; NCCL sends tensors of unlike sizes one by one.
+        NCCL sends tensors of unlike sizes one by one. Source: ``torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp``,
+        ``allgather``, ``reduce_scatter``, and ``ProcessGroupGloo.cpp``, ``AsyncAllgatherWork``: ``newLikeFlat``.
         """
         written = args[0][0] if func is _LISTS[0] else args[0]
         parts = written if func is _LISTS[0] else args[1][0]

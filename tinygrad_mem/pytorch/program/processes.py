@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Reducer  # type: ignore[attr-defined]
+from torch.distributed import c10d_logger
 from torch.distributed import distributed_c10d as groups
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel import distributed as data_parallel
@@ -86,7 +87,7 @@ class Processes:
             (groups, {"rendezvous": self._meeting, "_get_default_timeout": lambda backend: groups.default_pg_timeout}),
             handled(self, groups, _new_process_group_helper=_group),
             handled(self, dist, get_backend=_backend),
-            (dist.c10d_logger, {"_get_msg_dict": lambda *args, **kwargs: {}}),  # it asks for the version of NCCL
+            (c10d_logger, {"_get_msg_dict": lambda *args, **kwargs: {}}),  # it asks for the version of NCCL
             (dist, {"is_nccl_available": lambda: True} if self.watch.device.type == "cuda" else {}),
             handled(self._collectives, dist.ProcessGroup, **dict.fromkeys(_REDUCING, _told)),
             handled(self, Reducer, _rebuild_buckets=_rebuilt),
@@ -131,14 +132,15 @@ def _group(
     made = own(size, rank, ranks, "fake", *args, **(kwargs | {"backend_options": None, "device_id": None}))
     if isinstance(made[0], dist.ProcessGroup):
         default = next(iter(processes.backends.values()), "undefined")
-        processes.backends[made[0].group_name] = default if backend == "fake" else str(backend)
+        processes.backends[made[0].group_name or ""] = default if backend == "fake" else str(backend)
     return made
 
 
 def _backend(processes: Processes, own: Callable[..., Any], group: Any = None) -> Any:
     """Programs, and PyTorch's own gradients, decide by it."""
-    found = own(group)
-    return dist.Backend(processes.backends.get((group or groups._get_default_group()).group_name, found))
+    found: str = own(group)
+    name = (group or groups._get_default_group()).group_name or ""
+    return dist.Backend(processes.backends.get(name, found))
 
 
 def _told(collectives: Collectives, own: Callable[..., Any], group: Any, *args: Any) -> Any:
