@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -113,16 +114,15 @@ def test_a_group_has_the_backend_that_the_program_named():
     """Not that of a prediction, which sends nothing: programs decide by it."""
     said = []
 
-    def run(*named: str):
-        dist.init_process_group(*named)
-        said.append(
-            (dist.get_backend(), dist.get_backend(dist.new_group([0], backend="gloo")), dist.get_backend(dist.new_group()))
-        )
+    def run(named: str | None):
+        dist.init_process_group(named)
+        groups: list[Any] = [None, dist.new_group([0], backend="gloo"), dist.new_group()]
+        said.append([dist.get_backend(group) for group in groups])
         return torch.zeros(1, device="cuda")
 
-    for named in (("nccl",), ()):
-        predict(run, *named, world_size=2)
-    assert said == [("nccl", "gloo", "nccl"), ("undefined", "gloo", "undefined")]
+    for named in ("nccl", None):
+        predict(run, named, world_size=2)
+    assert said == [["nccl", "gloo", "nccl"], ["undefined", "gloo", "undefined"]]
 
 
 def test_what_is_not_predicted_is_refused():

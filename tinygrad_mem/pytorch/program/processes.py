@@ -119,14 +119,7 @@ _own_model = DistributedDataParallel.__init__
 
 
 def _group(
-    processes: Processes,
-    own: Callable[..., Any],
-    size: int,
-    rank: int,
-    ranks: list[int],
-    backend: Any,
-    *args: Any,
-    **kwargs: Any,
+    processes: Processes, own: Callable[..., Any], size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """A group that sends nothing, with the name of the backend that the program asked for; another group's is the default."""
     made = own(size, rank, ranks, "fake", *args, **(kwargs | {"backend_options": None, "device_id": None}))
