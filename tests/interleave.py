@@ -13,7 +13,7 @@ from tests.tracing import traced, watch
 
 Place = tuple[CodeType, int]
 
-_PATIENCE = 0.05  # seconds; who has not come through by then waits for a lock of the one that stopped
+_PATIENCE = 0.005  # seconds; who stands at one bytecode for so long waits for a lock of the one that stopped
 
 
 def interleavings(*files: str) -> Iterator[Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]]:
@@ -65,8 +65,17 @@ class _Both:
             if len(self.trail) == self.point:
                 sys.settrace(None)
                 self.other.start()
-                self.other.join(_PATIENCE)
+                _wait(self.other)
         return self._trace
+
+
+def _wait(other: threading.Thread) -> None:
+    """Until the thread has ended, or stands still."""
+    seen, here = object(), None
+    while other.is_alive() and here != seen:
+        other.join(_PATIENCE)
+        frame = sys._current_frames().get(other.ident or 0)
+        seen, here = here, frame and (frame.f_code, frame.f_lasti)
 
 
 def _other(second: Callable[[], Any]) -> tuple[list, threading.Thread]:

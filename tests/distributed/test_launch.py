@@ -28,8 +28,8 @@ HOW = {  # what a rank does -> what the others say of it; R is its rank
     "early, of all": r"ranks do not do the same: .*rank R: the end of the program",
     "killed": r"rank R \(process \d+\) is gone: it was killed, or ended without a word",
     "silent": r"rank R \(process \d+\) is gone: it was killed, or ended without a word",
-    "late": r"rank \d has waited 5 seconds for rank R in all_reduce.*\. The process of rank R is there\. If that",
-    "late, elsewhere": r"rank \d has waited 5 seconds for rank R in all_reduce.* it cannot be seen whether rank R lives\.",
+    "late": r"rank \d has waited 3 seconds for rank R in all_reduce.*\. The process of rank R is there\. If that",
+    "late, elsewhere": r"rank \d has waited 3 seconds for rank R in all_reduce.* it cannot be seen whether rank R lives\.",
 }
 
 
@@ -64,10 +64,10 @@ def lines_of(rank: int, text: str) -> str:
 @pytest.mark.parametrize(("how", "ranks"), pairs(list(HOW), [2, 3]))
 def test_each_rank_ends_with_an_error_that_names_the_one_to_blame(how: str, ranks: int):
     late = how.startswith("late")
-    status, said, errors = launched(ranks, "sturdy", how, grace=5 if late else 60)
+    status, said, errors = launched(ranks, "sturdy", how, grace=2 if late else 60)
     took, bad = time.monotonic() - numbers("fails at", said)[0], ranks // 2
     busy = 100 * max(numbers("a round takes", said))  # a round takes milliseconds, but on a machine that does much else
-    assert took < max(10, busy) + 5 * late, "all ranks have ended in time"
+    assert took < max(10, busy) + 3 * late, "all ranks have ended in time"
     assert status == (128 + signal.SIGKILL if how == "killed" else 1), errors
     for rank in range(ranks):
         if rank != bad:
@@ -81,7 +81,7 @@ def test_each_rank_ends_with_an_error_that_names_the_one_to_blame(how: str, rank
         again = errors.partition("Its error:\n")[2]
         assert f"[{first}] Traceback (most recent call last):" in again
         assert f"rank {bad}" in again or how in ("raises", "memory")
-    assert (f"launch: rank {bad} did not end within 5 seconds, and was ended" in errors) == late
+    assert (f"launch: rank {bad} did not end within 2 seconds, and was ended" in errors) == late
     assert len(processes(said)) == ranks
     assert all_gone(processes(said))
 

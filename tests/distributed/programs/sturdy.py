@@ -20,7 +20,7 @@ RANK, SIZE = dist.get_rank(), dist.get_world_size()
 BAD = SIZE // 2
 print(f"process {os.getpid()}", flush=True)
 dist.barrier()
-group = None if HOW == "early, of all" else dist.new_group(timeout=timedelta(seconds=5 if HOW.startswith("late") else 240))
+group = None if HOW == "early, of all" else dist.new_group(timeout=timedelta(seconds=3 if HOW.startswith("late") else 240))
 model = DistributedDataParallel(tm.nn.Linear(4, 3), process_group=group)
 began = time.monotonic()
 for step in range(4):
