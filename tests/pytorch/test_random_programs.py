@@ -220,7 +220,24 @@ def counted_and_drawn():
     )
 
 
+def iterated():
+    """L-BFGS keeps gradients and steps of its last iterations."""
+    model, x = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 2)), torch.ones(4, 20)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=4, history_size=3, tolerance_change=0, tolerance_grad=0)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().sum() * 10
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        optimizer.step(closure)  # type: ignore[arg-type]
+    return model, optimizer
+
+
 FOUND = [
+    iterated,
     put_by_masks,
     quantized,
     counted_and_drawn,
@@ -290,6 +307,38 @@ def test_counts_are_of_numbers_below_their_least_length():
     assert ["below minlength" in note for note in track.notes] == [True]
     with pytest.raises(DataDependenceError, match=r"bincount.* depends on values"):
         predict(lambda: torch.bincount(torch.randint(0, 9, (100,))))
+
+
+def searched(steps: int = 9, **options: Any) -> torch.Tensor:
+    """Its gradient grows, and then stays: the last step is not kept."""
+    x, often = torch.ones(1000, requires_grad=True), []
+
+    def closure() -> torch.Tensor:
+        x.grad = None
+        loss = x.square().sum() if len(often) < steps else (x * torch.ones(1000)).sum()
+        often.append(len(often))
+        loss.backward()
+        return loss
+
+    search = torch.optim.LBFGS([x], lr=0.1, max_iter=4, history_size=2, tolerance_change=0, **options)
+    for _ in range(2):
+        search.step(closure)  # type: ignore[arg-type]
+    return x
+
+
+def test_iterations_are_all_made_and_a_line_search_is_refused():
+    searched()
+    track = predict(searched, device="cpu")
+    assert track.peak == real_peak(searched)
+    assert ["each step was taken to make all its iterations" in note for note in track.notes] == [True]
+    with pytest.raises(NotOfferedError, match=r"how often it calls the closure depends on values.* without a line search"):
+        predict(searched, line_search_fn="strong_wolfe")
+
+
+def test_a_step_that_is_not_kept_is_within_the_bound():
+    track = predict(searched, 6, device="cpu")
+    assert list(track.unknown.values()) == [2 * 4000]
+    assert track.peak < real_peak(lambda: searched(6)) <= track.peak + 2 * 4000
 
 
 def test_on_a_gpu_too_a_bias_is_added_in_place():

@@ -36,6 +36,12 @@ _BETWEEN_GPUS = ("broadcast", "broadcast_coalesced", "gather", "reduce_add", "re
 _NESTED = ("nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged", "narrow", "masked_select")
 _CAUSAL = "nn.Transformer: whether a mask is causal is not known in a prediction: it was taken as causal. Pass is_causal"
 
+_ITERATES = "torch.optim.LBFGS: each step was taken to make all its iterations. One that converges makes fewer"
+_NOT_KEPT = "torch.optim.LBFGS: a step along which the gradient does not grow is not kept, and the oldest one stays"
+_SEARCHES = (
+    "torch.optim.LBFGS(line_search_fn=...): how often it calls the closure depends on values, which are not known in a "
+    "prediction. Predict it without a line search"
+)
 _MASKS = "transformers.masking_utils"
 _ONE_SEQUENCE = (
     "transformers: position ids were taken as those of one sequence a row. If several are packed into a row, a mask is made "
@@ -69,6 +75,7 @@ def around(watch: Watch) -> Iterator[None]:
         (torch.cuda.jiterator._JittedFunction, {"__call__": _jitted}),
         (torch.overrides, {"has_torch_function": _overridden}),
         handled(watch, nn.Module, _apply=_moved),
+        handled(watch, torch.optim.LBFGS, __init__=_iterating),
         handled(watch, threading.Thread, start=_started),
         (nn.parallel.DistributedDataParallel, {"__init__": _alone}),
         (getattr(torch.distributed, "DeviceMesh", None), {"__init__": _alone}),
@@ -225,6 +232,18 @@ def _moved(watch: Watch, own: Callable[..., Any], module: nn.Module, function: A
                 "function that is predicted"
             )
     return own(module, function, recurse)
+
+
+def _iterating(watch: Watch, own: Callable[..., None], optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    """``LBFGS`` decides by values; see :mod:`.reading`."""
+    own(optimizer, *args, **kwargs)
+    (group,) = optimizer.param_groups
+    if group["line_search_fn"] is not None:
+        raise NotOfferedError(_SEARCHES)
+    watch.note(_ITERATES)
+    size = sum(each.numel() * each.element_size() for each in group["params"] if watch.find(each) is not None)
+    block = 512 if watch.device.type == "cuda" else 1  # of the allocator
+    watch.bound(-(-size // block) * block * 2, _NOT_KEPT)
 
 
 def _started(watch: Watch, own: Callable[..., Any], thread: threading.Thread) -> None:

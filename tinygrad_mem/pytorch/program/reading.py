@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 import operator
 import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -32,6 +34,8 @@ _HALF = 0.5  # of the numbers that are drawn evenly are kept, about
 _VECTORS = "was counted with its vectors, which it does not make without gradients: it needs less"
 _COUNTED = "torch.bincount: the numbers were taken as below minlength. With a larger one its result is longer"
 _TO_NUMPY = "Leave out of the prediction what NumPy does with it, such as plots and metrics: its memory is not PyTorch's"
+_LBFGS = "torch/optim/lbfgs.py"
+_FALLING = count(0, -1)  # losses: it would end where they stay
 _LENGTHS = "ctc_loss: each target was taken as the longest, and each input too. A real run with shorter ones needs less"
 
 
@@ -49,6 +53,8 @@ def handles(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 def _float(watch: Watch, tensor: Tensor) -> float:
     number = _item(watch, tensor)
     if isinstance(number, Unknown):
+        if _asking()[0].endswith(_LBFGS):
+            return float(next(_FALLING))
         watch.note(_FLOAT)
     return float(number)
 
@@ -66,7 +72,7 @@ def _item(watch: Watch, tensor: Tensor) -> Any:
     if known is not None:
         with without_modes():
             return known.item()
-    path, function = _asking()
+    path, function, _ = _asking()
     if path.endswith("torch/amp/grad_scaler.py") and "_maybe_opt_step" in function:
         return 0.0  # gradients do not overflow
     return 1.0 if path.endswith("torch/optim/_adafactor.py") else Unknown()  # it clips by norms
@@ -78,23 +84,31 @@ def _known(watch: Watch, tensor: Tensor) -> Tensor | None:
         return watch.numbers.value(tensor)
 
 
-def _asking() -> tuple[str, str]:
-    """The file and function that ask for a value: the innermost that are not ours, nor a way into this mode."""
+def _asking() -> tuple[str, str, int]:
+    """The file, function and line number that ask for a value: the innermost that are not ours, nor a way into this mode."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         path, code = frame.f_code.co_filename.replace("\\", "/"), frame.f_code
         if os.path.dirname(code.co_filename) != _HERE and not path.endswith(("torch/_tensor.py", "torch/overrides.py")):
-            return path, code.co_qualname
+            return path, code.co_qualname, frame.f_lineno
         frame = frame.f_back
-    return "", ""
+    return "", "", 0
 
 
 def _in_order(watch: Watch) -> bool | None:
     """The answer where PyTorch itself checks that numbers are in order: in a prediction they are."""
-    path, _ = _asking()
+    path, _, line = _asking()
     if path.endswith("torch/nn/init.py"):
         return _left(watch)
+    if path.endswith(_LBFGS):
+        return _goes_on(linecache.getline(path, line))
     return True if "/torch/distributions/" in path else False if path.endswith("torch/nn/utils/clip_grad.py") else None
+
+
+def _goes_on(line: str) -> bool:
+    """The answer to a line of ``LBFGS``, which makes all its iterations, keeps each step, and makes a first one as long as the
+    gradient says. Source: ``torch/optim/lbfgs.py``."""
+    return "ys >" in line or "min(" in line
 
 
 def _left(watch: Watch) -> bool | None:
@@ -114,6 +128,17 @@ def _left(watch: Watch) -> bool | None:
     if outside:
         watch.note(_REDRAWN)
     return tensor.numel() * outside**watch.draws >= 1
+
+
+def _scaled(function: Callable[..., Any], watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
+    """A sum with ``alpha``: how large the number is changes no memory."""
+    if isinstance(kwargs.get("alpha"), Tensor) and _known(watch, kwargs["alpha"]) is None:
+        kwargs["alpha"] = 1
+    return function(*args, **kwargs)
+
+
+for _function in (Tensor.add, Tensor.add_, torch.add, Tensor.sub, Tensor.sub_, torch.sub):
+    HANDLERS[_function] = partial(_scaled, _function)
 
 
 @handles(torch.nn.functional.one_hot)
