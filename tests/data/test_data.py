@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 
 import numpy as np
 import pytest
@@ -66,6 +66,7 @@ SAMPLES = [
     [np.ones(2), np.zeros(2)],
     [{"x": 1, "y": [1.0, "s"]}, {"x": 2, "y": [3.0, "t"]}],
     [OrderedDict(a=1, b=2), OrderedDict(a=3, b=4)],
+    [defaultdict(list, a=1), defaultdict(list, a=3)],
     [Point(1, 2.0), Point(3, 4.0)],
     [(1, "a"), (2, "b")],
     [[1, [2, 3]], [4, [5, 6]]],
@@ -102,12 +103,14 @@ def test_collate_of_samples_that_require_grad_is_differentiable():
     [
         ([None], TypeError, "batch must contain tensors"),
         ([object()], TypeError, "found <class 'object'>"),
-        ([np.array(["a"])], TypeError, "holds no numbers"),
+        ([np.array(["a"])], TypeError, "batch must contain tensors, numpy arrays, numbers, dicts or lists; found <U1"),
         ([np.ones(2), np.ones(3)], ShapeError, r"but got \[2\] at entry 0 and \[3\] at entry 1"),
-        (lambda: [tm.tensor([1.0]), tm.tensor([1.0, 2.0])], ShapeError, "expects each tensor to be equal size"),
+        (lambda: [tm.ones(1)] * 2 + [tm.ones(2)], ShapeError, r"equal size, but got \[1\] at entry 0 and \[2\] at entry 2"),
+        (lambda: [tm.ones(1), 3], TypeError, "expected Tensor as element 1 in argument 0, but got int"),
+        (lambda: [tm.ones(1), np.ones(1)], TypeError, "expected Tensor as element 1 in argument 0, but got ndarray"),
         ([[1, 2], [1]], RuntimeError, "of equal size"),
     ],
-    ids=["none", "object", "words", "arrays", "tensors", "lists"],
+    ids=["none", "object", "words", "arrays", "tensors", "tensor and number", "tensor and array", "lists"],
 )
 def test_collate_refuses(batch, error, message):
     with pytest.raises(error, match=message):

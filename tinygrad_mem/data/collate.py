@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import dtypes
 from ..autograd.tensor import Tensor
-from ..errors import ShapeError
+from ..errors import ArgumentTypeError, ShapeError
 from ..functional.creation import tensor as make_tensor
 from ..functional.join import stack
 
 __all__ = ("default_collate", "default_convert")
+
+_WANTED = "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists"
 
 
 def _is_number(dtype: np.dtype) -> bool:
@@ -45,6 +48,10 @@ def _rebuilt(data: Any, convert: Callable[[Any], Any]) -> Any:
 
 def _like(container: Any, items: Any) -> Any:
     try:
+        if isinstance(container, MutableMapping):  # a defaultdict keeps its factory
+            clone = copy.copy(container)
+            clone.update(items)
+            return clone
         return type(container)(items)
     except TypeError:  # a container that cannot be made from its items
         return items
@@ -52,12 +59,13 @@ def _like(container: Any, items: Any) -> Any:
 
 def _stack(batch: Sequence[Tensor]) -> Tensor:
     first = batch[0]
-    for other in batch:
-        if other.shape != first.shape:
-            raise ShapeError(
-                f"default_collate: stack expects each tensor to be equal size, but got {list(first.shape)} at entry 0 and "
-                f"{list(other.shape)} at another; pad them in a collate_fn"
+    for i, other in enumerate(batch):
+        if not isinstance(other, Tensor):
+            raise ArgumentTypeError(
+                f"default_collate: expected Tensor as element {i} in argument 0, but got {type(other).__name__}: give samples of "
+                "one type"
             )
+    _same_shapes(batch)
     if any(t.requires_grad for t in batch):
         return stack(list(batch))
     where, dtype = first.device, first.dtype
@@ -84,7 +92,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
         return _stack(batch)
     if isinstance(first, (np.ndarray, np.generic)):
         if not _is_number(first.dtype):
-            raise TypeError(f"default_collate: a NumPy array of dtype {first.dtype} holds no numbers")
+            raise TypeError(f"{_WANTED}; found {first.dtype}")
         _same_shapes(batch)
         return make_tensor(np.stack([np.asarray(x) for x in batch]))
     if isinstance(first, (bool, int, float)):
@@ -100,7 +108,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
         if isinstance(first, tuple) and hasattr(first, "_fields"):
             return type(first)(*columns)
         return columns if isinstance(first, tuple) else _like(first, columns)
-    raise TypeError(f"default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found {type(first)}")
+    raise TypeError(f"{_WANTED}; found {type(first)}")
 
 
 def _same_shapes(batch: Sequence[Any]) -> None:
@@ -108,6 +116,6 @@ def _same_shapes(batch: Sequence[Any]) -> None:
     for i, shape in enumerate(shapes):
         if shape != shapes[0]:
             raise ShapeError(
-                f"default_collate: stack expects each array to be equal size, but got {list(shapes[0])} at entry 0 and "
+                f"default_collate: stack expects each tensor to be equal size, but got {list(shapes[0])} at entry 0 and "
                 f"{list(shape)} at entry {i}; pad them in a collate_fn"
             )

@@ -303,7 +303,9 @@ def max_unpool3d(
 
 def _adaptive_sizes(input: Tensor, output_size: Any, n: int, name: str) -> tuple[int, ...]:
     want_planes(input, n, name)
-    given = output_size if isinstance(output_size, (Sequence, Tensor)) and not isinstance(output_size, str) else (output_size,)
+    given: Any = (
+        output_size if isinstance(output_size, (Sequence, Tensor)) and not isinstance(output_size, str) else (output_size,)
+    )
     try:
         wanted = tuple(None if out is None else operator.index(out) for out in given)
     except TypeError:

@@ -85,6 +85,8 @@ def _add(count):
     return _at(count, "V value", "raw T w", "add_at((T*)((char*)&w[i] + place), T(value))", "tinygrad_mem_add_at")
 
 
+# The word of an element near an array's end reaches up to 3 bytes beyond it: within its block, whose size is a multiple of 512.
+# The compare-and-swap leaves these bytes as they are, whoever writes them meanwhile. The emulated device reports the read.
 _ADD = """
 #include <cupy/atomics.cuh>
 template <typename T> __device__ inline void add_at(T* p, T v) { atomicAdd(p, v); }
