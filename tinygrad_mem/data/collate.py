@@ -62,8 +62,8 @@ def _stack(batch: Sequence[Tensor]) -> Tensor:
     for i, other in enumerate(batch):
         if not isinstance(other, Tensor):
             raise ArgumentTypeError(
-                f"default_collate: expected Tensor as element {i} in argument 0, but got {type(other).__name__}: give samples of "
-                "one type"
+                f"default_collate: expected Tensor as element {i} in argument 0, but got {type(other).__name__}: give samples "
+                "of one type"
             )
     _same_shapes(batch)
     if any(t.requires_grad for t in batch):
