@@ -19,11 +19,11 @@ class Kind(NamedTuple):
 
 
 KINDS = (
-    Kind("convolutions", "conv_forward", "(mkldnn|thnn|slow|_slow)_conv.*|convolution|_convolution"),
+    Kind("convolutions", "conv_forward", "(mkldnn|thnn|slow|_slow)_conv(?!.*_backward).*|_?convolution"),
     Kind(INPUTS, "conv_backward_input", "-"),
     Kind(WEIGHTS, "conv_backward_(weight|bias)", "-"),
-    Kind(BOTH_GRADIENTS, "-", "convolution_backward"),
-    Kind("pooling", "(adaptive_)?(avg|max)_pool", "(adaptive_)?(_adaptive_)?(avg|max)_pool.*d(_with_indices)?"),
+    Kind(BOTH_GRADIENTS, "-", "(convolution|_slow_conv2d)_backward"),
+    Kind("pooling", "(adaptive_)?(avg|max)_pool", "_?(adaptive_)?(avg|max)_pool[123]d(_with_indices)?"),
     Kind("pooling backward", "(adaptive_)?(avg|max)_pool_backward|unpool", ".*(avg|max)_pool.*_backward"),
     Kind("products", "matmul|matmul_add|add_matmul|add_product|grouped_matmul", "mm|addmm|bmm|baddbmm|dot|mv"),
     Kind("attention", "(varlen_)?attention(_backward)?", "_scaled_dot_product_.*"),

@@ -88,6 +88,16 @@ def test_what_an_op_calls_is_its_work():
     )
 
 
+def test_no_backward_op_of_pytorchs_counts_as_its_forward():
+    """Of the kinds that have one row for each: the backward of max pooling was in the row of the forward."""
+    apart = {"convolutions", "pooling", kinds.BOTH_GRADIENTS, "pooling backward"}
+    found = {schema.name: kinds.kind_of_theirs(schema.name, None) for schema in torch._C._jit_get_all_schemas()}
+    found = {name: kind for name, kind in found.items() if kind in apart}
+    assert found["aten::max_pool2d_with_indices_backward"] == "pooling backward"
+    for name, kind in found.items():
+        assert (kind in (kinds.BOTH_GRADIENTS, "pooling backward")) == ("_backward" in name), (name, kind)
+
+
 def test_a_kernel_within_another_counts_once_and_one_in_another_thread_apart(monkeypatch: pytest.MonkeyPatch):
     now = SimpleNamespace(seconds=0.0)
     monkeypatch.setattr(profile.time, "perf_counter", lambda: now.seconds)
