@@ -220,6 +220,28 @@ def ask() -> None:
     torch.accelerator.set_device_index(torch.accelerator.current_device_index())
 
 
+_stream, _event, _current, _synchronize, _empty_cache, _set_stream = (
+    torch.cuda.Stream, torch.cuda.Event, torch.cuda.current_stream, torch.cuda.synchronize, torch.cuda.empty_cache,
+    torch.cuda.set_stream,
+)  # fmt: skip
+
+
+def imported() -> None:
+    """Names that a program has imported before it is predicted, and generators that are not asked of a function."""
+    x = torch.ones(3, device=GPU)
+    with _stream() as other:
+        other.record_event(_event(enable_timing=True)).synchronize()
+    x.record_stream(_current())
+    _synchronize()
+    _empty_cache()
+    with pytest.raises(NotOfferedError, match=r"imported by name before the prediction: call it as torch\.cuda\.set_stream"):
+        _set_stream(other)
+    (generator,) = torch.cuda.default_generators
+    torch.randn(3, device=GPU, generator=generator.manual_seed(3))
+    assert len(torch.cuda.default_generators) == 1
+    assert torch.cuda.default_generators[0].device.type == "cuda"
+
+
 def layers() -> None:
     q = torch.randn(2, 4, 64, 64, device=GPU, dtype=torch.float16, requires_grad=True)
     F.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
@@ -229,7 +251,7 @@ def layers() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("run", [train, draw, ask, layers])
+@pytest.mark.parametrize("run", [train, draw, ask, imported, layers])
 def test_a_prediction_never_asks_the_driver(run: Callable[[], None], monkeypatch: pytest.MonkeyPatch):
     """All of PyTorch's functions for a GPU, and what makes the process ready for one."""
     asked = []

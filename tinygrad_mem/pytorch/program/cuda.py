@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import get_ident
 from types import SimpleNamespace
@@ -56,7 +56,9 @@ class Card:
     def __init__(self, ledger: Ledger, card: GraphicsCard, capacity: int | None, note: Callable[[str], None]) -> None:
         self._ledger, self._card, self._capacity = ledger, card, capacity or card.bytes
         self.note = note
-        ways = {"used": lambda stream: self._enter(1), "__exit__": lambda *exc: self._enter(-1)}
+        # that with the number 0 is the default one, which PyTorch's own current_stream() makes
+        made = lambda cls, *args, stream_id=None, **kwargs: _Stream() if stream_id == 0 else object.__new__(cls)  # noqa: E731
+        ways = {"__new__": made, "used": lambda stream: self._enter(1), "__exit__": lambda *exc: self._enter(-1)}
         self.stream = type("Stream", (_Stream,), ways)
 
     def _enter(self, change: int) -> None:
@@ -81,7 +83,7 @@ class Card:
             "current_device": lambda: 0,
             "get_device_name": lambda device=None: self._name,
             "get_device_capability": lambda device=None: self._card.capability,
-            "get_device_properties": lambda device=None: self.properties(),
+            **dict.fromkeys(("get_device_properties", "_get_device_properties"), lambda device=None: self.properties()),
             "memory_stats": lambda device=None: self._allocator.memory_stats(),
             "memory_allocated": lambda device=None: stats("allocated_bytes.all.current"),
             "max_memory_allocated": lambda device=None: stats("allocated_bytes.all.peak"),
@@ -188,8 +190,32 @@ class _Device(contextlib.nullcontext):
         self.idx = 0
 
 
+def _imported(stream: type) -> list[tuple[type, type]]:
+    """PyTorch's classes that a program may have imported before the prediction, and what stands in for their objects."""
+    return [(torch.cuda.streams.Stream, stream), (torch.cuda.streams.Event, _Event)]
+
+
+def _made_as(kind: type) -> Callable[..., Any]:
+    return lambda cls, *args, **kwargs: kind(*args, **kwargs)
+
+
+def _below(answers: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """What PyTorch's own functions call: a program may have imported these by name, and then they reach a real GPU."""
+    again = "a function that was imported by name before the prediction: call it as torch.cuda.{0}"
+    return {
+        "_cuda_synchronize": _nothing,
+        "_cuda_emptyCache": answers["empty_cache"],
+        **dict.fromkeys(("_cuda_getCurrentStream", "_cuda_getDefaultStream"), lambda device: (0, 0, 1)),
+        "_cuda_setStream": refused(again.format("set_stream")),
+    }
+
+
 def _nothing(*args: Any, **kwargs: Any) -> None:
     return None
+
+
+def _lacking(*args: Any, **kwargs: Any) -> None:
+    raise AttributeError("this build of PyTorch has no CUDA")
 
 
 @context
@@ -197,10 +223,11 @@ def patched(owner: Any, replacements: dict[str, Any]) -> Iterator[None]:
     """Let functions of a module answer as ``replacements`` say in this thread; other threads get the module's own."""
     mine, own = get_ident(), {}
     for name, answer in replacements.items():
-        if hasattr(owner, name):
-            found = getattr(owner, name)
+        if hasattr(owner, name) or owner is torch._C:  # a build without CUDA lacks some of them
+            found: Any = getattr(owner, name, _lacking)
             own[name] = vars(owner).get(name, _INHERITED)
-            setattr(owner, name, (_either_type if isinstance(found, type) else _either)(mine, answer, found))
+            both: Any = _either_type if isinstance(found, type) else _EitherItems if isinstance(found, tuple) else _either
+            setattr(owner, name, both(mine, answer, found))
     try:
         yield
     finally:
@@ -258,6 +285,22 @@ def _either_type(thread: int, answer: Any, own: Any) -> Any:
     return Either(own.__name__, (), {})
 
 
+class _EitherItems(Sequence):
+    """The items of ``answer()`` in one thread, and those of ``own`` in others."""
+
+    def __init__(self, thread: int, answer: Callable[[], Sequence], own: Sequence) -> None:
+        self._thread, self._answer, self._own = thread, answer(), own
+
+    def _here(self) -> Sequence:
+        return self._answer if get_ident() == self._thread else self._own
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._here()[index]
+
+    def __len__(self) -> int:
+        return len(self._here())
+
+
 _OwnGenerator = torch.Generator
 
 
@@ -304,7 +347,9 @@ def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
     }
     without = {"_record_memory_history": _nothing, "_dump_snapshot": _nothing, "memory_snapshot": lambda *a, **k: []}
     changes = [
-        (torch.cuda, answers),
+        (torch.cuda, answers | {"default_generators": lambda: (_Generator(),)}),
+        (torch._C, _below(answers)),
+        *((kind, {"__new__": _made_as(answer)}) for kind, answer in _imported(card.stream)),
         (fake_tensor, {"init_gpu_context": _nothing}),  # it would make a tensor on a real GPU
         (torch.cuda.memory, {**answers, **without}),
         (torch.cuda.random, answers),
