@@ -200,7 +200,7 @@ def _made_as(kind: type) -> Callable[..., Any]:
 
 
 def _below(answers: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """What PyTorch's own functions call: a program may have imported these by name, and then they reach a real GPU."""
+    """Answers of ``torch._C``, for functions of PyTorch's that a program has imported by name: they would reach a real GPU."""
     again = "a function that was imported by name before the prediction: call it as torch.cuda.{0}"
     return {
         "_cuda_synchronize": _nothing,
