@@ -769,3 +769,15 @@ def test_a_refused_resize_is_pytorchs_error_too():
 def test_a_program_that_asks_nothing_of_the_device_is_told():
     track = pytorch.predict(lambda: torch.ones(3))
     assert [note for note in track.notes if "asked for no memory of cuda:0" in note]
+
+
+@pytest.mark.parametrize("of", [torch.imag, lambda x: x.imag], ids=["function", "attribute"])
+def test_the_imaginary_part_of_a_conjugate_is_refused(of: Any):
+    """PyTorch negates it in a copy, once in each op that reads it; that copy was not counted."""
+    x = torch.ones(3, dtype=torch.complex64)
+    assert of(x.conj()).is_neg()
+    with pytest.raises(
+        NotOfferedError, match=r"the imaginary part of a conjugate.*Write -x\.imag in place of x\.conj\(\)\.imag"
+    ):
+        pytorch.predict(lambda: of(torch.ones(3, dtype=torch.complex64, device=GPU).conj()) * 2)
+    assert pytorch.predict(lambda: -of(torch.ones(300, dtype=torch.complex64, device=GPU))).peak == 2560 + 1536

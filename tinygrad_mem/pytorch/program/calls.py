@@ -173,7 +173,17 @@ def _is_on(kind: str, watch: Watch, tensor: Tensor) -> bool:
     return watch.local(tensor).device.type == kind
 
 
+def _imaginary(own: Callable[..., Tensor], watch: Watch, tensor: Tensor) -> Tensor:
+    if tensor.is_conj():
+        raise NotOfferedError(
+            "the imaginary part of a conjugate: PyTorch negates it when an op reads it, in a copy that is not predicted. Write "
+            "-x.imag in place of x.conj().imag"
+        )
+    return own(tensor)
+
+
 HANDLERS |= {
+    **{own: partial(_imaginary, own) for own in (torch.imag, _attributes["imag"].__get__)},
     **{_attributes[f"is_{kind}"].__get__: partial(_is_on, kind) for kind in ("cuda", "meta", "cpu")},
     Tensor.get_device: lambda watch, tensor: -1 if tensor.device.index is None else tensor.device.index,
     Tensor.pin_memory: lambda watch, tensor, device=None: tensor.clone(),
