@@ -233,6 +233,30 @@ def test_products_of_few_rows_give_the_same_numbers(kind: str, monkeypatch: pyte
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_in_several_tiles(kind: str, reverse: bool, monkeypatch: pytest.MonkeyPatch):
+    """Of sequences that end one after another: some of a tile were alive in the step before, and some were not."""
+    tm.manual_seed(0)
+    layer = getattr(nn, kind)(3, 5, bidirectional=reverse).double()
+    packed = pack_padded_sequence(tm.randn(9, 7, 3, dtype=tm.float64), [9, 7, 7, 6, 3, 3, 1])
+    found, heights = [], set()
+    for numbers in (1 << 16, 41, 5):  # of a tile: all rows, some, one
+        monkeypatch.setattr(recurrent, "_TILE", numbers)
+        recurrent._order.cache_clear()
+        layer.zero_grad()
+        y = layer(packed)[0].data
+        y.sum().backward()
+        found.append([values(y), *[values(p.grad) for p in layer.parameters()]])
+        steps = recurrent._order((7, 5), False, 0, 7, 20)
+        heights.add(tuple([places.stop - places.start for _, places in steps[0][2]]))
+    recurrent._order.cache_clear()
+    assert heights == {(7,), (2, 2, 2, 1), (1,) * 7}
+    for others in found[1:]:
+        for a, b in zip(others, found[0], strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("fast", [False, True])
 def test_the_gates_logistic_function_by_both_ways(fast: bool, monkeypatch: pytest.MonkeyPatch):
     """To 1e-7, and at the ends: also where NumPy's tanh is not fast."""
