@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -302,14 +302,14 @@ def _layout(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tupl
 
 @lru_cache(1024)
 def _forms(size: int, a: tuple, a_strides: tuple, b: tuple, b_strides: tuple, strides: tuple) -> tuple | None:
-    """The forms of a and b, and three leading dimensions, as cblas takes them for ``out += a @ b``; ``None`` if it cannot.
+    """The forms of a and b, three sizes, three leading dimensions, as cblas takes them for ``out += a @ b``, or ``None``.
 
     They follow from shapes and strides. They are numbers of C: Python's are converted at each call, for 50 ns each.
     """
     left, right = _layout(a, a_strides, size), _layout(b, b_strides, size)
     if left is None or right is None or strides[1] != size or strides[0] < size * b[1]:
         return None
-    return left[0], right[0], *map(_long, (left[1], right[1], strides[0] // size))
+    return left[0], right[0], *map(_long, (a[0], b[1], a[1], left[1], right[1], strides[0] // size))
 
 
 def _address(a: np.ndarray) -> int:
@@ -322,8 +322,7 @@ def add_product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     if gemm is None or forms is None:
         _add_tiles(a, b, out)
         return
-    left, right, p, q, r = forms
-    (m, k), n = a.shape, b.shape[1]
+    left, right, m, n, k, p, q, r = forms
     gemm(_ROWS, left, right, m, n, k, 1.0, _address(a), p, _address(b), q, 1.0, _address(out), r)
 
 
@@ -351,11 +350,11 @@ def add_products(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         for each in zip(a, b, out, strict=True):
             _add_tiles(*each)
         return
-    left, right, p, q, r = forms
-    (count, m, n), k, x, y, z = out.shape, a.shape[2], _address(a), _address(b), _address(out)
-    dx, dy, dz = down[0], across[0], strides[0]
-    for _ in range(count):
-        gemm(_ROWS, left, right, m, n, k, 1.0, x, p, y, q, 1.0, z, r)
+    left, right, m, n, k, p, q, r = forms
+    add = partial(gemm, _ROWS, left, right, m, n, k, 1.0)
+    x, y, z, dx, dy, dz = _address(a), _address(b), _address(out), down[0], across[0], strides[0]
+    for _ in range(len(out)):
+        add(x, p, y, q, 1.0, z, r)
         x += dx
         y += dy
         z += dz
@@ -368,9 +367,8 @@ def add_runs(a: np.ndarray, b: np.ndarray, out: np.ndarray, runs: Sequence[tuple
         for j, k, i, n in runs:
             _add_tiles(a[i : i + n], b[j], out[k : k + n])
         return
-    left, right, p, q, r = forms
-    (terms, columns), dx, dy, dz = b.shape[1:], a.strides[0], b.strides[0], out.strides[0]
-    x, y, z = _address(a), _address(b), _address(out)
+    left, right, _, columns, terms, p, q, r = forms
+    x, y, z, dx, dy, dz = _address(a), _address(b), _address(out), a.strides[0], b.strides[0], out.strides[0]
     for j, k, i, n in runs:
         gemm(_ROWS, left, right, n, columns, terms, 1.0, x + i * dx, p, y + j * dy, q, 1.0, z + k * dz, r)
 
@@ -383,9 +381,8 @@ def add_turned_runs(a: np.ndarray, b: np.ndarray, out: np.ndarray, runs: Sequenc
         for j, k, i, n in runs:
             _add_tiles(turned[:, k : k + n], b[i : i + n], out[j])
         return
-    left, right, p, q, r = forms
-    (rows, columns), dx, dy, dz = out.shape[1:], a.strides[0], b.strides[0], out.strides[0]
-    x, y, z = _address(a), _address(b), _address(out)
+    left, right, rows, columns, _, p, q, r = forms
+    x, y, z, dx, dy, dz = _address(a), _address(b), _address(out), a.strides[0], b.strides[0], out.strides[0]
     for j, k, i, n in runs:
         gemm(_ROWS, left, right, rows, columns, n, 1.0, x + k * dx, p, y + i * dy, q, 1.0, z + j * dz, r)
 
