@@ -11,6 +11,7 @@ from ..errors import ArgumentError, DTypeError, GraphError, NotOfferedError, Sha
 from ..ops.base import RowsGradient
 from . import core
 from .core import accumulate
+from .grad_mode import no_grad
 from .gradients import SparseTensor, copy
 from .tensor import Tensor
 
@@ -126,13 +127,17 @@ def _backward(tensors: list, grads: list, retain_graph: bool, inputs: Any) -> No
     if inputs is None:
         core.run(roots, keep_graph=retain_graph)
         return
-    chosen = _sequence(inputs)
+    chosen = list({id(t): t for t in _sequence(inputs)}.values())  # one that is named twice gets its gradient once
     if not chosen:
         raise GraphError("backward: inputs is empty; leave it out to accumulate into every leaf")
+    for tensor in chosen:
+        if tensor.requires_grad:
+            tensor.retain_grad()  # as in PyTorch: a tensor that an op made has its gradient from the walk, also from later ones
     found = core.run(roots, keep_graph=retain_graph, inputs=[_edge(t) for t in chosen])
-    for tensor, grad in zip(chosen, found, strict=True):
-        if grad is not None:
-            accumulate(tensor, grad, owned=False)
+    with no_grad():  # what hooks compute is not recorded
+        for tensor, grad in zip(chosen, found, strict=True):
+            if grad is not None and tensor.is_leaf:
+                accumulate(tensor, grad, owned=False)
 
 
 def grad(

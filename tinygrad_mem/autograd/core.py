@@ -366,9 +366,10 @@ class Walk:
         wanted: (id of a node or leaf, output index) -> gradient, if only these are wanted; ``None``: those of all leaves.
         pending: id of a node or leaf that gradients will reach -> those that have arrived.
         ready: heap of (-sequence, node).
+        starts: nodes and leaves of the roots, until the walk begins.
     """
 
-    __slots__ = ("at_end", "keeps_graph", "kept", "pending", "ready", "wanted")
+    __slots__ = ("at_end", "keeps_graph", "kept", "pending", "ready", "starts", "wanted")
 
     def __init__(self, keeps_graph: bool, inputs: list | None) -> None:
         self.keeps_graph = keeps_graph
@@ -384,23 +385,25 @@ class Walk:
         for edge, grad, owned in roots:
             if (state := self.pending.get(id(edge[0]))) is not None:
                 self._deliver(state, edge, grad, owned)
-        for edge, _, _ in roots:
-            if (state := self.pending.get(id(edge[0]))) is not None:
-                self._arrive(state, edge[0])
+        self.starts = [edge[0] for edge, _, _ in roots]
 
     def finish(self) -> None:
         """Walk all nodes."""
-        before = local.phase, local.op, local.module, local.line, local.walk
-        local.phase, local.walk = "backward", self
+        before = local.phase, local.op, local.module, local.line, local.walk, local.grad_enabled
+        local.phase, local.walk, local.grad_enabled = "backward", self, False  # what hooks compute is not recorded
         try:
             with quiet_numpy():
+                while self.starts:
+                    start = self.starts.pop(0)
+                    if (state := self.pending.get(id(start))) is not None:
+                        self._arrive(state, start)
                 ready, step = self.ready, self._step
                 while ready:
                     step(heappop(ready)[1])
                 while self.at_end:
                     self.at_end.pop(0)()
         finally:
-            local.phase, local.op, local.module, local.line, local.walk = before
+            local.phase, local.op, local.module, local.line, local.walk, local.grad_enabled = before
             self.kept.clear()
 
     def _count(self, roots: list) -> None:
@@ -526,7 +529,8 @@ class Walk:
         else:
             grad, owned = state.grads.pop(), state.owned[0]
         if self.wanted is None:
-            accumulate(target, grad, owned)
+            if target._requires_grad:  # not frozen since the forward
+                accumulate(target, grad, owned)
         elif (key := (id(target), 0)) in self.wanted:
             self.wanted[key] = grad if owned or type(grad) is RowsGradient else copy(target.device, grad)
 
@@ -606,6 +610,8 @@ def _add(leaf: Tensor, grad: Any, owned: bool) -> None:
     if type(grad) is RowsGradient or isinstance(present, SparseTensor):
         accumulate_rows(leaf, grad, owned)
     elif present is not None:
+        if not getattr(present.array.flags, "writeable", True):  # CuPy's arrays always are
+            raise GraphError("backward: the memory of .grad is read-only, for example expanded; give it a clone()")
         device.kernels.add(present.array, grad, out=present.array)
         present.storage.written("backward")
     else:

@@ -237,6 +237,8 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
         return
     if given is not None and (given.ndim or len(arrays) < len(left) or any(part.dtype != dtypes.bool for part in arrays)):
         same_dtype("index_put_", input, given)
+    while value.ndim and value.size(0) == 1:  # as in PyTorch, it may have more axes than what is written
+        value = value.squeeze(0)
     axes, indices, _ = _indices(view, left)
     key = tuple((axes.index(a),) if a in axes else slice(None) for a in range(view.ndim))
     apply_(ops.IndexPut, view, value.to(dtype=input.dtype), *indices, key=key, accumulate=False)

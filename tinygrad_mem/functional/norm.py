@@ -158,6 +158,7 @@ def group_norm(
 
     Raises:
         ShapeError: the channels cannot be divided by the groups.
+        ArgumentError: one sample, of one value a group.
     """
     if input.ndim < 2 or num_groups < 1 or input.size(1) % num_groups:
         raise ShapeError(
@@ -165,6 +166,8 @@ def group_norm(
             f"and num_groups={num_groups}"
         )
     want_real("group_norm", eps=eps)
+    if input.numel() == num_groups:
+        raise ArgumentError(f"Expected more than 1 value per channel when training, got input size {list(input.shape)}")
     n, channels = input.shape[:2]
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None and tuple(parameter.shape) != (channels,):

@@ -99,7 +99,7 @@ def as_strided_(input: Tensor, size: Sequence[int], stride: Sequence[int], stora
 def resize_(input: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
     """Give ``input`` this shape, contiguous, with the elements that it has in memory; new elements are uninitialised.
 
-    If the memory is too small, ``input`` gets new memory; its views keep the old one.
+    If the memory is too small, ``input`` gets new memory; its views keep the old one. If it has this shape, nothing changes.
 
     Raises:
         GraphError: it requires grad.
@@ -110,6 +110,8 @@ def resize_(input: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
     wanted = shape.sizes_of(sizes)
     if min(wanted, default=0) < 0:
         raise ShapeError(f"resize_: Trying to create tensor with negative dimension {min(wanted)}: {list(wanted)}")
+    if tuple(wanted) == input.array.shape:
+        return input
     count, steps = 1, []
     for n in reversed(wanted):
         steps.insert(0, count)

@@ -101,7 +101,8 @@ class Border:
         self.outgoing = every
         if not any(self.inputs):
             for hook in self.hooks:
-                if hook(self.module, (None,) * len(self.inputs), every) is not None:
+                answer = hook(self.module, (None,) * len(self.inputs), every)
+                if any(each is not None for each in (answer if isinstance(answer, tuple) else (answer,))):
                     raise RuntimeError("backward hook for Modules where no input requires gradient should always return None")
             self.outgoing = ()
         return [g for g, want in zip(every, self.outputs, strict=True) if want]
