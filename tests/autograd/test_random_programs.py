@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -174,3 +178,88 @@ def test_in_place_writes_give_pytorchs_gradients_or_are_refused_as_there(program
             assert m == t
         else:
             np.testing.assert_allclose(m, t, rtol=1e-9, atol=1e-10)
+
+
+STATEMENTS = {
+    "op": [
+        "v{n} = {x} * {y}",
+        "v{n} = {x} * 2.0",
+        "v{n} = {x}.sin()",
+        "v{n} = {x}.sum(0)",
+        "v{n} = {x}[..., 1:]",
+        "v{n} = {x}.detach()",
+        "v{n} = {x}.expand(2, *{x}.shape)",
+    ],
+    "hook": [
+        "{x}.register_hook(lambda g: g * 2)",
+        "{x}.register_hook(lambda g: seen.append([lib.is_grad_enabled(), (g * {leaf}).requires_grad, g.sum().item()]))",
+        "{leaf}.register_post_accumulate_grad_hook(lambda p: seen.extend([lib.is_grad_enabled()] if p.requires_grad else []))",
+        "{leaf}.register_post_accumulate_grad_hook(lambda p: setattr(p, 'grad', None))",
+        "{x}.retain_grad()",
+    ],
+    "backward": [
+        "{x}.sum().backward(retain_graph=True)",
+        "{x}.backward(lib.ones_like({x}), retain_graph=True)",
+        "{x}.sum().backward(inputs=[{y}], retain_graph=True)",
+        "{x}.sum().backward(inputs=[{leaf}, {y}, {leaf}], retain_graph=True)",
+        "lib.autograd.backward([{x}, {y}], [lib.ones_like({x}), lib.ones_like({y})], retain_graph=True)",
+        "seen.append([g.tolist() for g in lib.autograd.grad({x}.sum(), [{leaf}], retain_graph=True)])",
+    ],
+    "change": [
+        "{leaf}.grad = None",
+        "{leaf}.grad = lib.ones(1, dtype=lib.float64).expand_as({leaf})",
+        "{leaf}.grad = {x}.detach().sum() * lib.ones_like({leaf}).detach()",
+        "{leaf}.requires_grad_(False)",
+    ],
+}
+"""kind -> statements: ``{x}`` and ``{y}`` are any tensors, ``{leaf}`` is a leaf, ``v{n}`` a new one. (PyTorch also calls hooks
+of frozen leaves, which have no gradient then.)"""
+
+
+def statements(draw: random.Random) -> list[str]:
+    names, written = ["a", "b"], []
+    for n in range(draw.randrange(4, 14)):
+        text = draw.choice(STATEMENTS[draw.choice(["op", "op", "hook", "backward", "backward", "change"])])
+        written.append(text.format(x=draw.choice(names), y=draw.choice(names), leaf=draw.choice("ab"), n=n))
+        names += [f"v{n}"] if text.startswith("v") else []
+    return written
+
+
+def after_each(lib: Any, program: list[str]) -> list[Any]:
+    """What each statement leaves: all gradients, and what hooks saw. A refusal ends the program."""
+    space: dict[str, Any] = {"lib": lib, "seen": []}
+    for name, data in (("a", [[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]]), ("b", [1.0, -2.0, 0.5])):
+        space[name] = lib.tensor(data, dtype=lib.float64, requires_grad=True)
+    left: list[Any] = []
+    for statement in program:
+        try:
+            exec(statement, space)
+        except (RuntimeError, NameError, TypeError, ValueError, IndexError):
+            return [*left, [statement, "refused"]]
+        tensors = {name: t for name, t in space.items() if isinstance(t, lib.Tensor)}
+        left.append([statement, {name: None if t.grad is None else t.grad.tolist() for name, t in tensors.items()}])
+        left[-1].append(list(space["seen"]))
+    return left
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch's, of gradients of tensors that are no leaves
+def test_each_statement_leaves_pytorchs_gradients(reliability: Callable[[str, int], None]):
+    count, wrong = examples(400), []
+    for seed in range(count):
+        program = statements(random.Random(seed))
+        pairs = zip(after_each(tm, program), after_each(torch, program), strict=False)  # a refusal here alone differs too
+        different = next((pair for pair in pairs if not alike(*pair)), None)
+        if different:
+            wrong.append((seed, different, program))
+    reliability("random programs of hooks and backwards", count)
+    assert not wrong
+
+
+def alike(mine: Any, expected: Any) -> bool:
+    if type(mine) is not type(expected):
+        return False
+    if isinstance(expected, dict):
+        return mine.keys() == expected.keys() and all(alike(mine[key], expected[key]) for key in expected)
+    if isinstance(expected, (list, tuple)):
+        return len(mine) == len(expected) and all(map(alike, mine, expected))
+    return mine == pytest.approx(expected) if isinstance(expected, float) else mine == expected

@@ -180,6 +180,9 @@ def test_wrong_answers_of_backward_hooks(answer: Any, message: str):
 
 def test_a_hook_without_an_input_gradient_answers_nothing():
     layer = nn.Linear(2, 2)
-    layer.register_full_backward_hook(lambda m, gi, go: gi)
+    handle = layer.register_full_backward_hook(lambda m, gi, go: gi)  # (None,)
+    layer(tm.ones(1, 2)).sum().backward()
+    handle.remove()
+    layer.register_full_backward_hook(lambda m, gi, go: go)
     with pytest.raises(RuntimeError, match="should always return None"):
         layer(tm.ones(1, 2)).sum().backward()

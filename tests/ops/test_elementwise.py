@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,6 +84,60 @@ def test_promotion_is_pytorchs(op, first, second):
         mine = getattr(tm, op)(tm.tensor(np.asarray(x)), tm.tensor(np.asarray(y)))
         other = getattr(torch, op)(torch.tensor(np.asarray(x)), torch.tensor(np.asarray(y)))
         assert_same(mine, other, TOLERANCE["float32"], f"{op} {first} {np.shape(x)} {second} {np.shape(y)}")
+
+
+MIXED: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "add": lambda lib, x, y: lib.add(x, y, alpha=2),
+    "add of less": lambda lib, x, y: lib.add(x, y, alpha=-1),
+    "add of a part": lambda lib, x, y: lib.add(x, y, alpha=0.1),
+    "add_": lambda lib, x, y: (x + 0).add_(y, alpha=3),
+    "sub": lambda lib, x, y: lib.sub(x, y, alpha=3),
+    "rsub": lambda lib, x, y: lib.rsub(x, y, alpha=2),
+    "addcmul": lambda lib, x, y: lib.addcmul(x, y, y),
+    "addcmul of both": lambda lib, x, y: lib.addcmul(x, x, y, value=2),
+    "addcmul_": lambda lib, x, y: (x + 0).addcmul_(y, y, value=3),
+    "addcdiv": lambda lib, x, y: lib.addcdiv(x, y, x, value=0.1),
+    "xlogy": lambda lib, x, y: lib.xlogy(x, y),
+    "remainder": lambda lib, x, y: lib.remainder(x, y),
+    "fmod": lambda lib, x, y: lib.fmod(y, x),
+    "floor_divide": lambda lib, x, y: lib.floor_divide(x, y),
+    "pow": lambda lib, x, y: lib.pow(x, y - y + lib.ones_like(y)),
+    "maximum": lambda lib, x, y: lib.maximum(x, y),
+    "atan2": lambda lib, x, y: lib.atan2(x, y),
+    "where": lambda lib, x, y: lib.where(x > 0, y, x),
+    "cat": lambda lib, x, y: lib.cat([x.reshape(-1), y.reshape(-1)]),
+    "rest of a number": lambda lib, x, y: lib.remainder(x, 0.1),
+    "number and its rest": lambda lib, x, y: lib.fmod(y, 0.3),
+}
+REFUSALS = "out of bounds|Subtraction|integral input|Boolean alpha|result type .* can.t be cast|with integers|Integer division"
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_dtypes_are_computed_in_that_of_the_result(name, reliability: Callable[[str, int], None]):
+    """100 + 2 * 100 overflows 8 bits, 1000 * 1000 float16: what is computed in the narrower dtype is seen."""
+    tried = 0
+    for first, second in itertools.product([*DTYPES, "bfloat16"], repeat=2):
+        for one, two in (((2, 3), (2, 3)), ((2, 3), ()), ((), (2, 3)), ((), ())):
+            answers: list[Any] = []
+            for lib in (tm, torch):
+                x, y = (
+                    lib.full(size, 1000 if size and "8" not in dtype else 100).to(getattr(lib, dtype))
+                    for size, dtype in ((one, first), (two, second))
+                )
+                try:
+                    answers.append(MIXED[name](lib, x, y))
+                except (RuntimeError, TypeError, ValueError) as error:
+                    answers.append(error)
+            mine, expected = answers
+            where = f"{name} {first} {one} {second} {two}"
+            if isinstance(mine, Exception):
+                assert isinstance(expected, Exception) or re.search(REFUSALS, str(mine)), f"{where}: {mine}"
+            elif not isinstance(expected, Exception):
+                tried += 1
+                assert str(expected.dtype) == f"torch.{mine.dtype}", where
+                near = TOLERANCE[str(mine.dtype)] if mine.dtype in (tm.float16, tm.bfloat16) else TOLERANCE["float32"]
+                assert_same(mine.double(), expected.double(), near, where)
+    reliability("ops of mixed dtypes", tried)
 
 
 @pytest.mark.parametrize("number", [2, 2.5, True])
@@ -342,3 +399,9 @@ def test_erfinv_at_the_ends_and_near_0():
     np.testing.assert_allclose(tm.tensor(x).erfinv().numpy(), torch.tensor(x).erfinv().numpy(), rtol=1e-13)
     y = tm.linspace(-0.999, 0.999, 20_001, dtype=tm.float64)  # several tiles
     np.testing.assert_allclose(y.erfinv().erf().numpy(), y.numpy(), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("other", [3, tm.tensor([3])])
+def test_a_part_of_integers_is_refused(other):
+    with pytest.raises(DTypeError, match="argument alpha must not be a floating point number"):
+        tm.tensor([1]).add(other, alpha=0.5)

@@ -214,3 +214,14 @@ def test_one_value_by_one_mask_takes_less_than_its_places_did():
     with tm.memory.track() as track:
         x[chosen] = 2
     assert track.peak == before
+
+
+@pytest.mark.parametrize("key", ["indices", "mask", "slice"])
+def test_a_value_may_have_more_axes_of_one(key: str):
+    def run(lib, value):
+        x = lib.zeros(2, 3, dtype=lib.float64) + 0
+        keys = {"indices": (lib.tensor([0, 1]), lib.tensor([2, 0])), "mask": lib.tensor([[True, False, True]] * 2), "slice": 0}
+        x[keys[key]] = value[:, None]
+        return x
+
+    against_torch(lambda v: run(tm, v), lambda v: run(torch, v), [np.ones((1,))])

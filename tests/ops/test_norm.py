@@ -207,6 +207,7 @@ def test_no_images():
         (lambda: F.layer_norm(tm.zeros(2, 3), (4,)), RuntimeError, r"Given normalized_shape=\[4\]"),
         (lambda: F.layer_norm(tm.zeros(2, 3), (3,), tm.ones(2)), RuntimeError, "expected parameters of shape"),
         (lambda: F.group_norm(tm.zeros(2, 3), 2), RuntimeError, "divisible by num_groups"),
+        (lambda: F.group_norm(tm.zeros(1, 3), 3), ValueError, "more than 1 value per channel"),
         (lambda: F.group_norm(tm.zeros(2, 4, 2), 2, tm.ones(3)), RuntimeError, "weight .* 4"),
         (lambda: F.instance_norm(tm.zeros(2, 3, 1)), ValueError, "more than 1 spatial element"),
     ],

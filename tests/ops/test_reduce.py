@@ -364,3 +364,10 @@ def test_running_products_of_float32_are_those_of_float64():
     np.testing.assert_allclose(
         tm.tensor(x).logcumsumexp(1).numpy(), np.logaddexp.accumulate(x.astype(np.float64), 1), rtol=2e-7
     )
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("name", ["all", "any", "sum", "amax", "mean"])
+def test_no_axis_is_all_of_them_but_for_truth(name: str, keepdim: bool):
+    x = np.array([[1.0, 0.0], [0.0, 2.0]])
+    assert_same(getattr(tm, name)(tm.tensor(x), (), keepdim), getattr(torch, name)(torch.tensor(x), (), keepdim), (0, 0))

@@ -185,3 +185,11 @@ def test_refused(name: str):
     run, words = REFUSED[name]
     with pytest.raises((tm.errors.TinygradMemError, TypeError), match=words):
         run()
+
+
+def test_resize_to_the_same_shape_changes_nothing():
+    def run(lib):
+        x = lib.arange(12.0).reshape(3, 4).t()
+        return x.resize_(4, 3).tolist(), x.stride()
+
+    assert run(tm) == run(torch)

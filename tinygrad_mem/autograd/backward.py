@@ -130,10 +130,10 @@ def _backward(tensors: list, grads: list, retain_graph: bool, inputs: Any) -> No
     chosen = list({id(t): t for t in _sequence(inputs)}.values())  # one that is named twice gets its gradient once
     if not chosen:
         raise GraphError("backward: inputs is empty; leave it out to accumulate into every leaf")
+    edges = [_edge(t) for t in chosen]
     for tensor in chosen:
-        if tensor.requires_grad:
-            tensor.retain_grad()  # as in PyTorch: a tensor that an op made has its gradient from the walk, also from later ones
-    found = core.run(roots, keep_graph=retain_graph, inputs=[_edge(t) for t in chosen])
+        tensor.retain_grad()  # as in PyTorch: a tensor that an op made has its gradient from the walk, also from later ones
+    found = core.run(roots, keep_graph=retain_graph, inputs=edges)
     with no_grad():  # what hooks compute is not recorded
         for tensor, grad in zip(chosen, found, strict=True):
             if grad is not None and tensor.is_leaf:

@@ -162,5 +162,8 @@ def zero_(input: Tensor) -> Tensor:
 @public("torch", "special", "Tensor", cuda=AS_IS)
 def xlogy(input: Tensor, other: Tensor) -> Tensor:
     """``input * log(other)``, 0 where input is 0 (nan where other is nan). Saves: what its parts save."""
+    dtype = dtypes.result_type(input.array, other.array)
+    if dtypes.is_floating(dtype):
+        other = other.to(dtype=dtype)
     zero = logical_and(eq(input, 0), logical_not(isnan(other)))
     return mul(input, log(where(zero, 1.0, other)))

@@ -10,7 +10,8 @@ from typing import Any
 from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError
+from ..dtypes import is_floating, result_type
+from ..errors import ArgumentError, DTypeError
 from ..ops import addcmul as three
 from ..ops import elementwise as ops
 from ..ops.unary import Square
@@ -22,31 +23,49 @@ Number = float | int | bool
 
 @public("torch", "Tensor", "Tensor.__add__", "Tensor.__radd__")
 def add(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
-    """``input + alpha * other``. Saves nothing."""
-    return apply(ops.Add, input, other if alpha == 1 else mul(other, alpha))
+    """``input + alpha * other``. Saves nothing. Raises: DTypeError: alpha is floating, and the result is not."""
+    return apply(ops.Add, input, _times(input, other, alpha))
 
 
 @public("Tensor", "Tensor.__iadd__")
 def add_(input: Tensor, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     """``input += alpha * other``. Saves nothing."""
-    return apply_(ops.Add, input, other if alpha == 1 else mul(other, alpha))
+    return apply_(ops.Add, input, _times(input, other, alpha))
 
 
 @public("torch", "Tensor", "torch.subtract", "Tensor.subtract", "Tensor.__sub__")
 def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
-    """``input - alpha * other``. Saves nothing."""
-    return apply(ops.Sub, input, _times(other, alpha))
+    """``input - alpha * other``. Saves nothing. Raises: DTypeError: alpha is floating, and the result is not."""
+    return apply(ops.Sub, input, _subtracted(input, other, alpha))
 
 
 @public("Tensor", "Tensor.subtract_", "Tensor.__isub__")
 def sub_(input: Tensor, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     """``input -= alpha * other``. Saves nothing."""
-    return apply_(ops.Sub, input, _times(other, alpha))
+    return apply_(ops.Sub, input, _subtracted(input, other, alpha))
 
 
-def _times(other: Tensor | Number, alpha: Number) -> Tensor | Number:
-    """``alpha * other``; a bool is returned as it is, and the subtraction refuses it."""
-    return other if alpha == 1 or (isinstance(other, Tensor) and other.dtype.kind == "b") else mul(other, alpha)
+def _times(input: Tensor | Number, other: Tensor | Number, alpha: Number) -> Tensor | Number:
+    """``alpha * other``, computed in the dtype of the sum."""
+    if alpha == 1:
+        return other
+    dtype = _dtype_of(input, other)
+    if isinstance(alpha, float) and not is_floating(dtype):
+        raise DTypeError(f"For integral input tensors, argument alpha must not be a floating point number: found {alpha}")
+    if dtype.kind == "b":
+        return other if alpha else False
+    return mul(other.to(dtype=dtype), alpha) if isinstance(other, Tensor) else other * alpha
+
+
+def _subtracted(input: Tensor | Number, other: Tensor | Number, alpha: Number) -> Tensor | Number:
+    """As :func:`_times`; a bool is returned as it is, and the subtraction refuses it."""
+    is_bool = other.dtype.kind == "b" if isinstance(other, Tensor) else isinstance(other, bool)
+    return other if is_bool else _times(input, other, alpha)
+
+
+def _dtype_of(*operands: Any) -> Any:
+    """The dtype of what an op of these operands gives."""
+    return result_type(*[x.array if isinstance(x, Tensor) else x for x in operands])
 
 
 @public("torch", "Tensor", "Tensor.__rsub__")
@@ -162,15 +181,28 @@ def lerp_(input: Tensor, end: Tensor, weight: Tensor | Number) -> Tensor:
     return apply_(three.Lerp, input, end, weight)
 
 
+def _together(*operands: Any) -> list:
+    """The operands in the dtype of the result, in which their product or quotient is computed."""
+    dtype = _dtype_of(*operands)
+    return [x.to(dtype=dtype) if isinstance(x, Tensor) and x.dtype != dtype else x for x in operands]
+
+
+def _beside(input: Tensor, *parts: Any) -> list:
+    """:func:`_together` for what is written into ``input``; integers wrap round there as well as before."""
+    dtype = _dtype_of(input, *parts)
+    dtype = dtype if is_floating(dtype) else input.dtype
+    return [x.to(dtype=dtype) if isinstance(x, Tensor) and x.dtype != dtype else x for x in parts]
+
+
 @public("torch", "Tensor", cuda=WIDEST)
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
     """``input + value * tensor1 * tensor2``, rounded once. Saves: tensor1 and tensor2, each for the other's gradient."""
-    return apply(three.Addcmul, input, tensor1, tensor2, value=value)
+    return apply(three.Addcmul, *_together(input, tensor1, tensor2), value=value)
 
 
 @public("Tensor")
 def addcmul_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-    return apply_(three.Addcmul, input, tensor1, tensor2, value=value)
+    return apply_(three.Addcmul, input, *_beside(input, tensor1, tensor2), value=value)
 
 
 @public("torch", "Tensor", cuda=WIDEST)
@@ -180,12 +212,12 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 
     Raises:
         DTypeError: neither tensor1 nor tensor2 is floating.
     """
-    return apply(three.Addcdiv, input, tensor1, tensor2, value=value)
+    return apply(three.Addcdiv, *_together(input, tensor1, tensor2), value=value)
 
 
 @public("Tensor")
 def addcdiv_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-    return apply_(three.Addcdiv, input, tensor1, tensor2, value=value)
+    return apply_(three.Addcdiv, input, *_beside(input, tensor1, tensor2), value=value)
 
 
 # --- the reflected operators

@@ -177,16 +177,21 @@ def _extremum(input: Tensor, dim: Any, keepdim: bool, low: bool, pairwise: Any) 
     return ValuesIndices(*apply(ops.ExtremumAlong, input, axis=normalize_dim(dim, input.ndim), keepdim=keepdim, low=low))
 
 
+def _truth(input: Tensor, dim: Dim, keepdim: bool, kernel: str) -> Tensor:
+    axes = () if isinstance(dim, (tuple, list)) and not dim else axes_of(input, dim)  # as in PyTorch: () is no dimension here
+    return apply(ops.Truth, input, axes=axes, keepdim=keepdim, kernel=kernel)
+
+
 @public("torch", "Tensor")
 def all(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """bool: True if all elements are true. No gradient."""
-    return apply(ops.Truth, input, axes=axes_of(input, dim), keepdim=keepdim, kernel="all")
+    """bool: True if all elements are true; each alone for ``dim=()``. No gradient."""
+    return _truth(input, dim, keepdim, "all")
 
 
 @public("torch", "Tensor")
 def any(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """bool: True if any element is true. No gradient."""
-    return apply(ops.Truth, input, axes=axes_of(input, dim), keepdim=keepdim, kernel="any")
+    """bool: True if any element is true; each alone for ``dim=()``. No gradient."""
+    return _truth(input, dim, keepdim, "any")
 
 
 @public("torch", "Tensor")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 from .. import dtypes
@@ -257,6 +258,14 @@ def divided(ctx, name, x, y):
     return out
 
 
+def rounded(value: Any, dtype: Any) -> Any:
+    """A number as a tensor of ``dtype`` holds it: the rest of 1 / 0.1 is another one in each dtype. Anything else as it is."""
+    if not isinstance(value, float) or not is_floating(dtype) or not math.isfinite(value):
+        return value
+    (fraction, exponent), bits = math.frexp(value), 1 - round(math.log2(dtypes.finfo(dtype).eps))
+    return math.ldexp(round(math.ldexp(fraction, bits)), exponent - bits)
+
+
 class Remainder(Op):
     """x - y * floor(x / y) or, by the kernel's name, C's fmod. Saves x if y needs a gradient, and y if y does."""
 
@@ -266,6 +275,7 @@ class Remainder(Op):
     @staticmethod
     def forward(ctx, x, y, *, kernel):
         out = divided(ctx, kernel, x, y)
+        x, y = rounded(x, out.dtype), rounded(y, out.dtype)
         if ctx.needs[1]:
             keep_factor(ctx, "x", x)
             keep_factor(ctx, "y", y)
@@ -294,6 +304,7 @@ class DivRound(Op):
     @staticmethod
     def forward(ctx, x, y, *, rounding):
         out = divided(ctx, "div", x, y)
+        x, y = rounded(x, out.dtype), rounded(y, out.dtype)
         if rounding == "floor":
             ctx.kernels.floor_divide(x, y, out=out)
         elif is_floating(out.dtype):
