@@ -394,9 +394,7 @@ class Walk:
         try:
             with quiet_numpy():
                 while self.starts:
-                    start = self.starts.pop(0)
-                    if (state := self.pending.get(id(start))) is not None:
-                        self._arrive(state, start)
+                    self._start(self.starts.pop(0))
                 ready, step = self.ready, self._step
                 while ready:
                     step(heappop(ready)[1])
@@ -405,6 +403,10 @@ class Walk:
         finally:
             local.phase, local.op, local.module, local.line, local.walk, local.grad_enabled = before
             self.kept.clear()
+
+    def _start(self, target: Any) -> None:
+        if (state := self.pending.get(id(target))) is not None:
+            self._arrive(state, target)
 
     def _count(self, roots: list) -> None:
         """Count the gradients that each reachable node and leaf waits for; with ``wanted``, only on paths to those."""
