@@ -53,8 +53,9 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
         for x in inputs[1:]:
             if isinstance(x, Tensor) and x._storage is target._storage:
                 _refuse_overlap(op, target.array, x.array)
-    recorded = enabled and op.differentiable
-    needs = tuple([recorded and isinstance(x, Tensor) and x.requires_grad for x in inputs])
+    needs = (False,) * len(inputs)
+    if enabled and op.differentiable:
+        needs = tuple([isinstance(x, Tensor) and x.requires_grad for x in inputs])
     unrecorded = (target if target._view is None else target._view.base)._off_the_record
     if enabled and unrecorded and (True in needs or getattr(unrecorded(), "_requires_grad", False)):
         raise GraphError(

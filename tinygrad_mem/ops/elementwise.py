@@ -6,7 +6,7 @@ import math
 from typing import Any, ClassVar
 
 from .. import dtypes
-from ..dtypes import is_floating, result_type
+from ..dtypes import category, is_floating, result_type
 from ..errors import DivisionError, DTypeError
 from .base import Op, broadcast
 
@@ -20,13 +20,13 @@ def binary_output(ctx, name, x, y, floating=False):
     return ctx.device.empty(shape, dtype) if ctx.target is None else ctx.output(shape, dtype)
 
 
-_NUMBERS = frozenset((float, int, bool))
+_NUMBERS = {bool: 0, int: 1, float: 2}  # the category of each kind of Python number
 
 
 def _shape_and_dtype(name: str, x: Any, y: Any) -> tuple[tuple, Any]:
-    """Of two operands that are not alike; a number has no influence on the dtype of a floating array."""
-    array = x if type(y) in _NUMBERS else y if type(x) in _NUMBERS else None
-    if array is not None and is_floating(array.dtype):
+    """Of two operands that are not alike; a number has no influence on an array's dtype unless its category is higher."""
+    array, number = (x, y) if type(y) in _NUMBERS else (y, x)
+    if type(number) in _NUMBERS and category(array.dtype) >= _NUMBERS[type(number)]:
         return array.shape, array.dtype
     return broadcast(name, *[z.shape for z in (x, y) if hasattr(z, "shape")]), result_type(x, y)
 
