@@ -11,8 +11,8 @@ Source: CuPy 14.2, ``cupy/cuda/memory.pyx`` (``SingleDeviceMemoryPool``).
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections.abc import Iterator
-from heapq import heapify
 from typing import NamedTuple
 
 import numpy as np
@@ -50,18 +50,14 @@ class _CuPyPool(Pool):
         super().__init__("replay", reserve=False)
         self._lot = random.Random(seed)
 
-    def _pop(self, size: int) -> Chunk | None:
-        heap = self._heaps.get(size)
-        if heap:
-            fits = sorted({a for a in heap if (c := self._free_chunks.get(a)) is not None and c.size == size})
-            if len(fits) > 1:
-                chosen = self._lot.choice(fits)
-                heap.remove(chosen)
-                heapify(heap)
-                chunk = self._free_chunks.pop(chosen)
-                chunk.free = False
-                return chunk
-        return super()._pop(size)
+    def _best_fit(self, size: int) -> Chunk | None:
+        index = self._index
+        at = bisect_left(index, (size,))
+        if at < len(index):
+            equal = range(at, bisect_left(index, (index[at][0] + 1,)))
+            if len(equal) > 1:
+                index.insert(at, index.pop(self._lot.choice(equal)))  # the first of them is taken
+        return super()._best_fit(size)
 
     def take(self, size: int) -> Chunk:
         """A chunk of ``size`` bytes."""
