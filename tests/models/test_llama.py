@@ -12,7 +12,7 @@ import torch
 
 import tinygrad_mem as tm
 from tests.predicted import difference, difference_on_gpu
-from tests.profiles import some
+from tests.profiles import pairs, some
 from tinygrad_mem import memory
 from tinygrad_mem.models.configuration import FAMILIES, Configuration, configuration
 from tinygrad_mem.models.key_values import Cache
@@ -273,9 +273,9 @@ def test_bytes_of_a_long_context_by_formula():
     assert kept == [row + 512 + row + 512 + 512] * 3
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("piece", [1, 5, 12])
+@pytest.mark.parametrize(("case", "piece"), pairs(list(CASES), [1, 5, 12]))
 def test_a_prompt_in_pieces_has_the_same_logits(case: str, piece: int):
+    """A usual run takes one or two of the pieces of each model."""
     model = both(case)[0]
     ids = tm.tensor(tokens(2, 14))
     kept = [Cache(model.config, 2, 14, tm.float64) for _ in range(2)]

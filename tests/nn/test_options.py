@@ -51,7 +51,7 @@ def refused(run: Any) -> bool:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", CLASSES)
 @given(data=st.data(), training=st.booleans(), turned=st.booleans())
-@settings(max_examples=examples(6), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(4), suppress_health_check=[HealthCheck.too_slow])
 def test_as_pytorch(name: str, dtype: str, data: Any, training: bool, turned: bool):
     row = LAYERS[name]
     options = {k: data.draw(s, label=k) for k, s in row.options.items()}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch
+from tests.profiles import pairs
 from tinygrad_mem.functional import softmax as ours
 
 shapes = st.lists(st.integers(0, 5), min_size=0, max_size=4)
@@ -86,10 +87,12 @@ def test_numbers_of_any_size(seed: int, spread: float, middle: float):
             against_torch(run, run, [x], dtype, tolerance=tolerance)
 
 
-@pytest.mark.parametrize("shape", [(3000, 300), (300, 3000), (2, 40000), (3, 20000, 5), (70000,)])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+LONG = [(3000, 300), (300, 3000), (2, 40000), (3, 20000, 5), (70000,)]
+
+
+@pytest.mark.parametrize(("name", "shape", "dtype"), pairs(["softmax", "log_softmax"], LONG, ["float32", "float16"]))
 def test_lines_longer_than_a_tile(name: str, shape: tuple[int, ...], dtype: str):
+    """A usual run takes any two of function, shape and dtype."""
     x = np.random.default_rng(1).standard_normal(shape)
     tolerance = (4e-3, 4e-3) if dtype == "float16" else None
     for dim in range(len(shape)):
