@@ -13,6 +13,7 @@ from torch import nn
 
 from tinygrad_mem import pytorch
 from tinygrad_mem.autograd.unknown import Unknown
+from tinygrad_mem.errors import DataDependenceError
 from tinygrad_mem.memory import Kind
 
 LISTS: Any = torch  # its functions of lists are private
@@ -175,6 +176,26 @@ def test_what_an_optimizer_has_stepped_is_not_the_old_number(kind: str, way: str
 
     pytorch.predict(run, device=device)
     assert isinstance(found[0], Unknown) or 0.7 < found[0] < 0.95
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_losses_are_finite_where_a_program_asks(device: str):
+    said: list[Any] = []
+
+    def run() -> torch.Tensor:
+        model = nn.Linear(3, 3).to(device)
+        for _ in range(2):
+            loss = model(torch.ones(2, 3, device=device)).sum()
+            if torch.isnan(loss) or loss.isinf() or not torch.isfinite(loss).all():
+                raise ValueError("diverged")
+            loss.backward()
+            said.append(loss.isnan().any().item())
+        return loss
+
+    assert ["if a number is finite" in note for note in pytorch.predict(run, device=device).notes] == [True]
+    assert said == [False] * 2
+    with pytest.raises(DataDependenceError, match="the truth of a tensor"):
+        pytorch.predict(lambda: bool(torch.isnan(torch.randn(9)).any()))
 
 
 def test_what_numpy_may_write_to_is_unknown():

@@ -175,6 +175,7 @@ def run_alone(call: AloneCall, args: tuple, kwargs: dict[str, Any], most: bool =
     by_values.made_by_forward(call.func, real)
     by_values.fill(call.func, fill.made, most)
     by_values.choose(call.func, real, most)
+    by_values.fit(call.func, real, named)
     older = {t.untyped_storage()._cdata for t in fill.made}
     events: list[int] = []
     with allocator_events(events):

@@ -90,6 +90,15 @@ def _is_mask(index: Any) -> bool:
     return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
+def fit(func: Any, args: list[Any], named: dict[str, Any]) -> None:
+    """Let lengths add up to what they divide, or make."""
+    if func is aten.repeat_interleave.Tensor and named.get("output_size") and args[0].numel():
+        args[0][0] = named["output_size"]
+    elif func is aten.segment_reduce.default and named.get("lengths") is not None:
+        lengths = named["lengths"]
+        lengths[..., :1] = args[0].shape[lengths.dim() - 1]
+
+
 def choose(func: Any, args: list[Any], most: bool) -> None:
     """Let masks that say where values are put choose as many places as there are values; all or none, if any number fits."""
     if func not in _PUTS or not any(map(_is_mask, args[1])):

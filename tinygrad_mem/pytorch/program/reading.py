@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ...autograd.unknown import Unknown
 from ...errors import DataDependenceError
@@ -34,6 +35,7 @@ _HALF = 0.5  # of the numbers that are drawn evenly are kept, about
 _VECTORS = "was counted with its vectors, which it does not make without gradients: it needs less"
 _COUNTED = "torch.bincount: the numbers were taken as below minlength. With a larger one its result is longer"
 _TO_NUMPY = "Leave out of the prediction what NumPy does with it, such as plots and metrics: its memory is not PyTorch's"
+_FINITE = "where the program asks if a number is finite, the answer was that it is"
 _LBFGS = "torch/optim/lbfgs.py"
 _FALLING = count(0, -1)  # losses: it would end where they stay
 _LENGTHS = "ctc_loss: each target was taken as the longest, and each input too. A real run with shorter ones needs less"
@@ -208,6 +210,22 @@ def _is_close(watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
         -(-made.numel() // block) * block * 2, "torch.isclose was counted with masks that it joins in place: it needs less"
     )
     return made
+
+
+def _is_finite(function: Callable[..., Any], answer: bool, watch: Watch, tensor: Tensor) -> Tensor:
+    """Programs stop, or leave a step out, where a loss is not a number: in a prediction it is one."""
+    made = function(tensor)
+    if made.numel() == 1 and isinstance(made, FakeTensor) and _known(watch, made) is None:
+        watch.note(_FINITE)
+        with without_modes():
+            real = torch.full(made.shape, answer, device="cpu")
+        watch.numbers.know(made, real)
+    return made
+
+
+for _name, _answer in (("isnan", False), ("isinf", False), ("isfinite", True)):
+    for _owner in (torch, Tensor):
+        HANDLERS[getattr(_owner, _name)] = partial(_is_finite, getattr(_owner, _name), _answer)
 
 
 @handles(torch.bincount, Tensor.bincount)
