@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -115,7 +115,7 @@ def test_what_pytorch_refuses_is_refused(name: str, given: tuple, numbers: dict)
         (lambda x: F.celu(x, 1e-40), ValueError, "celu: alpha cannot be 1e-40"),
         (lambda x: F.leaky_relu(x, float("inf")), ValueError, "leaky_relu: negative_slope must be finite, found inf"),
         (lambda x: F.elu(x, float("nan")), ValueError, "elu: alpha must be finite, found nan"),
-        (lambda x: F.elu(x, "1"), TypeError, r"elu\(\): argument 'alpha' \(position 2\) must be float, not str"),
+        (lambda x: F.elu(x, cast(Any, "1")), TypeError, r"elu\(\): argument 'alpha' \(position 2\) must be float, not str"),
         (lambda x: F.interpolate(x[None], scale_factor=float("inf")), ValueError, "interpolate: scale_factor must be finite"),
         (lambda x: F.interpolate(x[None], size=1.5), TypeError, r"argument 'size' must be int or tuple of ints, found 1\.5"),
         (lambda x: F.adaptive_avg_pool1d(x[None], 1.5), TypeError, r"argument 'output_size' must be int or tuple of ints, fou"),
@@ -128,7 +128,7 @@ def test_what_pytorch_refuses_is_refused(name: str, given: tuple, numbers: dict)
             "embedding_bag: norm_type=0 counts entries",
         ),
         (
-            lambda x: F.embedding_bag(tm.tensor([[0]]), x, padding_idx=1.5),
+            lambda x: F.embedding_bag(tm.tensor([[0]]), x, padding_idx=cast(Any, 1.5)),
             TypeError,
             r"embedding_bag\(\): argument 'padding_idx' must be int or None, not float",
         ),
@@ -150,9 +150,9 @@ def test_a_beta_too_small_to_be_divided_by(dtype: str):
 
 
 def test_numpys_numbers_are_taken():
-    x = tm.tensor(LINES)
-    np.testing.assert_array_equal(F.adaptive_avg_pool1d(x, np.int64(2)).numpy(), F.adaptive_avg_pool1d(x, 2).numpy())
+    x, two = tm.tensor(LINES), cast(Any, np.int64(2))
+    np.testing.assert_array_equal(F.adaptive_avg_pool1d(x, two).numpy(), F.adaptive_avg_pool1d(x, 2).numpy())
     np.testing.assert_array_equal(
-        F.embedding_bag(tm.tensor(PAIRS), tm.tensor(TABLE), padding_idx=np.int64(2)).numpy(),
+        F.embedding_bag(tm.tensor(PAIRS), tm.tensor(TABLE), padding_idx=two).numpy(),
         torch.nn.functional.embedding_bag(torch.tensor(PAIRS), torch.tensor(TABLE), padding_idx=2).numpy(),
     )

@@ -101,7 +101,7 @@ def _check_statistics(
     for which, number in zip(("momentum", "eps"), numbers, strict=True):
         unused = which == "momentum" and (mean is None or not training)
         if not (number is None and unused):
-            want_real(name, **{which: number})
+            want_real(name, False, **{which: number})
     if numbers[1] <= 0:
         raise ArgumentError(f"{name}: eps must be positive, found {numbers[1]}")
 
