@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import wraps
+from itertools import chain
 
 import numpy as np
 
@@ -99,7 +100,7 @@ def embedding_backward(gy, index, padding, counts, bags, parts, work, out):
     if plain and index.size >= _OFTEN * len(out):  # NumPy adds lines one after another, but numbers of a column in pairs
         _add_repeated(gy, index, padding, out)
         return
-    rows = (row for start in range(0, index.size, _STEP) for row in index[start : start + _STEP].tolist())
+    rows = chain.from_iterable(index[start : start + _STEP].tolist() for start in range(0, index.size, _STEP))
     if counts is None and parts is None:
         _add_rows(rows, gy if bags is None else (gy[at] if at >= 0 else None for at in bags), padding, out)
         return
