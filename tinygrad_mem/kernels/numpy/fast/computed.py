@@ -306,10 +306,7 @@ class Written:
         return self.known.get(kinds) or self.write(kinds)
 
 
-_KIND = (
-    "ARRAY if type(x) is ndarray else x if x is None or x is False else "
-    "NUMBER if type(x) is float and x != 0 and x != 1 else kind_of(x)"
-)
+_KIND = "ARRAY if type(x) is ndarray else NUMBER if type(x) is float and x != 0 and x != 1 else kind_of(x)"
 _KINDS = {"ARRAY": ARRAY, "NUMBER": NUMBER, "ndarray": np.ndarray, "kind_of": kind_of}
 
 
