@@ -71,18 +71,19 @@ class SlabReader:
         rows = source.transpose(2, 1, 0, 3)[..., start - left : right - left]
         self._rows, self._inside = whole_rows(rows, slab[..., start:right])
         self._slab, self._beside = slab, [part for part in (slab[..., :start], slab[..., right:]) if part.size]
+        self._count, self._height = len(slab), len(rows)
 
     def read(self, first: int, n0: int, n1: int) -> None:
         """Fill the slab with the rows from ``first`` on of images n0:n1; rows beyond the edges are zero."""
-        count, inside = len(self._slab), self._inside
-        a = min(max(-first, 0), count)
-        b = max(min(count, len(self._rows) - first), a)
-        if b - a < count:
+        stop, inside = first + self._count, self._inside
+        if first < 0 or stop > self._height:
+            a = min(max(-first, 0), self._count)
+            b = max(min(self._count, self._height - first), a)
             self._slab[:a] = self._slab[b:] = 0
-            inside = inside[a:b]
+            first, stop, inside = first + a, first + b, inside[a:b]
         for part in self._beside:
             part.fill(0)
-        np.copyto(inside, self._rows[first + a : first + b, :, n0:n1])
+        np.copyto(inside, self._rows[first:stop, :, n0:n1])
 
 
 def sums_of_rows(matrix: np.ndarray, slab: np.ndarray, out: np.ndarray) -> list[Product]:
