@@ -47,6 +47,7 @@ MANY = 48  # channels from which it is always faster; from _FEWEST on where all 
 _FEWEST, _PIXELS = 32, 1 << 13
 _LANE = 1 << 20  # numbers that a lane holds, at most: wide products are fast ones
 _WEIGHTS = 5 << 19  # numbers of a transformed weight that are kept in any case
+_GRAIN = threads.GRAIN // 8  # numbers of a weight that are worth a core: several passes, about 1 ns each
 _STACK = 1 << 17  # sums of a weight gradient up to which a tile's are computed at once and added afterwards
 
 
@@ -169,7 +170,7 @@ def _weights(w: np.ndarray, out: np.ndarray) -> None:
             np.copyto(taps, w[i:j].transpose(0, 2, 1))
             np.matmul(_COLUMNS, taps, out=flat[:, i:j].transpose(1, 0, 2))
 
-    threads.split(len(w), part, grain=max(threads.GRAIN * len(w) // w.size, 1))
+    threads.split(len(w), part, grain=max(_GRAIN * len(w) // w.size, 1))
 
 
 def _convolve(source: np.ndarray, w: np.ndarray, bias: Any, low: tuple[int, int], work: np.ndarray, out: np.ndarray) -> None:
@@ -285,18 +286,17 @@ def backward_weight(geo, gy, x, work, out):
         sums[i].fill(0)
         _weight_tiles(gy[:, shares[i].o0 : shares[i].o1], x, low, shares[i].tiles, spaces[i], sums[i])
 
-    def finish(start: int, stop: int) -> None:
-        for (_, o0, o1), total in zip(shares, sums, strict=True):
-            for o in range(max(start, o0), min(stop, o1), 8):
-                last = min(o + 8, stop, o1)
-                _weight_back(total[..., o - o0 : last - o0], out[o:last])
-
     with blas.single():
         threads.lanes(len(shares), lane_count(work), run)
         if _whole(cin, cout):
             sums[0] += sums.pop()
             shares.pop()
-        threads.split(cout, finish, grain=max(threads.GRAIN // (9 * cin), 1))
+        few = [
+            (a[..., o - s.o0 : o - s.o0 + 8], out[o : min(o + 8, s.o1)])
+            for a, s in zip(sums, shares, strict=True)
+            for o in range(s.o0, s.o1, 8)
+        ]
+        threads.lanes(len(few), out.size // _GRAIN, lambda _, number: _weight_back(*few[number]))
 
 
 def _weight_tiles(
