@@ -10,7 +10,7 @@ import itertools
 import os
 import time
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -93,7 +93,7 @@ class Quick:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.spent: Counter[str] = Counter()
+        self.spent: defaultdict[str, float] = defaultdict(float)
         self.cases: Counter[str] = Counter()
         self.begun = 0.0
 
@@ -124,7 +124,8 @@ class Quick:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" and report.passed and "cuda" not in report.keywords and not _thorough:
             self.cases[function_of(report.nodeid)] += 1
-            self.spent[function_of(report.nodeid)] += sum(value for key, value in report.user_properties if key == _KEY)
+            spent = [value for key, value in report.user_properties if key == _KEY and isinstance(value, float)]
+            self.spent[function_of(report.nodeid)] += sum(spent)
 
     def pytest_sessionfinish(self) -> None:
         """Add what was slow. Alone, a test may take longer than in a whole run, where others have made what it needs."""

@@ -112,6 +112,29 @@ def test_a_giver_helps_with_the_group_that_is_begun_and_not_with_the_next(monkey
     assert done == ["first", "next"]
 
 
+@pytest.mark.parametrize("late", [False, True], ids="late: {}".format)
+def test_a_task_beside_is_never_divided(cores: int, late: bool):
+    """Whether a worker or the giver runs it is a question of time, and a product in parts has other last bits."""
+    beside, parts, begun, goes_on = threads.Beside(), [], threading.Event(), threading.Event()
+
+    def first():
+        begun.set()
+        assert goes_on.wait(60)
+
+    def task():
+        threads.split(8, lambda start, stop: parts.append((start, stop)), grain=1)
+
+    if late and cores > 1:
+        beside.hand_over([first])
+        assert begun.wait(60)
+        threading.Timer(0.05, goes_on.set).start()
+    beside.hand_over([task])
+    beside.finish()
+    assert parts == [(0, 8)]
+    threads.split(8, lambda start, stop: parts.append((start, stop)), grain=1)
+    assert len(parts) == 1 + cores  # and all threads are free again
+
+
 def test_what_the_giver_did_itself_holds_no_array(monkeypatch: pytest.MonkeyPatch):
     """The worker comes to it later, when the giver's memory is somebody else's."""
     monkeypatch.setattr(threads, "_pool", threads._Pool())

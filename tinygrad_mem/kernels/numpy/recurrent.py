@@ -131,26 +131,14 @@ _SUM = 1 << 14  # columns that are added up at once
 _ONES = {size: np.ones((1, 1 << 9), f"f{size}") for size in (4, 8)}
 
 
-@lru_cache(32)
-def _order(sizes, reverse, first, last, width=1):
-    """Sequences ``first`` to ``last`` in the order of the steps: (rows of a step, their places in the states, its tiles).
-
-    A tile is also such a pair, of no more rows of ``width`` numbers than go through all passes at once.
-    """
-    steps, start, height = [], 0, max(_TILE // max(width, 1), 1)
+def _order(sizes, reverse, first, last):
+    """(start, stop) rows of sequences ``first`` to ``last`` in each step, and how many these are, in the order of the steps."""
+    spans, start = [], 0
     for size in sizes:
-        stop = min(size, last)
-        if stop > first:
-            cuts = [(i, min(i + height, stop)) for i in range(first, stop, height)]
-            rows, *tiles = [(slice(start + i, start + j), slice(i, j)) for i, j in [(first, stop), *cuts]]
-            steps.append((*rows, tiles))
+        if size > first:
+            spans.append((start + first, start + min(size, last), min(size, last) - first))
         start += size
-    return steps[::-1] if reverse else steps
-
-
-def _steps_of(kind, width, dtype):
-    """The function of a step for some rows: made once for all steps that have as many."""
-    return lru_cache(2)(partial(kind, width=width, dtype=dtype))
+    return reversed(spans) if reverse else spans
 
 
 @formula(None, "a worker")
@@ -201,6 +189,13 @@ def _back_over(sequences, gates, work, run: Callable[[int, int], None]):
     _over(sequences, work if sequences * gates.shape[1] >= _LARGE else 0, run)
 
 
+@lru_cache(256)
+def _tiles(count, width):
+    """Cuts of ``count`` rows of ``width`` numbers, small enough for a tile."""
+    step = max(_TILE // max(width, 1), 1)
+    return tuple([slice(i, i + step) for i in range(0, count, step)])
+
+
 def _add_product(a, b, out, product):
     """out += a @ b. BLAS is up to 15% faster if it need not add, and three times where there is one row: as with vectors."""
     if out.nbytes > threads.SCRATCH // 2:
@@ -238,9 +233,9 @@ def add_sum(rows, out):
 @formula(_before)
 def previous_states(y, sizes, reverse, h, out):
     """out (rows, H) = the state before each row's step, where y holds the states after it and h those before the first."""
-    for rows, own, _ in _order(sizes, reverse, 0, len(h)):
-        np.copyto(out[rows], h[own])
-        np.copyto(h[own], y[rows])
+    for start, stop, count in _order(sizes, reverse, 0, len(h)):
+        np.copyto(out[start:stop], h[:count])
+        np.copyto(h[:count], y[start:stop])
 
 
 @formula(_rnn)
@@ -250,8 +245,8 @@ def rnn(gates, weight, sizes, reverse, relu, h):
     product = blas.few_rows(len(h), weight.T)
 
     def part(first, last):
-        for rows, own, _ in _order(sizes, reverse, first, last):
-            a, state = gates[rows], h[own]
+        for start, stop, count in _order(sizes, reverse, first, last):
+            a, state = gates[start:stop], h[first : first + count]
             _add_product(state, weight.T, a, product)
             act(a)
             np.copyto(state, a)
@@ -266,13 +261,13 @@ def rnn_backward(gates, weight, sizes, reverse, relu, gy, dh):
     product = blas.few_rows(len(dh), weight)
 
     def part(first, last):
-        for rows, own, tiles in _order(sizes, not reverse, first, last, gates.shape[1]):
-            state = dh[own]
+        for start, stop, count in _order(sizes, not reverse, first, last):
+            a, state = gates[start:stop], dh[first : first + count]
             if gy is not None:
-                np.add(state, gy[rows], out=state)
-            for some, places in tiles:
-                gate_steps.rnn_gradient(gates[some], dh[places], relu)
-            product(gates[rows], weight, out=state)
+                np.add(state, gy[start:stop], out=state)
+            for cut in _tiles(count, a.shape[1]):
+                gate_steps.rnn_gradient(a[cut], state[cut], relu)
+            product(a, weight, out=state)
 
     _back_over(len(dh), gates, weight.size * len(sizes), part)
 
@@ -284,15 +279,15 @@ def lstm(gates, weight, sizes, reverse, h, c, y):
     product = blas.few_rows(len(h), weight.T)
 
     def part(first, last):
-        states, latest, step_of = h[first:last], None, _steps_of(gate_steps.lstm_step, width, h.dtype)
-        for rows, own, tiles in _order(sizes, reverse, first, last, 4 * width):
-            _add_product(_carried(states, latest, own.stop - first), weight.T, gates[rows], product)
-            latest = h[own] if direct is None else direct[rows]
-            for some, places in tiles:
-                step = step_of(some.stop - some.start)
-                step(gates[some], h[places] if direct is None else direct[some], c[places])
+        states, latest = h[first:last], None
+        for start, stop, count in _order(sizes, reverse, first, last):
+            a, cell, state = gates[start:stop], c[first : first + count], _carried(states, latest, count)
+            _add_product(state, weight.T, a, product)
+            latest = states[:count] if direct is None else direct[start:stop]
+            for cut in _tiles(count, 4 * width):
+                gate_steps.lstm_step(a[cut], latest[cut], cell[cut])
             if y is not None and direct is None:
-                np.copyto(y[rows], latest)
+                np.copyto(y[start:stop], latest)
         _carried(states, latest, 0)
 
     _over(len(h), weight.size * len(sizes), part)
@@ -311,21 +306,19 @@ def _carried(states, latest, count):
 def lstm_cells(gates, sizes, reverse, c, out):
     """out (rows, H) = the cell before each row's step, made again from i, f, g, o; c holds those before the first step.
 
-    c may be overwritten.
+    c is overwritten.
     """
+    width = c.shape[1]
+    i, f, g, _ = gate_steps.parts(gates, 4)
+    threads.split(len(out), lambda a, b: np.multiply(i[a:b], g[a:b], out=out[a:b]), threads.GRAIN // width + 1)
 
     def part(first, last):
-        start, alive = 0, first  # of the step before: its first row, and where its sequences end
-        for rows, own, tiles in _order(sizes, reverse, first, last, c.shape[1]):
-            for some, places in tiles:
-                known = max(min(places.stop, alive) - places.start, 0)
-                behind, cell = slice(start + places.start, start + places.start + known), out[some]
-                gate_steps.lstm_cell(gates[behind], out[behind], cell[:known])
-                if known < len(cell):
-                    np.copyto(cell[known:], c[places][known:])
-            start, alive = rows.start - own.start, own.stop
+        for start, stop, count in _order(sizes, reverse, first, last):
+            forgets, kept, cell = f[start:stop], out[start:stop], c[first : first + count]
+            for cut in _tiles(count, width):
+                gate_steps.lstm_cell(forgets[cut], kept[cut], cell[cut])
 
-    _back_over(len(c), gates, _PASS * c.shape[1] * len(sizes), part)
+    _back_over(len(c), gates, _PASS * width * len(sizes), part)
 
 
 @formula(_lstm_back)
@@ -338,15 +331,14 @@ def lstm_backward(gates, weight, sizes, reverse, before, y, gy, dh, dc):
     width, product = dh.shape[1], blas.few_rows(len(dh), weight)
 
     def part(first, last):
-        step_of = _steps_of(gate_steps.lstm_gradient, width, dh.dtype)
-        for rows, own, tiles in _order(sizes, not reverse, first, last, 8 * width):  # four tiles at once, of float64 too
-            state = dh[own]
+        for start, stop, count in _order(sizes, not reverse, first, last):
+            a, kept, state, cell = gates[start:stop], before[start:stop], dh[first : first + count], dc[first : first + count]
             if gy is not None:
-                np.add(state, gy[rows], out=state)
-            for some, places in tiles:
-                step = step_of(some.stop - some.start)
-                step(gates[some], before[some], None if y is None else y[some], dh[places], dc[places])
-            product(gates[rows], weight, out=state)
+                np.add(state, gy[start:stop], out=state)
+            for cut in _tiles(count, 8 * width):  # four tiles at once, of float64 too
+                output = None if y is None else y[start:stop][cut]
+                gate_steps.lstm_gradient(a[cut], kept[cut], output, state[cut], cell[cut])
+            product(a, weight, out=state)
 
     _back_over(len(dh), gates, 2 * weight.size * len(sizes), part)
 
@@ -360,14 +352,13 @@ def gru(gates, weight, sizes, reverse, h, y):
     width, product = h.shape[1], blas.few_rows(len(h), weight.T)
 
     def part(first, last):
-        step_of = _steps_of(gate_steps.gru_step, width, h.dtype)
-        for rows, own, tiles in _order(sizes, reverse, first, last, 4 * width):
-            state = h[own]
-            _add_product(state, weight.T, gates[rows, width:], product)
-            for some, places in tiles:
-                step_of(some.stop - some.start)(gates[some], h[places])
+        for start, stop, count in _order(sizes, reverse, first, last):
+            a, state = gates[start:stop], h[first : first + count]
+            _add_product(state, weight.T, a[:, width:], product)
+            for cut in _tiles(count, 4 * width):
+                gate_steps.gru_step(a[cut], state[cut])
             if y is not None:
-                np.copyto(y[rows], state)
+                np.copyto(y[start:stop], state)
 
     _over(len(h), weight.size * len(sizes), part)
 
@@ -381,13 +372,12 @@ def gru_backward(gates, weight, sizes, reverse, before, gy, dh):
     width, product = dh.shape[1], blas.few_rows(len(dh), weight)
 
     def part(first, last):
-        step_of = _steps_of(gate_steps.gru_gradient, width, dh.dtype)
-        for rows, own, tiles in _order(sizes, not reverse, first, last, 4 * width):
-            state = dh[own]
+        for start, stop, count in _order(sizes, not reverse, first, last):
+            a, kept, state = gates[start:stop], before[start:stop], dh[first : first + count]
             if gy is not None:
-                np.add(state, gy[rows], out=state)
-            for some, places in tiles:
-                step_of(some.stop - some.start)(gates[some], before[some], dh[places])
-            _add_product(gates[rows, width:], weight, state, product)
+                np.add(state, gy[start:stop], out=state)
+            for cut in _tiles(count, 4 * width):
+                gate_steps.gru_gradient(a[cut], kept[cut], state[cut])
+            _add_product(a[:, width:], weight, state, product)
 
     _back_over(len(dh), gates, weight.size * len(sizes), part)

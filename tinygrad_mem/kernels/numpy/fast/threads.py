@@ -335,7 +335,15 @@ class Beside:
 
 
 def _all(tasks: Sequence[Callable[[], object]]) -> None:
+    """Run the tasks on all threads. No task is divided further: its result would depend on how many are left."""
+
     def run(_: int, number: int) -> None:
         tasks[number]()
 
-    lanes(len(tasks), len(tasks), run)
+    alone = _User()
+    if len(tasks) == 1:
+        _pool.take(alone, 0)
+    try:
+        lanes(len(tasks), len(tasks), run)
+    finally:
+        _pool.leave(alone)
