@@ -71,6 +71,7 @@ PARTS = (
             "kernels/numpy/fast/conv_geometry",
             "kernels/numpy/fast/windows",
             "kernels/numpy/fast/conv_columns",
+            "kernels/numpy/fast/conv_tiles",
             "kernels/numpy/fast/conv_rows",
             "kernels/numpy/fast/conv_taps",
             "kernels/numpy/fast/conv_depthwise",

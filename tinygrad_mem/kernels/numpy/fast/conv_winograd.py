@@ -22,7 +22,7 @@ import numpy as np
 
 from . import blas, threads
 from .conv_geometry import LANES, Geometry, Lane, even, lane_count, whole_rows
-from .conv_rows import Tile
+from .conv_tiles import Tile
 from .winograd_slab import SLACK, Line, SixRows, SlabReader, sums_of_rows
 
 _WEIGHT = np.array(  # G: three kernel rows to six sums
