@@ -26,6 +26,7 @@ from tinygrad_mem.autograd import core
 from tinygrad_mem.devices import Pool, chunks, device
 from tinygrad_mem.memory import Category, alive, census, listener
 from tinygrad_mem.nn import functional as F
+from tinygrad_mem.ops import base
 
 from .interrupt import visited
 
@@ -136,7 +137,7 @@ def test_tracks_that_begin_while_a_thread_trains(training, reliability):
 # --- begun and ended between any two bytecodes of the pool and the tape
 
 
-ASKED = (sys.modules["tinygrad_mem.devices.pool"], chunks, core)
+ASKED = (sys.modules["tinygrad_mem.devices.pool"], chunks, core, base)
 
 
 def _trail(do: Callable[[], object]) -> list[tuple]:

@@ -48,7 +48,7 @@ class Node(Context, Inspectable):
         shapes: (shape, dtype) of each output; gradients are checked against them.
         sequence: position on the tape; backward walks from high to low.
         versions: (name, storage, version) of each saved array that an in-place op could change.
-        remembers: True if forward saved anything. A node that saved nothing can be walked again, as in PyTorch.
+        remembers: True if forward saved anything, and all of it. A node that saved nothing can be walked again, as in PyTorch.
         module, line: where it ran forward; set only while there is a listener.
     """
 
@@ -101,9 +101,9 @@ class Node(Context, Inspectable):
 
     def close(self) -> None:
         """After backward: drop the saved arrays."""
+        self.freed = self.remembers  # first: a track that begins in another thread looks at it
         self.saved = {}
         self.versions = ()
-        self.freed = self.remembers
 
     def kept(self) -> list[tuple[str, Any]]:
         """The arrays that it keeps alive for its backward, by name; of a packed array, the tensors that the hook returned."""
@@ -291,7 +291,6 @@ def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
         local.recorded[hooks[2]] += 1
         if not node.saved:
             return
-    node.remembers = True
     own = node.op.outputs
     for name, array in node.saved.items():
         owner = None
@@ -314,6 +313,7 @@ def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
             storage = owner._storage or owner.storage
             versions.append((name, storage, storage.version))
     node.versions = versions
+    node.remembers = True
     if scope.listeners:
         node_hooks.tell_saved(node)
 

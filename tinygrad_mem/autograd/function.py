@@ -313,9 +313,9 @@ def _save(node: FunctionNode, ctx: FunctionContext, args: tuple) -> None:
             node.packed = True
         else:
             versions.append((name, storage, storage.version))
+    node.versions, node.remembers = versions, bool(node.saved)
     if scope.listeners:
         node_hooks.tell_saved(node)
-    node.versions, node.remembers = versions, bool(node.saved)
     node.devices = tuple([None if t is None else t.device for t in ctx._saved])
     ctx._saved = ()
 

@@ -193,10 +193,13 @@ class TrackedSaved(dict):
 
     @staticmethod
     def of(node: Any) -> None:
-        """Replace the saved arrays of ``node`` by a ``TrackedSaved``."""
+        """Replace the saved arrays of ``node`` by a ``TrackedSaved``. The node's own thread may go on meanwhile."""
         if type(node.saved) is not TrackedSaved:
-            node.saved = TrackedSaved(node.saved)
-            node.saved.op, node.saved.module, node.saved.line = node.op.__name__, node.module, node.line
+            saved = TrackedSaved(node.saved)
+            saved.op, saved.module, saved.line = node.op.__name__, node.module, node.line
+            node.saved = saved
+            if node.freed:  # its backward has ended since
+                node.saved = {}
 
     def pop(self, name: str) -> Any:
         value = dict.pop(self, name)

@@ -52,7 +52,9 @@ class Census:
         self.buffers = [b for m in modules for b in m._buffers.copy().values() if b is not None and b.device is device]
         states = [v for o in optimizers for entries in o.state.copy().values() for _, v in state_tensors(entries.copy())]
         self.states = [v for v in states if v.device is device]
-        self.nodes = [n for n in nodes if n.device is device]
+        self.nodes = [
+            n for n in nodes if n.device is device and n.remembers
+        ]  # others report themselves when they have saved all
         children = {id(child) for m in modules for child in m._modules.copy().values()}
         self.roots = [m for m in modules if id(m) not in children]
 

@@ -183,18 +183,19 @@ class Context:
         """
         if True not in self.needs:
             return
-        saved, target = self.saved, self.target
         for name, array in arrays.items():
             if array is not None:
-                saved[name] = self.copy(array) if array is target and name not in self.op.outputs else array
+                kept = self.copy(array) if array is self.target and name not in self.op.outputs else array
+                self.saved[name] = kept
 
     def take(self, name: str) -> Array:
         """A saved array, for its last use in backward: it is dropped from ``saved``, unless the graph is retained.
 
         ``None`` if it was not saved.
         """
-        saved = self.saved
-        return saved.get(name) if self.keeps_graph or name not in saved else saved.pop(name)
+        if self.keeps_graph or name not in self.saved:
+            return self.saved.get(name)
+        return self.saved.pop(name)
 
 
 class Op:

@@ -96,6 +96,7 @@ class KeptResult:
         keeper.op, keeper.module, keeper.line = node.op, node.module, node.line
         keeper.saved = {f"result {i}": array for i, array in enumerate(outputs)}
         keeper.saved.update({name: array for name, (where, array) in self.sources.items() if where == "own"})
+        keeper.remembers = True
         if scope.listeners:
             tell_saved(keeper)
 

@@ -25,7 +25,8 @@ from .conv_tiles import Piece, TileWalk, size_of, tiles
 
 WEIGHT = 12 << 20  # bytes of a weight that may be copied into the slab's order
 LARGE = 9 << 19  # bytes of slabs, at most, where maps are large: threads that make short calls wait for each other
-GRAIN = 1e5  # ns of work, as _time() estimates it, that pay for a core of their own; it takes 3 to 6 times as long
+GRAIN = 1e5  # ns of work, as _time() estimates it, for which the workspace has a lane; it takes 3 to 6 times as long
+_LEAST = 2e5  # the same, that pay for a core of their own
 
 
 @lru_cache(maxsize=256)
@@ -78,7 +79,7 @@ def _plan(walks: tuple[TileWalk, ...], kind: str, size: int, cores: int) -> tupl
     """(lanes, the pieces of each walk), in ``size`` bytes: a lane for each core, if it has work and can hold the least tile."""
     numbers = size // walks[0].wide.itemsize
     most = min(cores, numbers // (max([size_of(walk, 1, 1, kind) for walk in walks]) + 64))
-    lanes = max(min(most, int(sum(map(_time, walks)) / GRAIN)), 1)
+    lanes = max(min(most, int(sum(map(_time, walks)) / _LEAST)), 1)
     return lanes, [tiles(walk, kind, numbers // lanes - 64, lanes) for walk in walks]
 
 

@@ -47,6 +47,7 @@ MANY = 48  # channels from which it is always faster; from _FEWEST on where all 
 _FEWEST, _PIXELS = 32, 1 << 13
 _LANE = 1 << 20  # numbers that a lane holds, at most: wide products are fast ones
 _WEIGHTS = 5 << 19  # numbers of a transformed weight that are kept in any case
+_LEAST = 2e7  # multiplications that are worth a core: waking one takes as long as 6 million
 _GRAIN = threads.GRAIN // 8  # numbers of a weight that are worth a core: several passes, about 1 ns each
 _STACK = 1 << 17  # sums of a weight gradient up to which a tile's are computed at once and added afterwards
 
@@ -97,6 +98,11 @@ def _extent(shape: tuple[int, ...], cin: int, cout: int) -> tuple[int, int]:
         return images, 1
     most = images * _per_column(cin, cout, 18) // _per_column(cin, cout, 6)
     return even(shape[0], most), even(fours, min(most // shape[0], fours // 2))
+
+
+def _worth(shape: tuple[int, ...], cin: int, cout: int) -> int:
+    """Threads that have enough to do, at five multiplications for each pixel and pair of channels."""
+    return int(5 * cin * cout * shape[0] * shape[2] * shape[3] / _LEAST)
 
 
 @lru_cache(maxsize=256)
@@ -201,7 +207,7 @@ def _convolve(source: np.ndarray, w: np.ndarray, bias: Any, low: tuple[int, int]
             shift = None if bias is None else bias[first : first + block, None]
             made: dict[tuple[int, int, int], _Products] = {}
             _weights(part, weights)
-            threads.lanes(len(tasks), lanes, run)
+            threads.lanes(len(tasks), min(lanes, _worth(out.shape, cin, block)), run)
 
 
 class _Products:
@@ -287,7 +293,7 @@ def backward_weight(geo, gy, x, work, out):
         _weight_tiles(gy[:, shares[i].o0 : shares[i].o1], x, low, shares[i].tiles, spaces[i], sums[i])
 
     with blas.single():
-        threads.lanes(len(shares), lane_count(work), run)
+        threads.lanes(len(shares), min(lane_count(work), _worth(gy.shape, cin, cout)), run)
         if _whole(cin, cout):
             sums[0] += sums.pop()
             shares.pop()
