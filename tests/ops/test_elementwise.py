@@ -140,6 +140,18 @@ def test_mixed_dtypes_are_computed_in_that_of_the_result(name, reliability: Call
     reliability("ops of mixed dtypes", tried)
 
 
+@pytest.mark.parametrize("number", [0.1, 0.3, 1e-7, 3e-8, 1e6, -1e6, 1e-45, 1e39])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_the_rest_of_a_number_is_that_of_the_number_in_the_dtype(dtype, number):
+    """In float16 1e-7 is a subnormal number, 1.19e-7, of which 1 is a multiple; 1e6 is infinite."""
+    for name in ("remainder", "fmod"):
+        mine, expected = (
+            getattr(lib, name)(lib.tensor([1.0, -1.0, 2.5, -0.75]).to(getattr(lib, dtype)), number).tolist()
+            for lib in (tm, torch)
+        )
+        np.testing.assert_array_equal(mine, expected, name)
+
+
 @pytest.mark.parametrize("number", [2, 2.5, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_numbers_do_not_widen_their_category(dtype, number):
@@ -405,3 +417,5 @@ def test_erfinv_at_the_ends_and_near_0():
 def test_a_part_of_integers_is_refused(other):
     with pytest.raises(DTypeError, match="argument alpha must not be a floating point number"):
         tm.tensor([1]).add(other, alpha=0.5)
+    with pytest.raises(TypeError, match="argument 'alpha' must be Number, not Tensor"):
+        tm.tensor([1]).add(other, alpha=tm.tensor(0.5))  # type: ignore[arg-type]

@@ -50,7 +50,7 @@ def _times(input: Tensor | Number, other: Tensor | Number, alpha: Number) -> Ten
     if alpha == 1:
         return other
     dtype = _dtype_of(input, other)
-    if isinstance(alpha, float) and not is_floating(dtype):
+    if is_floating(_dtype_of(alpha)) and not is_floating(dtype):
         raise DTypeError(f"For integral input tensors, argument alpha must not be a floating point number: found {alpha}")
     if dtype.kind == "b":
         return other if alpha else False

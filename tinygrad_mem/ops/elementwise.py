@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
 
 from .. import dtypes
@@ -260,10 +259,7 @@ def divided(ctx, name, x, y):
 
 def rounded(value: Any, dtype: Any) -> Any:
     """A number as a tensor of ``dtype`` holds it: the rest of 1 / 0.1 is another one in each dtype. Anything else as it is."""
-    if not isinstance(value, float) or not is_floating(dtype) or not math.isfinite(value):
-        return value
-    (fraction, exponent), bits = math.frexp(value), 1 - round(math.log2(dtypes.finfo(dtype).eps))
-    return math.ldexp(round(math.ldexp(fraction, bits)), exponent - bits)
+    return float(dtype.type(value)) if isinstance(value, float) and is_floating(dtype) else value
 
 
 class Remainder(Op):
