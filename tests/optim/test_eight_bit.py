@@ -15,7 +15,7 @@ import tinygrad_mem as tm
 from tests.witness import numpy_allocations
 from tinygrad_mem import optim
 from tinygrad_mem.devices import device
-from tinygrad_mem.kernels.dynamic_map import borders, dynamic_map
+from tinygrad_mem.kernels.code_tables import TABLES, CodeTable
 from tinygrad_mem.kernels.numpy import blockwise
 from tinygrad_mem.scope import local
 
@@ -27,9 +27,13 @@ RULES = {
 every = pytest.mark.parametrize("name", RULES)
 
 
+def table(signed: bool) -> CodeTable:
+    return TABLES["dynamic" if signed else "positive"]
+
+
 def test_the_numbers_of_a_byte():
     for signed, places in ((True, 64), (False, 128)):
-        numbers = dynamic_map(signed)
+        numbers = table(signed).numbers
         assert numbers.dtype == np.float32
         assert len(np.unique(numbers)) == 256
         assert numbers[-1] == 1.0
@@ -38,9 +42,9 @@ def test_the_numbers_of_a_byte():
         np.testing.assert_allclose(decade, 0.1 + 0.9 * (np.arange(places) + 0.5) / places, rtol=1e-6)
         assert ((numbers > 0.01) & (numbers < 0.1)).sum() == places // 2
         assert numbers[numbers > 0].min() < 1e-6
-    signed = dynamic_map(True)
+    signed = table(True).numbers
     np.testing.assert_array_equal(-signed[signed < 0][::-1], signed[(signed > 0) & (signed < 1)])  # 1 alone has no mirror image
-    assert dynamic_map(False).min() == 0
+    assert table(False).numbers.min() == 0
 
 
 def packed(x: np.ndarray, signed: bool, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -64,7 +68,7 @@ def test_packing_takes_the_nearest(signed: bool, block: int, size: int, spread: 
     x = (rng.standard_normal(size) * np.exp(spread * rng.standard_normal(size))).astype(np.float32)
     x = x if signed else np.abs(x)
     codes, top, again = packed(x, signed, block)
-    numbers = dynamic_map(signed).astype(np.float64)
+    numbers = table(signed).values["d"]
     for b in range(len(top)):
         cut = slice(b * block, (b + 1) * block)
         assert top[b] == np.abs(x[cut]).max()
@@ -76,7 +80,7 @@ def test_packing_takes_the_nearest(signed: bool, block: int, size: int, spread: 
 
 def test_packing_at_every_border_and_beside_it():
     for signed in (True, False):
-        edges = borders(dynamic_map(signed))[:-1]
+        edges = table(signed).borders[:-1]
         x = np.concatenate([np.nextafter(edges, -2), edges, np.nextafter(edges, 2), [0.0, -0.0, 1.0]]).astype(np.float32)
         x = x if signed else np.abs(x)
         codes, _, _ = packed(x, signed, 4096)
@@ -103,7 +107,7 @@ class Paper:
         self.m, self.v = np.zeros_like(self.p), np.zeros_like(self.p)
 
     def nearest(self, x: np.ndarray, signed: bool) -> np.ndarray:
-        numbers, out = dynamic_map(signed), np.empty_like(x)
+        numbers, out = table(signed).numbers, np.empty_like(x)
         for start in range(0, x.size, self.block):
             part = x[start : start + self.block]
             top = np.abs(part).max()
@@ -155,7 +159,7 @@ def test_steps_are_the_papers(name: str, size: int, block: int, dev: str):
 def unpacked(o: Any, p: tm.Tensor, which: int, block: int) -> np.ndarray:
     state = o.state[p]
     codes, top = state[f"state{which}"].cpu().numpy(), state[f"absmax{which}"].cpu().numpy()
-    return dynamic_map(which == 1)[codes] * np.repeat(top, block)[: codes.size]
+    return table(which == 1).numbers[codes] * np.repeat(top, block)[: codes.size]
 
 
 # --- bytes

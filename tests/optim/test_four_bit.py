@@ -13,7 +13,7 @@ from tests.profiles import examples
 from tests.witness import numpy_allocations
 from tinygrad_mem import optim
 from tinygrad_mem.devices import device
-from tinygrad_mem.kernels.dynamic_map import dynamic_map, linear_map
+from tinygrad_mem.kernels.code_tables import TABLES
 from tinygrad_mem.kernels.numpy import blockwise
 from tinygrad_mem.scope import local
 
@@ -25,8 +25,8 @@ SIGNED += [0.0, 0.0055, 0.0325, 0.0775, 0.2125, 0.4375, 0.6625, 0.8875, 1.0]
 
 
 def test_the_numbers_of_four_bits():
-    np.testing.assert_allclose(dynamic_map(True, 4), SIGNED, rtol=1e-6)
-    np.testing.assert_allclose(linear_map(), [(i + 1) / 16 for i in range(16)])
+    np.testing.assert_allclose(TABLES["dynamic4"].numbers, SIGNED, rtol=1e-6)
+    np.testing.assert_allclose(TABLES["linear4"].numbers, [(i + 1) / 16 for i in range(16)])
 
 
 def packed(x: np.ndarray, signed: bool, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -24,7 +24,7 @@ from tinygrad_mem.devices import device, round_up
 from tinygrad_mem.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from tinygrad_mem.errors import ArgumentError, NotOfferedError
 from tinygrad_mem.functional.quantize import quantize_blocks
-from tinygrad_mem.kernels.code_tables import BORDERS, TABLES
+from tinygrad_mem.kernels.code_tables import TABLES
 from tinygrad_mem.models.llama import llama
 from tinygrad_mem.models.precision import Step
 from tinygrad_mem.models.published import published
@@ -59,7 +59,7 @@ def test_the_table_is_the_papers_to_the_last_bit_and_its_rule():
 
     The paper's figures were computed in float32, and so differ from the rule in the 7th digit.
     """
-    np.testing.assert_array_equal(TABLES["nf4"], NF4.astype(np.float32))
+    np.testing.assert_array_equal(TABLES["nf4"].numbers, NF4.astype(np.float32))
     outermost = (1 - 1 / 30 + 1 - 1 / 32) / 2
     positive, negative = (norm.ppf(np.linspace(outermost, 0.5, count + 1)[:-1]) for count in (8, 7))
     rule = np.sort(np.concatenate([positive, [0.0], -negative])) / positive[0]
@@ -69,7 +69,7 @@ def test_the_table_is_the_papers_to_the_last_bit_and_its_rule():
 def test_each_number_goes_to_the_nearest_of_the_16(dev: str):
     """In every bin: at its number, and close to both of its borders."""
     middles = (NF4[1:] + NF4[:-1]) / 2
-    np.testing.assert_array_equal(BORDERS["nf4"], middles.astype(np.float32))
+    np.testing.assert_array_equal(TABLES["nf4"].borders[:-1], middles.astype(np.float32))
     low, high = np.append(-1.0, middles + 1e-6), np.append(middles - 1e-6, 1.0)
     shares = np.stack([low, NF4, high], 1).reshape(-1)  # 48, among them -1 and 1
     block = np.append(shares, [0.0] * 16) * 3.5
@@ -97,7 +97,7 @@ def test_double_quantization_by_its_rule():
     absmax = np.abs(weight).max(1)
     offset = absmax.mean(dtype=np.float64)
     np.testing.assert_allclose(found.offset.numpy(), offset, rtol=1e-6)
-    numbers = TABLES["dynamic"].astype(np.float64)
+    numbers = TABLES["dynamic"].values["d"]
     for start in (0, 256, 512):
         some = absmax[start : start + 256] - found.offset.item()
         top = np.abs(some).max()

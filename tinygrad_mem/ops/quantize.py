@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..dtypes import arithmetic, float32, is_floating, uint8
 from ..errors import DTypeError
-from ..kernels.code_tables import BITS
+from ..kernels.code_tables import TABLES
 from .base import Op, want_floating
 from .linalg import bias_gradient, input_gradient, linear_forward, matrix
 
@@ -53,7 +53,7 @@ class QuantizeBlocks(Op):
     @staticmethod
     def forward(ctx, x, *, table, block):
         want_floating("quantize_blocks", x)
-        codes = ctx.empty((-(-x.size * BITS[table] // 8),), uint8)
+        codes = ctx.empty((-(-x.size * TABLES[table].bits // 8),), uint8)
         absmax = ctx.empty((-(-x.size // block),), float32)
         ctx.kernels.quantize_blocks(ctx.contiguous(x).reshape(-1), table, block, codes, absmax)
         return codes, absmax

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from ..code_tables import BITS, BORDERS, NESTED, TABLES
+from ..code_tables import NESTED, TABLES
 from . import raw
 
 _THREADS = 128
@@ -68,12 +68,13 @@ def _constant(name, values):
 @cache
 def _source(table):
     """The kernels of a table."""
-    tables = {"NUMBERS": TABLES[table], "BORDERS": BORDERS[table], "DYNAMIC": TABLES["dynamic"]}
+    own = TABLES[table]
+    tables = {"NUMBERS": own.numbers, "BORDERS": own.borders[:-1], "DYNAMIC": TABLES["dynamic"].numbers}
     return "".join([_constant(*each) for each in tables.items()]) + _SOURCE
 
 
 def _run(name, table, kind, total, *arguments):
-    numbers = {"COUNT": len(TABLES[table]), "BITS": BITS[table], "NESTED": NESTED, "EVEN": int(table == "int8")}
+    numbers = {"COUNT": len(TABLES[table].numbers), "BITS": TABLES[table].bits, "NESTED": NESTED, "EVEN": int(table == "int8")}
     raw.launch(_source(table), name, raw.types(kind) | numbers, total, *arguments, threads=_THREADS)
 
 

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..dynamic_map import borders, dynamic_map, linear_map
+from ..code_tables import TABLES
 from . import raw
 from .places import SOURCE as _PLACES
 from .places import places as _places
 
-_MAPS = {8: (dynamic_map(False), dynamic_map(True)), 4: (linear_map(), dynamic_map(True, 4))}
+_MAPS = {8: (TABLES["positive"], TABLES["dynamic"]), 4: (TABLES["linear4"], TABLES["dynamic4"])}
 """Bits -> the maps of v and of m."""
 
 
 def _tables(maps):
     """Tables in CUDA of two maps, and of their borders but for the last, infinity."""
     lines = []
-    for name, values in (("VALUES", maps), ("BORDERS", [borders(each)[:-1] for each in maps])):
+    for name, values in (("VALUES", [each.numbers for each in maps]), ("BORDERS", [each.borders[:-1] for each in maps])):
         rows = ["{" + ", ".join(f"{n:.9e}f" for n in row) + "}" for row in values]
         lines.append(f"__constant__ float {name}[2][{len(values[0])}] = {{{', '.join(rows)}}};\n")
     return "".join(lines)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...dtypes import arithmetic
-from ..code_tables import BITS, BORDERS, NESTED, TABLES
+from ..code_tables import NESTED, TABLES
 from ..formula import formula
-from .blockwise import _apart, _by_block, _together
+from .blockwise import _apart, _by_block, _nearest
 from .fast.threads import GRAIN, scratch, split
 from .fast.tiles import cuts
 
@@ -25,9 +25,9 @@ def _quantize_blocks(x, table, block):
     if table == "int8":
         codes = np.rint(share * np.float32(127)) + 127
     else:
-        codes = np.abs(share[:, None] - TABLES[table].astype(np.float64)).argmin(1)
+        codes = np.abs(share[:, None] - TABLES[table].values["d"]).argmin(1)
     codes = codes.astype(np.uint8)
-    if BITS[table] == 4:
+    if TABLES[table].bits == 4:
         codes = np.append(codes, [0] * (codes.size % 2)).astype(np.uint8)
         codes = codes[::2] | codes[1::2] << 4
     return {"codes": codes, "absmax": top}
@@ -39,7 +39,7 @@ def quantize_blocks(x, table, block, codes, absmax):
 
     A block with a number that is not finite has such an absmax.
     """
-    count, step, each = absmax.size, max(_TILE // block, 1), 8 // BITS[table]
+    count, step, each = absmax.size, max(_TILE // block, 1), TABLES[table].each
 
     def part(first, last):
         for some in cuts(first, last, step):
@@ -51,35 +51,28 @@ def quantize_blocks(x, table, block, codes, absmax):
                 np.maximum.reduce(sizes, axis=1, out=absmax[some][blocks])
             for blocks, shares in _by_block(share, block):
                 np.divide(shares, absmax[some][blocks, None], out=shares)
-            _nearest(share, table, codes[start // each : -(-stop // each)])
+            lost = scratch(share.shape, np.bool_, 3, 4)
+            np.isnan(share, out=lost)
+            np.copyto(share, 0, where=lost)
+            (_nearest_step if table == "int8" else _nearest)(share, TABLES[table], codes[start // each : -(-stop // each)])
 
     split(count, part, grain=max(GRAIN // 8 // block, 1))
 
 
-def _nearest(share, table, out):
-    """out = the codes of the table's numbers that are nearest to the shares, which are overwritten; of nan, those of 0."""
-    small, above = scratch(share.shape, np.uint8, 2, 4), scratch(share.shape, np.bool_, 3, 4)
-    np.isnan(share, out=above)
-    np.copyto(share, 0, where=above)
-    if table == "int8":
-        np.multiply(share, 127, out=share)
-        np.rint(share, out=share)
-        np.add(share, 127, out=share)
-        np.copyto(small, share, casting="unsafe")
-    else:
-        small[...] = 0
-        for border in BORDERS[table]:
-            np.greater(share, border, out=above)
-            np.add(small, above.view(np.uint8), out=small)
-    _together(small, 8 // BITS[table], out)
+def _nearest_step(share, table, out):
+    """out = the codes of the nearest of 255 even steps; share is overwritten."""
+    np.multiply(share, 127, out=share)
+    np.rint(share, out=share)
+    np.add(share, 127, out=share)
+    np.copyto(out, share, casting="unsafe")
 
 
 def _dequantize_blocks(codes, absmax, nested, offset, table, block, out):
-    if BITS[table] == 4:
+    if TABLES[table].bits == 4:
         codes = np.stack([codes & 15, codes >> 4], 1).reshape(-1)
     if nested is not None:
-        absmax = TABLES["dynamic"].astype(np.float64)[absmax] * np.repeat(nested, NESTED)[: absmax.size] + offset
-    return TABLES[table].astype(np.float64)[codes[: out.size]] * np.repeat(absmax, block)[: out.size]
+        absmax = TABLES["dynamic"].values["d"][absmax] * np.repeat(nested, NESTED)[: absmax.size] + offset
+    return TABLES[table].values["d"][codes[: out.size]] * np.repeat(absmax, block)[: out.size]
 
 
 @formula(_dequantize_blocks)
@@ -90,15 +83,15 @@ def dequantize_blocks(codes, absmax, nested, offset, table, block, out):
         absmax: of each block; if ``nested`` is not ``None``, its codes, with the scale of each ``NESTED`` of them in ``nested``
             and their mean, (1), in ``offset``.
     """
-    wide = arithmetic(out.dtype)
+    wide, table = arithmetic(out.dtype), TABLES[table]
     step = max(_TILE // block, 1)
 
     def part(first, last):
         for blocks in cuts(first, last, step):
             start, stop = blocks.start * block, min(blocks.stop * block, out.size)
-            small = _unpacked(codes, BITS[table], start, stop)
-            numbers = scratch((stop - start,), wide, 0, 4)
-            np.take(_VALUES[table, wide.char], small, out=numbers, mode="clip")  # other modes buffer the output
+            numbers, index = scratch((stop - start,), wide, 0, 4), scratch((stop - start,), np.int64, 1, 2)
+            _apart(codes[start // table.each : -(-stop // table.each)], table.each, index)
+            np.take(table.values[wide.char], index, out=numbers, mode="clip")  # other modes buffer the output
             scales = absmax[blocks] if nested is None else _scales(absmax, nested, offset, blocks, wide)
             for some, values in _by_block(numbers, block):
                 np.multiply(values, scales[some, None], out=values)
@@ -107,23 +100,12 @@ def dequantize_blocks(codes, absmax, nested, offset, table, block, out):
     split(absmax.size, part, grain=max(GRAIN // 8 // block, 1))
 
 
-_VALUES = {(name, kind): numbers.astype(kind) for name, numbers in TABLES.items() for kind in "fd"}
-
-
-def _unpacked(codes, bits, start, stop):
-    """The codes of the numbers ``start`` to ``stop``, as indices."""
-    index = scratch((stop - start,), np.int64, 1, 2)
-    each = 8 // bits
-    _apart(codes[start // each : -(-stop // each)], each, index)
-    return index
-
-
 def _scales(absmax, nested, offset, blocks, wide):
     """The scales of some blocks, of their codes."""
     count = blocks.stop - blocks.start
     scales, index = scratch((count,), wide, 1, 4), scratch((count,), np.int64, 1, 2)
     np.copyto(index, absmax[blocks])
-    np.take(_VALUES["dynamic", wide.char], index, out=scales, mode="clip")
+    np.take(TABLES["dynamic"].values[wide.char], index, out=scales, mode="clip")
     for group in range(blocks.start // NESTED, (blocks.stop - 1) // NESTED + 1):
         some = slice(max(group * NESTED - blocks.start, 0), (group + 1) * NESTED - blocks.start)
         np.multiply(scales[some], nested[group], out=scales[some])

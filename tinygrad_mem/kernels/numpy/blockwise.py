@@ -2,7 +2,7 @@
 unpacked, updated and packed again tile by tile. As in ``optim.py``, ``p`` and the state are written, ``g`` is read, and half
 precision is computed in float32.
 
-A number is the largest absolute value of its block times one of 256 or 16 values: see ``kernels/dynamic_map.py``. It is rounded
+A number is the largest absolute value of its block times one of 256 or 16 values: see ``kernels/code_tables.py``. It is rounded
 to the nearest of them. Of two numbers in a byte the first has the lower bits.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...dtypes import arithmetic
-from ..dynamic_map import borders, dynamic_map, linear_map
+from ..code_tables import TABLES
 from ..formula import formula
 from .fast import rules
 from .fast.computed import Written
@@ -21,27 +21,18 @@ from .fast.tiles import cuts
 _TILE = 1 << 15  # numbers at a time: eight tiles of int64 or float64 share the scratch
 
 
-class _Map:
-    """The numbers that codes stand for.
-
-    Attributes:
-        values: dtype -> the numbers by their codes.
-        borders: see :func:`~..dynamic_map.borders`.
-        guesses: the code of the lowest number of each bucket of float32s that share their upper 16 bits; none has two borders.
-        each: how many numbers a byte has.
-    """
-
-    def __init__(self, numbers):
-        self.values = {d: numbers.astype(d) for d in ("f", "d")}
-        self.borders, self.each = borders(numbers), 1 if len(numbers) == 256 else 2
-        upper = np.arange(1 << 16, dtype=np.uint32) << 16
-        lowest = np.where(upper >> 31, upper | 0xFFFF, upper)  # a negative one grows downwards
-        lowest = lowest.astype(np.uint32).view(np.float32)
-        self.guesses = np.searchsorted(self.borders, lowest).clip(0, len(numbers) - 1).astype(np.uint8)
+_SIGNED, _UNSIGNED, _SIGNED4, _LINEAR4 = (TABLES[name] for name in ("dynamic", "positive", "dynamic4", "linear4"))
 
 
-_SIGNED, _UNSIGNED = (_Map(dynamic_map(signed)) for signed in (True, False))
-_SIGNED4, _LINEAR4 = _Map(dynamic_map(True, 4)), _Map(linear_map())
+def _guesses(table):
+    """The code of the lowest number of each bucket of float32s that share their upper 16 bits; none has two borders."""
+    upper = np.arange(1 << 16, dtype=np.uint32) << 16
+    lowest = np.where(upper >> 31, upper | 0xFFFF, upper)  # a negative one grows downwards
+    lowest = lowest.astype(np.uint32).view(np.float32)
+    return np.searchsorted(table.borders, lowest).clip(0, len(table.numbers) - 1).astype(np.uint8)
+
+
+_GUESSES = {table: _guesses(table) for name, table in TABLES.items() if name != "int8"}  # which has even steps
 
 
 def _numbers(codes, top, block, coded, shape):
@@ -220,7 +211,7 @@ def _nearest(share, coded, codes):
     index = scratch(share.shape, np.int64, 7, 8)
     np.right_shift(share.view(np.uint32), 16, out=index, casting="unsafe")
     found = scratch(share.shape, np.uint8, 6, 8)
-    np.take(coded.guesses, index, out=found, mode="clip")
+    np.take(_GUESSES[coded], index, out=found, mode="clip")
     np.copyto(index, found)
     border = scratch(share.shape, np.float32, 0, 8)
     np.take(coded.borders, index, out=border, mode="clip")
