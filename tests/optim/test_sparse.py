@@ -306,3 +306,25 @@ def test_sparse_adam_refuses_dense_gradients_and_rates():
         optim.SparseAdam([p], lr=0)
     with pytest.raises(ValueError, match="Invalid epsilon value: 0"):
         optim.SparseAdam([p], eps=0)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("SGD", {"lr": 0.1}), ("SGD", {"maximize": True}), ("SparseAdam", {"lr": 0.05}), ("Adagrad", {"lr": 0.1, "lr_decay": 0.1})],
+)
+def test_steps_on_every_device_are_those_of_float64(name: str, options: dict, dtype: str, dev: str):
+    def trained(dtype: str, dev: str) -> np.ndarray:
+        start = np.random.default_rng(1).standard_normal((ROWS, WIDTH)).astype("float16").astype(dtype)
+        table = tm.tensor(start, device=dev, requires_grad=True)
+        rule = getattr(optim, name)([table], **options)
+        for index in ([1, 5, 1], [0, 6], [5, 5, 2, 1]):
+            rule.zero_grad()
+            found = F.embedding(tm.tensor(index, device=dev), table, sparse=True)
+            weights = np.random.default_rng(len(index)).integers(1, 5, tuple(found.shape)).astype(dtype)
+            (found * tm.tensor(weights, device=dev)).sum().backward()
+            rule.step()
+        return values(table.detach().cpu()).astype("float64")
+
+    tolerance = {"float64": 1e-12, "float32": 1e-6, "float16": 4e-3}[dtype]
+    np.testing.assert_allclose(trained(dtype, dev), trained("float64", "cpu"), atol=tolerance)

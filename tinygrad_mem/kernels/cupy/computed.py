@@ -130,11 +130,11 @@ class _Update(_Generated):
 
     but = ()
 
-    def __call__(self, *given: Any) -> None:
+    def __call__(self, *given: Any, before: tuple = ()) -> None:
         kinds = [_kind(x) for x in given]
         kernel, written = self.made(given[0].dtype, *kinds)
         read = [i for i in range(len(given)) if i not in written]
-        kernel(*_passed([given[i] for i in read], [kinds[i] for i in read]), *[given[i] for i in written])
+        kernel(*before, *_passed([given[i] for i in read], [kinds[i] for i in read]), *[given[i] for i in written])
 
     def _made(self, out: np.dtype, *kinds: Any) -> Any:
         declared, wide, texts = self.source(out, kinds)
@@ -143,6 +143,24 @@ class _Update(_Generated):
         body = new + " ".join(f" {name} = new_{name};" for name in texts)
         kernel = self.elementwise([each for each in declared if each not in outputs], outputs, body, wide)
         return kernel, [self.names.index(each.split()[1]) for each in outputs]
+
+
+class _RowUpdate(_Update):
+    """A rule for rows of a table: of each ``first[i]`` that is not -1, with g[i]. One outside of the table changes nothing."""
+
+    but = ("first",)
+
+    def __call__(self, p: Any, first: Any, g: Any, *rest: Any) -> None:
+        super().__call__(p, g, *rest, before=(first, g.shape[1], len(p)))
+
+    def elementwise(self, inputs: list[str], outputs: list[str], body: str, wide: str) -> Any:
+        """CuPy's kernel: what is written is found at the place of g's element in the table."""
+        place = "const long long row = first[i / width]; if (row < 0 || row >= rows) continue;"
+        for name in (each.split()[1] for each in outputs):
+            place += f" auto& {name} = table_{name}[row * width + i % width];"
+        given = ["raw int64 first", "int64 width", "int64 rows", *inputs]
+        tables = [f"raw {each.replace(' ', ' table_')}" for each in outputs]
+        return super().elementwise(given, tables, f"{place}\n{body}", wide)
 
 
 class _Loss(_Generated):
@@ -191,7 +209,7 @@ def _by_ufunc(name: str, kernel: Any) -> Any:
     return wraps(kernel)(ufunc(getattr(cupy, kernel.ufunc.__name__), wide=kernel.traced == "arithmetic"))
 
 
-_BUILT = {"elements": _Generated, "update": _Update, "loss": _Loss, "gradient": _Gradient}
+_BUILT = {"elements": _Generated, "update": _Update, "rows": _RowUpdate, "loss": _Loss, "gradient": _Gradient}
 _BUILT |= {"ufunc": _by_ufunc, "arithmetic": _by_ufunc}
 GENERATED = {name: _BUILT[each.traced](name, each) for name, each in vars(numpy).items() if hasattr(each, "traced")}
 """Kernels by their names. A ``def`` of the same name in this folder takes the place of one."""

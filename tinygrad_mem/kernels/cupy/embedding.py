@@ -147,76 +147,14 @@ extern "C" __global__ void clear_rows(const wide* index, wide row, T* out, wide 
     const wide at = FIRST;
     if (at < n * width && index[at / width] == row) out[at] = (T)0.0f;
 }
-
-#define PLACE const wide at = FIRST; \\
-    if (at >= n * width) return; \\
-    const wide row = first[at / width]; \\
-    if (row < 0 || row >= rows) return; \\
-    const wide to = row * width + at % width; \\
-    const A d = sign * g[at];
-
-// a mean of squares, whose root is kept in float16
-__device__ inline A squared(float x) { return x; }
-__device__ inline A squared(double x) { return x; }
-__device__ inline A squared(__half x) { const A root = (A)__half2float(x); return root * root; }
-__device__ inline void keep_square(A x, float& out) { out = x; }
-__device__ inline void keep_square(A x, double& out) { out = x; }
-__device__ inline void keep_square(A x, __half& out) { out = __float2half((float)sqrt(x)); }
-
-extern "C" __global__ void sparse_sgd(P* p, const wide* first, const A* g, A sign, A lr, wide n, wide width,
-                                      wide rows) {
-    PLACE
-    p[to] = (P)((A)p[to] - lr * d);
-}
-
-extern "C" __global__ void sparse_adam(P* p, const wide* first, const A* g, S* m, S* v, A sign, A step_size, A beta1, A beta2,
-                                       A eps, wide n, wide width, wide rows) {
-    PLACE
-    A mean = (A)m[to], square = squared(v[to]);
-    mean += (1 - beta1) * (d - mean);
-    square += (1 - beta2) * (d * d - square);
-    p[to] = (P)((A)p[to] - step_size * mean / (sqrt(square) + eps));
-    m[to] = (S)mean;
-    keep_square(square, v[to]);
-}
-
-extern "C" __global__ void sparse_adagrad(P* p, const wide* first, const A* g, S* total, A sign, A rate, A eps, wide n,
-                                          wide width, wide rows) {
-    PLACE
-    const A sum = squared(total[to]) + d * d;
-    p[to] = (P)((A)p[to] - rate * d / (sqrt(sum) + eps));
-    keep_square(sum, total[to]);
-}
 """
 
 
-def _of_rows(name, values, sums, table, state, total, *arguments):
-    types = {letter: raw.NAMES[kind] for letter, kind in zip("TAPS", (values, sums, table, state), strict=True)}
-    raw.launch(_ROWS, name, types, total, *arguments)
-
-
 def clear_rows(index, row, out):
-    _of_rows("clear_rows", out.dtype.char, *"fff", out.size, index, int(row), out, *out.shape)
+    raw.launch(_ROWS, "clear_rows", raw.types(out.dtype.char), out.size, index, int(row), out, *out.shape)
 
 
 def sum_rows(index, values, first, out):
     if out.size:
-        _of_rows("sum_rows", values.dtype.char, out.dtype.char, *"ff", len(out) * 32, index, values, *out.shape, first, out)
-
-
-def _row_step(name, p, first, g, tables, maximize, numbers):
-    scalars = [g.dtype.type(n) for n in (-1 if maximize else 1, *numbers)]
-    state = tables[-1].dtype.char if tables else "f"
-    _of_rows(name, "f", g.dtype.char, p.dtype.char, state, g.size, p, first, g, *tables, *scalars, *g.shape, len(p))
-
-
-def sparse_sgd_step(p, first, g, lr, maximize):
-    _row_step("sparse_sgd", p, first, g, (), maximize, (lr,))
-
-
-def sparse_adam_step(p, first, g, m, v, step_size, beta1, beta2, eps, maximize):
-    _row_step("sparse_adam", p, first, g, (m, v), maximize, (step_size, beta1, beta2, eps))
-
-
-def sparse_adagrad_step(p, first, g, total, rate, eps, maximize):
-    _row_step("sparse_adagrad", p, first, g, (total,), maximize, (rate, eps))
+        types = {"T": raw.NAMES[values.dtype.char], "A": raw.NAMES[out.dtype.char]}
+        raw.launch(_ROWS, "sum_rows", types, len(out) * 32, index, values, *out.shape, first, out)

@@ -259,7 +259,7 @@ def _row_rule(*roots):
                 given[name][first[some]] = moved[name]
             return {name: given[name] for name in moved}
 
-        kernel.formula = of_rows  # pyright: ignore[reportAttributeAccessIssue]
+        vars(kernel).update(formula=of_rows, plain=plain, roots=roots, traced="rows")
         return kernel
 
     return kernel_of
