@@ -11,6 +11,7 @@ from ...errors import ArgumentError
 from ..formula import formula
 from .fast import threads
 from .fast.tiles import cuts
+from .index import _add_inside
 
 # --- the formulas
 
@@ -266,21 +267,12 @@ def embedding_bag_max_backward(gy, places, out):
 
 def _add_largest(gy, places, row, total):
     """total[places[b, k] - row, k] += gy[b, k] where that is one of its rows; total is contiguous."""
-    flat = total.reshape(-1)
+    flat, width = total.reshape(-1), total.shape[1]
     for bag in range(len(gy)):
-        for part in cuts(0, total.shape[1], _STEP):
-            at = threads.scratch((part.stop - part.start,), np.int64, 2, _SLOTS)
-            here, other = (threads.scratch(at.shape, np.bool_, slot, _SLOTS) for slot in (4, 5))
-            values = threads.scratch(at.shape, total.dtype, 6, _SLOTS)
+        for part in cuts(0, width, _STEP):
+            at = threads.scratch((part.stop - part.start,), np.int64, 1, 5)
             np.copyto(at, places[bag, part])
-            np.greater_equal(at, row, out=here)
-            np.less(at, row + len(total), out=other)
-            np.logical_and(here, other, out=here)
             np.subtract(at, row, out=at)
-            np.multiply(at, total.shape[1], out=at)
-            np.add(at, threads.count_up(part.start, 1, at.size, 3, _SLOTS), out=at)
-            np.logical_not(here, out=other)
-            np.copyto(at, 0, where=other)
-            values.fill(0)
-            np.copyto(values, gy[bag, part], where=here)
-            np.add.at(flat, at, values)
+            np.multiply(at, width, out=at)
+            np.add(at, threads.count_up(part.start, 1, at.size, 3, 5), out=at)
+            _add_inside(gy[bag, part], at, flat)

@@ -297,8 +297,11 @@ def _count(places, axis, first, step, slots):
 
 
 def _add_inside(part, places, total):
-    """total[places] += part for the places that lie within total; of the others 0 is added somewhere."""
-    values = scratch(places.shape, np.float32, 2, 5)
+    """total[places] += part, in order, for the places that lie within total; of the others 0 is added somewhere.
+
+    The places are overwritten; neither they nor total lie in the slots 2 and 4 of 5 of the scratch.
+    """
+    values = scratch(places.shape, total.dtype, 2, 5)
     if isinstance(part, np.ndarray):
         np.copyto(values.reshape(part.shape), part)
     else:
