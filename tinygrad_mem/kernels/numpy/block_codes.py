@@ -11,11 +11,8 @@ import numpy as np
 from ...dtypes import arithmetic
 from ..code_tables import NESTED, TABLES
 from ..formula import formula
-from .blockwise import _apart, _by_block, _nearest
-from .fast.threads import GRAIN, scratch, split
-from .fast.tiles import cuts
-
-_TILE = 1 << 15  # numbers at a time, where a block is not longer
+from .blockwise import _apart, _by_block, _by_tile, _nearest
+from .fast.threads import scratch
 
 
 def _quantize_blocks(x, table, block):
@@ -39,24 +36,23 @@ def quantize_blocks(x, table, block, codes, absmax):
 
     A block with a number that is not finite has such an absmax.
     """
-    count, step, each = absmax.size, max(_TILE // block, 1), TABLES[table].each
+    each, nearest = TABLES[table].each, _nearest_step if table == "int8" else _nearest
 
-    def part(first, last):
-        for some in cuts(first, last, step):
-            start, stop = some.start * block, min(some.stop * block, x.size)
-            size, share = (scratch((stop - start,), np.float32, k, 4) for k in (0, 1))
-            np.copyto(share, x[start:stop], casting="unsafe")
-            np.absolute(share, out=size)
-            for blocks, sizes in _by_block(size, block):
-                np.maximum.reduce(sizes, axis=1, out=absmax[some][blocks])
-            for blocks, shares in _by_block(share, block):
-                np.divide(shares, absmax[some][blocks, None], out=shares)
-            lost = scratch(share.shape, np.bool_, 3, 4)
-            np.isnan(share, out=lost)
-            np.copyto(share, 0, where=lost)
-            (_nearest_step if table == "int8" else _nearest)(share, TABLES[table], codes[start // each : -(-stop // each)])
+    def part(start, stop):
+        top = absmax[start // block : -(-stop // block)]
+        size, share = (scratch((stop - start,), np.float32, k, 4) for k in (0, 1))
+        np.copyto(share, x[start:stop], casting="unsafe")
+        np.absolute(share, out=size)
+        for blocks, sizes in _by_block(size, block):
+            np.maximum.reduce(sizes, axis=1, out=top[blocks])
+        for blocks, shares in _by_block(share, block):
+            np.divide(shares, top[blocks, None], out=shares)
+        lost = scratch(share.shape, np.bool_, 3, 4)
+        np.isnan(share, out=lost)
+        np.copyto(share, 0, where=lost)
+        nearest(share, TABLES[table], codes[start // each : -(-stop // each)])
 
-    split(count, part, grain=max(GRAIN // 8 // block, 1))
+    _by_tile(x.size, block, part)
 
 
 def _nearest_step(share, table, out):
@@ -84,20 +80,18 @@ def dequantize_blocks(codes, absmax, nested, offset, table, block, out):
             and their mean, (1), in ``offset``.
     """
     wide, table = arithmetic(out.dtype), TABLES[table]
-    step = max(_TILE // block, 1)
 
-    def part(first, last):
-        for blocks in cuts(first, last, step):
-            start, stop = blocks.start * block, min(blocks.stop * block, out.size)
-            numbers, index = scratch((stop - start,), wide, 0, 4), scratch((stop - start,), np.int64, 1, 2)
-            _apart(codes[start // table.each : -(-stop // table.each)], table.each, index)
-            np.take(table.values[wide.char], index, out=numbers, mode="clip")  # other modes buffer the output
-            scales = absmax[blocks] if nested is None else _scales(absmax, nested, offset, blocks, wide)
-            for some, values in _by_block(numbers, block):
-                np.multiply(values, scales[some, None], out=values)
-            np.copyto(out[start:stop], numbers, casting="unsafe")
+    def part(start, stop):
+        blocks = slice(start // block, -(-stop // block))
+        numbers, index = scratch((stop - start,), wide, 0, 4), scratch((stop - start,), np.int64, 1, 2)
+        _apart(codes[start // table.each : -(-stop // table.each)], table.each, index)
+        np.take(table.values[wide.char], index, out=numbers, mode="clip")  # other modes buffer the output
+        scales = absmax[blocks] if nested is None else _scales(absmax, nested, offset, blocks, wide)
+        for some, values in _by_block(numbers, block):
+            np.multiply(values, scales[some, None], out=values)
+        np.copyto(out[start:stop], numbers, casting="unsafe")
 
-    split(absmax.size, part, grain=max(GRAIN // 8 // block, 1))
+    _by_tile(out.size, block, part)
 
 
 def _scales(absmax, nested, offset, blocks, wide):
