@@ -89,7 +89,7 @@ class _Local(threading.local):
     walk: Any = None  # the running backward; hooks store there what they need until its end
     autocast: Any = None  # inside amp.autocast: the object that knows in which dtype each public function runs
     default_device: Any = None  # None: the cpu
-    narrow_sums: Any = None  # inside backends.accumulate_in: the dtype whose sums are accumulated in that same dtype
+    narrow_products: Any = None  # inside backends.accumulate_in: the dtype whose products are added up in that same dtype
     early_stop: bool | None = None  # set: it replaces the argument of this name of checkpoints
     debug: bool | None = None  # the same
     dry: Any = None  # in a dry run: the device that replaces every device

@@ -122,7 +122,7 @@ np.testing.assert_allclose(slow["float16 with masters"], slow["float32"], atol=2
 
 # %% [markdown]
 # **Sums that stall**: 3000 ones, added one by one in a float16 tensor, stop growing. This engine computes every sum in
-# float32 and rounds once, also in products and convolutions. `accumulate_in(float16)` shows what would happen otherwise.
+# float32 and rounds once, also in products and convolutions. `accumulate_in(float16)` shows what a product would be otherwise.
 
 
 # %%

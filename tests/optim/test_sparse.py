@@ -311,7 +311,7 @@ def test_sparse_adam_refuses_dense_gradients_and_rates():
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("SGD", {"lr": 0.1}), ("SGD", {"maximize": True}), ("SparseAdam", {"lr": 0.05}), ("Adagrad", {"lr": 0.1, "lr_decay": 0.1})],
+    [("SGD", {"lr": 0.1}), ("SGD", {"maximize": True}), ("SparseAdam", {"lr": 0.05}), ("Adagrad", {"lr_decay": 0.1})],
 )
 def test_steps_on_every_device_are_those_of_float64(name: str, options: dict, dtype: str, dev: str):
     def trained(dtype: str, dev: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""``accumulate_in``: sums of half-precision numbers in half precision, for lessons."""
+"""``accumulate_in``: products of half-precision matrices, added up in half precision, for lessons."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..scope import setting
 
 
 class accumulate_in(setting):
-    """``with accumulate_in(float16):`` computes sums of float16 in float16. It shows that such sums stop growing too early.
+    """``with accumulate_in(float16):`` adds up matrix products of float16 in float16. Such sums stop growing too early.
 
-    It applies in this thread to ``sum``, ``mean``, matrix products (``matmul``, ``linear``, ``addmm``) and convolutions,
-    forward and backward, of float16 tensors. A sum of ones stops at 2,048 (in bfloat16 at 256). On ``cpu`` terms are added one
-    after another, which is slow; on ``cuda`` products use cuBLAS's 16-bit accumulator. ``accumulate_in(float32)`` restores
-    normal sums inside. It needs no memory.
+    It applies in this thread to ``matmul``, ``linear`` and ``addmm`` of float16 tensors, forward and backward. A sum of ones
+    stops at 2,048 (in bfloat16 at 256). On ``cpu`` terms are added one after another, which is slow; ``cuda`` uses cuBLAS's
+    16-bit accumulator, also for convolutions, which are products there. ``accumulate_in(float32)`` restores normal products
+    inside. It needs no memory.
 
     Raises:
         ArgumentError: the dtype is neither float16, bfloat16 nor float32.
@@ -25,4 +25,4 @@ class accumulate_in(setting):
         found = as_dtype(dtype)
         if arithmetic(found) != float32:
             raise ArgumentError(f"accumulate_in: expected float16, bfloat16 or float32, found {dtype}")
-        super().__init__(narrow_sums=found if is_half(found) else None)
+        super().__init__(narrow_products=found if is_half(found) else None)

@@ -37,7 +37,7 @@ def gemm(x: Any, y: Any, out: Any, alpha: float = 1.0, beta: float = 0.0) -> Non
     if out.size == 0:
         return
     kind = "e" if x.dtype.char == "e" else out.dtype.char
-    _, compute, real = _NARROW if kind == "e" and local.narrow_sums == "e" else TYPES[kind]
+    _, compute, real = _NARROW if kind == "e" and local.narrow_products == "e" else TYPES[kind]
     (x_how, x_lead, x_step), (y_how, y_lead, y_step), (turned, lead, step) = _layout(x), _layout(y), _layout(out)
     if turned:
         raise ValueError("the rows of a product must be contiguous")

@@ -7,7 +7,6 @@ from math import prod as _prod
 
 import cupy
 
-from ...scope import local
 from .fused import Fused, Reduction
 
 _PLUS_INF, _MINUS_INF = "__int_as_float(0x7f800000)", "__int_as_float(0xff800000)"  # NVRTC has no limits of its own
@@ -33,10 +32,7 @@ def _total(kernel, of_halves, axes, identity, out, x, *numbers):
 
 
 def sum(x, axes, out):
-    if x.size and axes and out.dtype is local.narrow_sums:
-        _add_up_narrow(x, axes, 1.0, out)
-    else:
-        _total(_sum, _half_sum, axes, 0, out, x)
+    _total(_sum, _half_sum, axes, 0, out, x)
 
 
 def _half(step, end, start, name, number=""):
@@ -55,29 +51,7 @@ _copy = Fused("T x", "U y", "y = (U)x", "tinygrad_mem_cast")
 
 
 def mean(x, axes, out):
-    if x.size and axes and out.dtype is local.narrow_sums:
-        _add_up_narrow(x, axes, out.size / x.size, out)
-    else:
-        _total(_mean, _half_mean, axes, nan, out, x, x.size // max(out.size, 1))
-
-
-_narrow = Fused(
-    "raw T x, int64 count, float32 scale",
-    "U y",
-    """
-    U total = (float)0;
-    for (long long k = 0; k < count; ++k) total = (float)total + (float)x[i * count + k];
-    y = (float)total * scale;
-    """,
-    "tinygrad_mem_narrow_sum",
-)
-
-
-def _add_up_narrow(x, axes, scale, out):
-    """A sum in float16, one term after another, for ``backends.accumulate_in``."""
-    rest = [a for a in range(x.ndim) if a not in axes]
-    lines = x.transpose(*rest, *axes)
-    _narrow(lines, x.size // out.size, scale, out.reshape([x.shape[a] for a in rest]))
+    _total(_mean, _half_mean, axes, nan, out, x, x.size // max(out.size, 1))
 
 
 def prod(x, axes, out):

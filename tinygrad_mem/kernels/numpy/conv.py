@@ -14,9 +14,8 @@ import numpy as np
 
 from ...dtypes import is_half
 from ...errors import ArgumentError
-from ...scope import local
 from ..formula import formula
-from .fast import conv_columns, conv_depthwise, conv_rows, conv_taps, conv_winograd, narrow
+from .fast import conv_columns, conv_depthwise, conv_rows, conv_taps, conv_winograd
 from .fast.conv_geometry import Geometry
 from .fast.windows import overlaps, sum_halves
 
@@ -146,7 +145,6 @@ def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
         _only_bias(bias, out)
         return
     way, geo = _way("forward", x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype)
-    way = narrow if x.dtype is local.narrow_sums else way
     way.forward(geo, x, w, bias, work, out)
 
 
@@ -157,7 +155,6 @@ def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
         _only_bias(bias, out)
         return
     way, geo = _way("input", out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
-    way = narrow if gy.dtype is local.narrow_sums else way
     way.backward_input(geo, gy, w, bias, work, out)
 
 
@@ -168,18 +165,14 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
         out.fill(0)
         return
     way, geo = _way("weight", x.shape, out.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
-    way = narrow if gy.dtype is local.narrow_sums else way
     way.backward_weight(geo, gy, x, work, out)
 
 
 @formula(lambda gy: gy.sum((0, *range(2, gy.ndim))))
 def conv_backward_bias(gy, out):
     """out = gy summed over images and pixels; halves are summed in float32."""
-    axes = (0, *range(2, gy.ndim))
     if not is_half(gy.dtype):
-        np.add.reduce(gy, axis=axes, out=out)
-    elif gy.dtype is local.narrow_sums:
-        narrow.add_up(gy, axes, 1, out.reshape(1, -1, *(1,) * (gy.ndim - 2)))
+        np.add.reduce(gy, axis=(0, *range(2, gy.ndim)), out=out)
     else:
         for c in range(gy.shape[1]):
             out[c] = np.add.reduce(gy[:, c], axis=None, dtype=np.float32)

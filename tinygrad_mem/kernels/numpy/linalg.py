@@ -13,7 +13,7 @@ from ..grouped import each_group
 from .fast.blas import add_product as _add_product
 from .fast.blas import matmul as _product
 from .fast.halves import cast
-from .fast.narrow import product as _narrow_product
+from .fast.threads import scratch
 
 _TILE = 1 << 19  # elements of float32 in one cast tile: 2 MiB
 
@@ -54,10 +54,34 @@ def _half_products(x, y, addend, alpha, beta, work, out):
     ys = np.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
     for index in np.ndindex(out.shape[:-2]):
         more = None if addend is None else addend[index]
-        if out.dtype is local.narrow_sums:
+        if out.dtype is local.narrow_products:
             _narrow_product(xs[index], ys[index], more, alpha, beta, out[index])
         else:
             _half_product(xs[index], ys[index], more, alpha, beta, work, out[index])
+
+
+_NARROW = 1 << 17  # halves: a quarter of the scratch
+
+
+def _narrow_product(x, y, addend, alpha, beta, out):
+    """As :func:`_half_product`, for ``backends.accumulate_in``: each product and each sum is rounded. For lessons, and slow."""
+    n = out.shape[1]
+    for j in range(0, n, _NARROW):
+        width = min(_NARROW, n - j)
+        step = max(_NARROW // width, 1)
+        for i in range(0, len(out), step):
+            part = out[i : i + step, j : j + width]
+            term, total = (scratch(part.shape, out.dtype, k, 4) for k in (0, 1))
+            total.fill(0)
+            for k in range(x.shape[1]):
+                np.multiply(x[i : i + step, k, None], y[k, j : j + width], out=term)
+                np.add(total, term, out=total)
+            if alpha != 1:
+                np.multiply(total, alpha, out=total)
+            if addend is not None:
+                np.multiply(addend[i : i + step, j : j + width], beta, out=term)
+                np.add(total, term, out=total)
+            np.copyto(part, total)
 
 
 def _grouped(x, y, ends, out):

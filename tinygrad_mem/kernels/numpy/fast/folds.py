@@ -10,9 +10,7 @@ from math import prod
 import numpy as np
 
 from ....dtypes import is_half
-from ....scope import local
 from .blas import matmul, single
-from .narrow import add_up as _add_up_narrow
 from .threads import GRAIN, scratch, split
 from .tiles import boxes
 
@@ -25,7 +23,7 @@ _SHORT, _FEW = 256, 64  # rows that one product sums if there are few columns: i
 def scaled_sum(x, axes, scale, out):
     """out = ``scale`` times the sum of x over ``axes``, in out's dtype (float16 in float32)."""
     if is_half(out.dtype):
-        (_add_up_narrow if out.dtype is local.narrow_sums else _half)(x, axes, scale, out)
+        _half(x, axes, scale, out)
         return
     if x.size == 0:
         out.fill(0)
