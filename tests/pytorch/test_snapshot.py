@@ -182,7 +182,7 @@ def nested(depth: int) -> bytes:
 
 HOSTILE = {
     "code": (pickle.dumps({"segments": [Calls()]}), "would run code when it is loaded .* Nothing was run"),
-    "code, old protocol": (pickle.dumps(Calls(), 0), "would run code|no instruction"),
+    "code, old protocol": (pickle.dumps(Calls(), 0), "a pickle of protocol 2 or later"),
     "a class": (pickle.dumps(tm.nn.Linear), "would run code"),
     "a set": (pickle.dumps({"segments": {1}}), "would run code|no instruction"),
     "lists in lists": (nested(100_000), "wait for their container"),
@@ -192,7 +192,7 @@ HOSTILE = {
     "a long number": (b"\x80\x04\x8a\xff" + b"\x01" * 255 + b".", "a number of 255 bytes"),
     "truncated": (pickle.dumps(snapshot([event("alloc", 1, 2, FRAMES)] * 5))[:-200], "damaged or incomplete"),
     "empty": (b"", "damaged or incomplete"),
-    "text": (b"Hello, this is a text and no pickle", "no instruction|would run code|damaged"),
+    "text": (b"Hello, this is a text and no pickle", "it is not a file of torch.cuda.memory._dump_snapshot"),
     "another pickle": (pickle.dumps({"weights": [1, 2]}), "not a memory snapshot: it has no segments"),
     "segments are none": (pickle.dumps({"segments": [5]}), "a segment is damaged"),
     "an event is none": (pickle.dumps({"segments": [], "device_traces": [[5, 6]]}), "an event after number 0 is damaged"),

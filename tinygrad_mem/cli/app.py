@@ -30,9 +30,7 @@ Network = Annotated[str, typer.Argument(help="a name such as resnet50 or gpt2, o
 Sample = Annotated[str | None, typer.Option("--input", help="shape of one sample, such as 3x224x224")]
 Tokens = Annotated[
     str | None,
-    typer.Option(
-        help="for token numbers: the length of a sample; of your own class, how many tokens there are x that: 50257x1024"
-    ),
+    typer.Option(help="tokens in a sample, such as 1024; for your own class VOCABULARYxLENGTH, such as 50257x1024"),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:i")]
 PredictedDevice = Annotated[
@@ -148,8 +146,8 @@ Ranks = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="data parallel on so many processes, each with its own --batch-size samples; a PyTorch function that calls "
-        "init_process_group is one of so many",
+        help="number of processes, each with --batch-size samples; for a PyTorch function that calls "
+        "init_process_group: the world size",
     ),
 ]
 
@@ -171,24 +169,26 @@ def estimate(
     optimizer: Optimizer = Update.momentum,
     precision: PredictedPrecision = Precision.float32,
     master_weights: Annotated[bool, typer.Option("--master-weights", help="float32 copies of float16 parameters")] = False,
-    paged: Annotated[bool, typer.Option("--paged", help="the optimizer's state lies in host memory between its steps")] = False,
-    accumulate: Annotated[int, typer.Option(min=1, help="split each batch into so many parts, one after the other")] = 1,
+    paged: Annotated[bool, typer.Option("--paged", help="keep the optimizer's state in host memory between its steps")] = False,
+    accumulate: Annotated[int, typer.Option(min=1, help="split each batch into this number of micro-batches")] = 1,
     recompute: Annotated[
         str | None,
         typer.Option(help="recompute each chain of blocks in backward, in segments: sqrt, every-block, or their number"),
     ] = None,
     offload: Annotated[
-        bool, typer.Option("--offload", help="the inputs of recomputed parts wait on the host until their backward")
+        bool, typer.Option("--offload", help="keep the inputs of recomputed parts in host memory until their backward")
     ] = False,
     tile: Annotated[
-        int | None, typer.Option(min=1, help="of a language model: so many tokens at a time in each MLP and in the loss")
+        int | None,
+        typer.Option(min=1, help="for a language model: tokens for which each MLP and the loss are computed at a time"),
     ] = None,
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="hf: recompute each block in backward")] = False,
     lora: Annotated[
-        int | None, typer.Option(min=1, help="train matrices of this rank beside frozen weights; hf: by peft")
+        int | None, typer.Option(min=1, help="freeze the weights and train LoRA matrices of this rank; hf: uses peft")
     ] = None,
     quantize: Annotated[
-        QuantType | None, typer.Option(help="with --lora, the frozen weights in 4 bits (with double quantization) or 8")
+        QuantType | None,
+        typer.Option(help="with --lora: keep the frozen weights in 4 bits (double quantization) or in 8"),
     ] = None,
     budget: Annotated[str | None, typer.Option(help="bytes, such as '8 GiB'; exit status 1 if the step needs more")] = None,
     gpu: Annotated[
@@ -199,24 +199,26 @@ def estimate(
     ] = False,
     device: Annotated[
         str | None,
-        typer.Option(help="cpu or cuda, which needs no GPU; a PyTorch program is predicted for cuda, others for cpu"),
+        typer.Option(help="cpu or cuda (needs no GPU); the default is cuda for a PyTorch program, else cpu"),
     ] = None,
     ranks: Ranks = None,
-    rank: Annotated[int, typer.Option(min=0, help="with --ranks and a PyTorch function: which of them it is")] = 0,
+    rank: Annotated[int, typer.Option(min=0, help="with --ranks and a PyTorch function: the rank to predict")] = 0,
     zero: Annotated[
         int,
         typer.Option(
             min=0,
             max=3,
-            help="with --ranks, what is divided among them: 1: optimizer state; 2: also gradients; 3: also parameters. "
+            help="with --ranks: the stage of ZeRO. 1 divides optimizer state, 2 also gradients, 3 also parameters. "
             "With 2 and 3 the modules of each outermost Sequential and ModuleList are gathered one at a time",
         ),
     ] = 0,
-    tensor: Annotated[
-        int, typer.Option(min=1, help="with --ranks: so many share each layer of gpt3-175b, llama-3-8b, ..., and its tokens")
+    tensor: Annotated[int, typer.Option(min=1, help="with --ranks: tensor-parallel ranks, for gpt3-175b, llama-3-8b, ...")] = 1,
+    pipeline: Annotated[
+        int, typer.Option(min=1, help="with --ranks: pipeline stages; --accumulate gives the micro-batches")
     ] = 1,
-    pipeline: Annotated[int, typer.Option(min=1, help="with --ranks: stages; --accumulate is the number of micro-batches")] = 1,
-    context: Annotated[int, typer.Option(min=1, help="with --ranks: so many share the tokens of a sequence")] = 1,
+    context: Annotated[
+        int, typer.Option(min=1, help="with --ranks: context-parallel ranks, which share a sequence's tokens")
+    ] = 1,
     picture: Annotated[
         Path | None, typer.Option(help="with --ranks: draw the peak of each different rank to this file")
     ] = None,
@@ -224,10 +226,10 @@ def estimate(
     as_json: AsJson = False,
     traceback: Traceback = False,
 ) -> None:
-    """Predict the memory of a training step; nothing is computed or allocated, and no GPU is needed.
+    """Predict a training step's memory.
 
-    For a PyTorch program the answer is what PyTorch would use on a GPU, and the cards on which it fits. For a network of this
-    library it is a table of layers.
+    Nothing is computed or allocated, and no GPU is needed. For a PyTorch program the answer is what PyTorch would use on a
+    GPU, and the cards on which it fits. For a network of this library it is a table of layers.
     """
     _run("estimate", locals())
 
@@ -260,7 +262,7 @@ def plan(
         int,
         typer.Option(
             min=1,
-            help="train on so many processes, each within the budget: data parallel, ZeRO 1, 2 or 3; gpt3-175b, llama-3-8b and "
+            help="number of processes, each within the budget: data parallel, ZeRO 1, 2 or 3; gpt3-175b, llama-3-8b and "
             "others also over a mesh with tensor, pipeline and context parallel",
         ),
     ] = 1,
@@ -277,11 +279,11 @@ def explore(
     network: Network = "resnet20",
     sample: Sample = None,
     tokens: Tokens = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="of the page's address; 0: one that is free")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port of the page; 0: any free one")] = 0,
     browser: Annotated[bool, typer.Option(help="open the page in the browser")] = True,
     traceback: Traceback = False,
 ) -> None:
-    """Change a training step by hand on a page of this machine; its predicted memory follows each change."""
+    """Change a step on a page, see its memory. The page is served on this machine; the prediction follows each change."""
     _run("explore", locals())
 
 
@@ -292,7 +294,7 @@ def clinic(
     as_json: AsJson = False,
     traceback: Traceback = False,
 ) -> None:
-    """Questions that people asked about memory: guess the cause, then see the timeline, the cause, the fix and the source."""
+    """Guess why memory ran out. Questions that people asked, each with its timeline, cause, fix and source."""
     _run("clinic", locals())
 
 
@@ -304,7 +306,7 @@ def claims(
     as_json: AsJson = False,
     traceback: Traceback = False,
 ) -> None:
-    """Judge published figures about memory, found again in bytes: reproduced, explained or refuted; the most wrong first."""
+    """Check published memory figures. Each is computed again, to the byte, and reproduced, explained or refuted."""
     _run("claims", locals())
 
 
@@ -313,19 +315,19 @@ def snapshot(
     file: Annotated[Path, typer.Argument(help="what torch.cuda.memory._dump_snapshot wrote; no code in it is run")],
     what_if: Annotated[
         bool,
-        typer.Option("--what-if", help="run its requests under each setting of PyTorch's allocator, and the best together"),
+        typer.Option("--what-if", help="replay its requests with each allocator setting, and with the best combination"),
     ] = False,
     capacity: Annotated[
         str | None,
         typer.Option(help="bytes that PyTorch has on the card, such as '24 GiB'; exit status 1 if the requests do not fit"),
     ] = None,
-    device: Annotated[int | None, typer.Option(min=0, help="the number of the GPU, where the file has several")] = None,
-    top: Annotated[int, typer.Option(min=1, help="rows of each list")] = 5,
+    device: Annotated[int | None, typer.Option(min=0, help="number of the GPU, if the file has several")] = None,
+    top: Annotated[int, typer.Option(min=1, help="number of rows in each list")] = 5,
     html: Annotated[Path | None, typer.Option(help="write a page with the timeline and each block to this file")] = None,
     as_json: AsJson = False,
     traceback: Traceback = False,
 ) -> None:
-    """Tell what a memory snapshot of PyTorch says: who had the peak, what is stuck, what grows, what ran out of memory."""
+    """Explain a memory snapshot of PyTorch. Says who had the peak, what is stuck, what grows, and what ran out of memory."""
     _run("snapshot", locals())
 
 
@@ -338,7 +340,7 @@ def launch(
         float, typer.Option(min=0, help="seconds that ranks have to end by themselves after one has failed")
     ] = 5.0,
 ) -> None:
-    """Run a program on several ranks of this machine, by MPI's launcher; end all of them when one fails, and say which.
+    """Run a program on several MPI ranks. When one fails, all are ended, and the failed one is named.
 
     Each line that a rank prints begins with its number. The exit status is that of the rank that failed first.
     """

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -36,7 +37,7 @@ ZERO = (
     "ZeRO 3: optimizer state, gradients and parameters are divided",
 )
 TRAINING = "training"
-_NAMES, _COLUMN = 46, 13  # characters of a row's name, peak and reserved bytes, and of a category
+_SIZES = 36  # characters of the columns of peak and reserved bytes, and of the gaps
 _ROWS = 12  # different ranks that are shown: those with the largest peaks
 
 
@@ -144,8 +145,10 @@ def _shown(found: memory.AllRanks) -> list[memory.Alike]:
 def _peaks(found: memory.AllRanks, width: int) -> Table:
     """A row for each different rank: its peak, what its pool holds, and the categories that differ most among ranks."""
     spread = {kind: [each.used.get(kind, 0) for each in found] for kind in memory.Category}
-    most = sorted(spread, key=lambda kind: min(spread[kind]) - max(spread[kind]))[: max(1, (width - _NAMES) // _COLUMN)]
-    differ = [kind for kind, sizes in spread.items() if kind in most and len(set(sizes)) > 1]
+    most = sorted(spread, key=lambda kind: min(spread[kind]) - max(spread[kind]))
+    left = width - _SIZES - min(30, max(len(found.label(each)) for each in _shown(found)))
+    ends = np.cumsum([len(kind.value) + 3 for kind in most])
+    differ = [kind for kind in spread if kind in most[: max(1, int((ends <= left).sum()))] and len(set(spread[kind])) > 1]
     table = Table(box=SIMPLE_HEAD)
     table.add_column("", overflow="fold")
     for name in ("peak used", "reserved", *(kind.value for kind in differ)):

@@ -5,6 +5,7 @@ keep results on Ctrl-C, and end with a page.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,9 @@ def check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
     """Refuse a name that there is not."""
     for name in names:
         if name not in known:
-            raise ArgumentError(f"there is no {what} {name!r}: there are {', '.join(known)}")
+            near = get_close_matches(name, known := list(known), 3)
+            offer = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+            raise ArgumentError(f"there is no {what} {name!r}: {offer}")
 
 
 @context

@@ -13,7 +13,7 @@ import tinygrad_mem as tm
 
 from ..errors import ArgumentError, DeviceError
 from ..memory import Comparison, Effect
-from ..techniques.catalogue import of_tip
+from ..techniques.catalogue import Technique, of_tip
 from ..text import visible
 from ..tips import TIPS, Failed, Measured, Tip, measure, report, verdict
 from ..tips.table import STYLES, table, timelines
@@ -95,7 +95,8 @@ def _show(rows: list[Row], console: Console) -> None:
         judged = verdict(results)
         console.print(Text(f"\n{tip.name}: ", "bold").append(judged.text, STYLES[judged.kind]))
         console.print(Text(f"The advice: {tip.says}", "italic"))
-        console.print(Text(_of_the_catalogue(tip)))
+        if row := of_tip(tip.name):
+            console.print(Text(_of_the_catalogue(row)))
         for result in results:
             if result.when:
                 console.print(Text(f"\n{result.when}", "bold"))
@@ -107,11 +108,8 @@ def _show(rows: list[Row], console: Console) -> None:
             console.print(Text(str(result.comparison) + "\n"))
 
 
-def _of_the_catalogue(tip: Tip) -> str:
-    """A summary of the catalogue's row for the technique that the tip measures."""
-    row = of_tip(tip.name)
-    if row is None:
-        return "The catalogue of techniques has no row for this tip."
+def _of_the_catalogue(row: Technique) -> str:
+    """A summary of the catalogue's row for the technique that a tip measures."""
     lessons = ", ".join(f"tutorials/{name}.py" for name in row.lessons)
     parts = [f"{row.title} ({', '.join(row.use)}). Smaller: {row.memory}. Price: {row.price}. Numbers: {row.equal}."]
     return " ".join([*parts, f"Lessons: {lessons}."] if lessons else parts)

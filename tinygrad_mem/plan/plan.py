@@ -359,6 +359,6 @@ def _nothing_fits(search: Search | Divided, budget: int) -> str:
     more += " more ranks," if search.recipe.ranks > 1 else ""
     return (
         f"plan: nothing that is allowed fits into {bytes_text(budget)}. The closest ({closest.choice}) needs "
-        f"{bytes_text(closest.peak)} in use and {bytes_text(closest.reserved)} from the machine: {shares}. The floor is "
+        f"{bytes_text(closest.peak)} in use and {bytes_text(closest.reserved)} reserved: {shares}. Most of it is "
         f"{parts[0][0].value}.{more} a smaller batch, a lighter optimizer or a smaller model."
     )

@@ -144,6 +144,9 @@ class Reader:
     def _read(self) -> Any:
         stack: list[Any] = []
         marks: list[list[Any]] = []
+        self._fill()
+        if self._data[:1] not in (b"\x80", b""):  # PROTO, with which pickles begin
+            self.refuse("it is not a file of torch.cuda.memory._dump_snapshot: that is a pickle of protocol 2 or later")
         while True:
             if len(self._data) - self._at < _ROOM and not self._ended:
                 self._fill()

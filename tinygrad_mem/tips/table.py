@@ -80,4 +80,4 @@ def _share(effect: Effect) -> str:
 def timelines(result: Measured, console: Console) -> None:
     """Both runs' bytes in use over events, on one scale: side by side, or one above the other on narrow terminals."""
     runs = (("before", result.before.track), ("after", result.after.track))
-    draw([of_track(track, f"{name}: peak {track.peak:,} bytes in {track.at_peak().phase}") for name, track in runs], console)
+    draw([of_track(track, f"{name}: {track.peak:,} bytes in {track.at_peak().phase}") for name, track in runs], console)

@@ -72,7 +72,8 @@ def comparison_table(
 
 def _empty(title: str, first: str, numbers: Sequence[str]) -> Table:
     """A table with a column of names and columns of numbers."""
-    table = Table(title=Text(visible(title)), title_justify="left", title_style="bold")
+    one_line = min(len(title), 80)  # rich would break the title of a narrow table
+    table = Table(title=Text(visible(title)), title_justify="left", title_style="bold", min_width=one_line)
     table.add_column(first, overflow="fold")
     for name in numbers:
         table.add_column(Text(visible(name)), justify="right", no_wrap=True)
