@@ -199,9 +199,9 @@ for limit in (-24, 16):
     gradients.axvline(limit, color="black", linestyle="--", linewidth=1)
 top = 1.4 * gradients.get_ylim()[1]
 gradients.text(-25, 0.6 * top, "0 in float16", ha="right", fontsize=8)
-gradients.text(15.5, 0.6 * top, "inf", ha="right", fontsize=8)
+gradients.text(17, 0.6 * top, "inf", fontsize=8)
 gradients.set_title("Gradients of a CNN", loc="left")
-gradients.set(xlabel="log2 of their size", ylabel="how many", ylim=(0, top))
+gradients.set(xlabel="log2 of their size", ylabel="how many", xlim=(-48, 30), ylim=(0, top))
 gradients.yaxis.set_major_formatter("{x:,.0f}")
 gradients.legend(loc="upper left", fontsize=8, framealpha=1, edgecolor="none")
 for (name, losses), style in zip(faint.items(), ("-", "-", ":"), strict=True):

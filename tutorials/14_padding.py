@@ -149,7 +149,7 @@ for way in BATCHES:
 # ## Picture
 
 # %%
-chart, (left, right) = figure(columns=2, height=3.6)
+chart, (left, right) = figure(columns=2, height=4.2)
 left.hist(LENGTHS, bins=24, color=LINES[4])
 left.set_title("Lengths", loc="left")
 left.set(xlabel="length", ylabel="sequences")
@@ -157,7 +157,7 @@ for way, counts in COUNTS.items():
     right.plot(sorted(count * PLACE / 2**20 for count in counts), label=way)
 right.set_title("Batches, by how they are made", loc="left")
 right.set(xlabel="batches, smallest first", ylabel="kept for backward, MiB", ylim=(0, None))
-right.legend(frameon=False, fontsize=8)
+right.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
 picture(chart, "14_batches")
 picture(tracks["padded to the longest of all"], "14_padded", "The largest batch, padded")
 picture(tracks["packed"], "14_packed", "The largest batch, packed")

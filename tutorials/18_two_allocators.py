@@ -3,9 +3,9 @@
 #
 # ## Question
 #
-# One program, the same requests: how much does PyTorch's allocator take of the card, and how much CuPy's pool (lesson 12)?
-# Why is *reserved* more than *allocated*? A run whose shapes change goes well for hundreds of steps, and is then out of
-# memory, with more than a third of the card free: what has changed since step 1, and which setting helps?
+# One program, the same requests: how much of the card does PyTorch's allocator reserve, and how much CuPy's pool (lesson 12)?
+# Why is *reserved* more than *allocated*? A run with changing shapes works for hundreds of steps. Then it is out of memory,
+# with more than a third of the card free. What has changed since step 1, and which setting helps?
 #
 # Source: PyTorch 2.13, `c10/cuda/CUDACachingAllocator.cpp`, and "CUDA semantics: Memory management" in its documentation.
 
@@ -30,17 +30,17 @@ MIB = 1 << 20
 # %% [markdown]
 # ## By hand
 #
-# PyTorch's rules, of which the first two differ from CuPy's:
+# PyTorch's rules. The first two differ from CuPy's:
 #
 # 1. Requests up to 1 MiB are *small* and live in segments of 2 MiB. Larger ones, below 10 MiB, are cut from segments of 20 MiB;
 #    from 10 MiB on a request has a segment of its own, of a multiple of 2 MiB.
 # 2. A free block is cut only if more than 1 MiB is left (small ones: 512 bytes). Else the rest stays with the request, and is
 #    counted as allocated.
-# 3. When the driver has no more, segments that are wholly free are given back, and it is asked again.
+# 3. If the driver has no memory left, segments that are completely free are released, and the driver is asked again.
 #
-# Take 1,000 bytes, 3 MiB, 12 MiB and 15 MiB. The first has a segment of 2 MiB. The second is cut from one of 20, the third from
-# what is left of it. For the fourth 5 MiB are left, too few: a segment of 16 MiB. The last mebibyte stays with the request.
-# CuPy takes what each request needs, rounded to 512.
+# Take 1,000 bytes, 3 MiB, 12 MiB and 15 MiB. The first gets a segment of 2 MiB. The second is cut from a segment of 20 MiB, the
+# third from the rest of it. That leaves 5 MiB, too little for the fourth: it gets a segment of 16 MiB, and keeps the last MiB.
+# CuPy reserves what each request needs, rounded up to 512 bytes.
 
 # %%
 asked = [1000, 3 * MIB, 12 * MIB, 15 * MIB]
@@ -62,14 +62,14 @@ state = memory.predict(four).pool("four")
 RESULT.agree("CuPy reserves for the four", by_hand=sum(map(block, asked)), predicted=state.reserved)
 
 # %% [markdown]
-# What a setting does, by hand: 30 MiB are asked for and freed; 2 MiB are asked for and stay; 30 MiB are asked for again.
+# What a setting does, by hand: allocate 30 MiB and free them; allocate 2 MiB and keep them; allocate 30 MiB again.
 #
-# - As it comes: the 2 MiB are cut from the free block of 30, and what is left is too short for 30. Two segments of 30.
-# - `max_split_size_mb:24`: a block of 24 MiB or more is not cut for less. The 2 MiB take a segment of 20, and the 30 are free.
-# - `expandable_segments:True`: one segment, of pages of 20 MiB, that grows at its end. The 2 MiB lie at its beginning, and 32
-#   fit into two pages.
-# - `roundup_power2_divisions:4` rounds requests up to a quarter of a power of two, so that there are fewer different sizes.
-#   15 MiB are 16, and 17 are 20. It does nothing against this hole.
+# - Default settings: the 2 MiB are cut from the free block of 30, and the rest is too small for 30. Two segments of 30.
+# - `max_split_size_mb:24`: a block of 24 MiB or more is not cut for less. The 2 MiB get a segment of 20; the 30 stay free.
+# - `expandable_segments:True`: one segment, made of pages of 20 MiB, that grows at its end. The 2 MiB lie at its beginning;
+#   the 32 MiB fit into two pages.
+# - `roundup_power2_divisions:4` rounds requests up to a quarter of a power of two, so that there are fewer different sizes:
+#   15 MiB become 16, 17 become 20. It does not help against this hole.
 
 
 # %%
@@ -89,13 +89,13 @@ by_hand = {
 }
 for settings, mib in by_hand.items():
     reserved = hole(settings).stats.current("reserved_bytes")
-    RESULT.agree(f"the hole, {settings or 'as it comes'}", by_hand=mib * MIB, predicted=reserved)
+    RESULT.agree(f"the hole, {settings or 'default settings'}", by_hand=mib * MIB, predicted=reserved)
 
 # %% [markdown]
 # ## Predicted
 #
-# A network whose batches have other lengths at each step, of 4 to 16 MiB an array. Every tenth step keeps 2 MiB of its scores,
-# for a plot. The requests of a track go through PyTorch's allocator with `pytorch.replay`.
+# A network gets a batch of another length in each step, with arrays of 4 to 16 MiB. Every tenth step keeps 2 MiB of its scores,
+# for a plot. `pytorch.replay` sends the requests of a track through the model of PyTorch's allocator.
 
 # %%
 STEPS, CARD = 400, 256 * MIB
@@ -134,9 +134,9 @@ RESULT.say("CuPy reserves", track.pool("end").reserved)
 RESULT.say("CuPy: out of memory on the card, step", len(limited.marks) if limited.marks[-1].text == "out of memory" else 0, "")
 
 # %% [markdown]
-# Where nothing limits them, CuPy's pool reserves more: it takes a segment for each size that does not fit, and PyTorch's, below
-# 10 MiB, cuts several from one. On a card of 256 MiB both give wholly free segments back, and fail. A request of the replay
-# belongs to the step whose mark follows.
+# Without a limit CuPy's pool reserves more: it reserves a segment for each request that does not fit, while PyTorch's allocator
+# cuts several requests below 10 MiB from one segment. On a card of 256 MiB both release completely free segments, and still
+# fail. A request of the replay belongs to the step whose mark comes after it.
 
 # %%
 kind = track.log.column("kind")
@@ -150,7 +150,7 @@ def fails(found: pytorch.Replay) -> int:
 
 
 SETTINGS = {
-    "as it comes": "",
+    "default settings": "",
     "max_split_size_mb:24": "max_split_size_mb:24",
     "roundup_power2_divisions:4": "roundup_power2_divisions:4",
     "garbage_collection_threshold:0.8": "garbage_collection_threshold:0.8,per_process_memory_fraction:1.0",
@@ -164,14 +164,14 @@ for name, settings in SETTINGS.items():
     RESULT.say(f"{name}: out of memory on the card, step", fails(small[name]), "")
 
 # %% [markdown]
-# `max_split_size_mb` changes nothing, because no block is as long as 24 MiB; it is for a few large requests among small ones.
-# With rounding there are fewer different sizes, and less is reserved, but the run fails where it failed. Garbage collection
-# gives free segments back earlier; what is stuck is in no free segment. Only segments that grow end the trouble: they have no
-# borders between which bytes could be stuck.
+# `max_split_size_mb` changes nothing, because no block has 24 MiB; it is for a few large requests among small ones. With
+# rounding there are fewer different sizes, and less is reserved, but the run fails at the same step. Garbage collection
+# releases free segments earlier, but stuck bytes are not in free segments. Only expandable segments help: stuck bytes lie
+# between the borders of segments, and an expandable segment has none.
 #
 # ## Measured
 #
-# The prediction's requests are those of a run: here its first steps on the device.
+# The requests of a prediction are those of a run. This runs the first steps on the device:
 
 # %%
 FIRST = 20
@@ -185,8 +185,8 @@ if DEVICE == "cpu":
     RESULT.agree("first steps: CuPy reserves", **agreed)
 
 # %% [markdown]
-# PyTorch's allocator as a model is measured against a GPU: a recording of a training step, made on a real one. Replayed, each
-# request must get the address that it had there.
+# The model of PyTorch's allocator is checked against a recording of a training step on a real GPU. In the replay each request
+# must get the address that it had there.
 
 # %%
 RECORDINGS = Path(lesson.__file__).parents[1] / "tests" / "pytorch" / "recordings"
@@ -215,7 +215,7 @@ for name in ("roundup_power2_divisions:4", "expandable_segments:True"):
     RESULT.say(f"the recording, {name}: reserved", other.peak_reserved)
 
 # %% [markdown]
-# Its shapes are the same in every step, and so little is stuck that no setting can do much.
+# Its shapes are the same in every step. So little is stuck that no setting changes much.
 #
 # ## Picture
 
@@ -228,7 +228,7 @@ def at_ends(found: pytorch.Replay, column: int) -> np.ndarray:
 
 
 chart, axes = figure(height=3.4)
-for name in ("as it comes", "expandable_segments:True"):
+for name in ("default settings", "expandable_segments:True"):
     axes.plot(range(1, STEPS + 1), at_ends(free[name], 2), label=f"PyTorch reserves, {name}")
 cupy = [track.pool(mark).reserved / MIB for mark in track.marks if mark.text.startswith("step ")]
 axes.plot(range(1, STEPS + 1), cupy, label="CuPy reserves")
@@ -243,13 +243,13 @@ picture(chart, "18_reserved", "Reserved bytes of two allocators, step by step")
 # %% [markdown]
 # ## Mechanism
 #
-# At the step that fails there could be two kinds of free bytes: those that can be had again, because their whole segment is
-# free, and those that are *stuck* beside a live block. The first were given back before the driver was asked once more. What
-# is stuck has come with the kept scores: each was cut from a segment of its step's arrays, and keeps the rest of it from the
-# driver and from longer requests. As step 1 the same batch would have had room more than twice over.
+# Free bytes are of two kinds: those that can be released, because their whole segment is free, and those that are *stuck*
+# beside a live block. At the failing step the first kind was released before the driver was asked again. The second kind came
+# with the kept scores: each was cut from a segment of its step's arrays, so that the rest of the segment can neither be
+# released nor serve a larger request. In step 1 the same batch would have fitted more than twice.
 
 # %%
-failed = small["as it comes"]
+failed = small["default settings"]
 row = failed.fragmentation[failed.fragmentation[:, 0] == failed.out_of_memory[0]][0]
 allocated = int(failed.timeline[failed.timeline[:, 0] == failed.out_of_memory[0]][0, 1])
 RESULT.say("allocated when it fails", allocated)
@@ -265,13 +265,14 @@ half = pytorch.replay(without, "", CARD // 2)
 RESULT.agree("without kept scores: failures", by_hand=0, on_half_the_card=len(half.out_of_memory), unit="")
 
 # %% [markdown]
-# Without them hardly more is reserved than in use, and half of the card is enough, though the shapes change as before: free
-# blocks meet, and whole segments can be given back. Changing shapes do harm where something small stays between them.
+# Without kept scores, reserved bytes are hardly more than those in use, and half of the card is enough, although the shapes
+# change as before: free blocks merge, and whole segments are released. Changing shapes do harm if something small stays between
+# them.
 #
 # ## Exercise
 #
-# Keep the scores somewhere else: move them to the CPU, or make room for all of them before the first step. What does PyTorch
-# reserve then, and does the run end on the card?
+# Keep the scores elsewhere: move them to the CPU, or allocate one array for all of them before the first step. What does
+# PyTorch reserve then, and does the run finish on the card?
 
 # %% [markdown]
 # ## Solution

@@ -3,8 +3,8 @@
 #
 # ## Question
 #
-# A training script ends with `torch.OutOfMemoryError`. Who had the memory, what would help, what does it cost, and does the
-# step fit then? All of it is asked before a GPU is rented. This lesson needs PyTorch (`pip install torch`), and no GPU.
+# A training script ends with `torch.OutOfMemoryError`. What used the memory? What would help, and at what cost? Does the step
+# fit then? All of this can be answered without a GPU. This lesson needs PyTorch (`pip install torch`).
 #
 # Source: PyTorch's documentation, `torch.utils.checkpoint` and "Automatic Mixed Precision package".
 
@@ -78,8 +78,8 @@ def train(device: str = "cuda", sequences: int = BATCH) -> tuple[nn.Module, torc
 # %% [markdown]
 # ## By hand
 #
-# Per layer: two norms of a weight and a bias, and 12 matrices' worth of `WIDE` by `WIDE`. AdamW keeps two numbers for each
-# parameter, and backward a gradient. The head gives `WORDS` numbers for each token.
+# A layer has two norms, each with weight and bias, and matrices with as many numbers as 12 of `WIDE` by `WIDE`. AdamW keeps two
+# numbers for each parameter, and backward adds a gradient. The head makes `WORDS` numbers (logits) for each token.
 
 # %%
 parameters = 4 * (2 * WORDS * WIDE + LAYERS * (12 * WIDE * WIDE + 4 * WIDE))
@@ -88,8 +88,8 @@ logits = 4 * BATCH * TOKENS * WORDS
 # %% [markdown]
 # ## Predicted
 #
-# On a card with 190 MiB for it the program gets the error that it would get there; without a limit the prediction says how much
-# it needs, and who has it.
+# If the card has 190 MiB for it, the program gets the same error as on a GPU. Without a limit, the prediction says how much the
+# program needs, and for what.
 
 # %%
 CARD = 190 * MIB
@@ -106,7 +106,7 @@ largest = max(event.requested for event in plain.log)
 RESULT.agree("the largest block", by_hand=logits, predicted=largest)
 
 # %% [markdown]
-# Ask what would help. Each row is a prediction of the program with one change, made from outside.
+# `pytorch.advise` says what would help. Each row is a prediction of the program with one change, made without editing it.
 
 # %%
 advice = pytorch.advise(train, capacity=CARD)
@@ -117,7 +117,7 @@ for row in advice.rows:
 # %% [markdown]
 # ## Measured
 #
-# The program really runs here, on the CPU and with one sequence: what it holds at the end does not depend on the batch.
+# Now the program really runs, on the CPU, with one sequence. What it holds at the end does not depend on the batch.
 
 # %%
 model, optimizer = train("cpu", 1)
@@ -127,8 +127,7 @@ RESULT.agree("parameters, held", predicted=has[Category.PARAMETER], measured=hel
 RESULT.agree("states, held", predicted=has[Category.OPTIMIZER_STATE], measured=states)
 
 # %% [markdown]
-# Two changes, written into the program as the table says: each layer runs again in backward, and forward and loss are in
-# autocast.
+# We write two of the changes into the program: each layer is recomputed in backward, and forward and loss run in autocast.
 
 
 # %%

@@ -3,8 +3,8 @@
 #
 # ## Question
 #
-# Data parallel training keeps everything on every rank: parameters, gradients, optimizer state. ZeRO divides them among the
-# ranks, stage by stage. What does a rank keep then? And why does it need more than `16 P / N` bytes?
+# Data-parallel training keeps parameters, gradients and optimizer state on every rank. ZeRO divides them among the ranks, stage
+# by stage. What does a rank keep then? And why does a step need more than what is kept?
 #
 # Source: Rajbhandari et al., *ZeRO: Memory optimizations toward training trillion parameter models*, 2020.
 
@@ -36,27 +36,27 @@ MANY, FEW = 64, 2  # ranks: predicted, and run
 #
 # | stage | divided | bytes of a rank |
 # |---|---|---|
-# | nothing | | 4 P |
-# | ZeRO 1 | optimizer state | 2 P + 2 P / N, if that divides |
+# | data parallel | nothing | 4 P |
+# | ZeRO 1 | optimizer state | 2 P + 2 P / N, if it divides evenly |
 # | ZeRO 2 | gradients too | P + 3 P / N |
 # | ZeRO 3 | parameters too | 4 P / N |
 #
-# ZeRO 2 is `fully_shard(reshard_after_forward=False)`, as PyTorch calls it: the whole parameters are there from the forward to
-# the backward of each layer. Between steps only this rank's rows are left, so it keeps there what ZeRO 3 keeps. At the end of
-# the forward it has the whole parameters beside the rows, and no gradients yet: P + 3 P / N as well.
+# ZeRO 2 is PyTorch's `fully_shard(reshard_after_forward=False)`: a layer's parameters are whole from its forward to its
+# backward. Between steps a rank has only its own rows, as with ZeRO 3. At the end of the forward it has the whole parameters
+# beside its rows of parameters and optimizer state, and no gradients yet: P + 3 P / N as well.
 #
-# ZeRO 1 is `ZeroRedundancyOptimizer`. It cuts no parameter: of 64 ranks 8 have a layer's state, and the others none.
+# ZeRO 1 is `ZeroRedundancyOptimizer`. It does not cut parameters: of 64 ranks, 8 have the state of a layer, the others none.
 
 # %%
 P = LAYERS * LAYER
-BY_HAND = {"nothing": 4 * P, "ZeRO 1": 2 * P + 2 * LAYER, "ZeRO 2": P + 3 * P // MANY, "ZeRO 3": 4 * P // MANY}
+BY_HAND = {"data parallel": 4 * P, "ZeRO 1": 2 * P + 2 * LAYER, "ZeRO 2": P + 3 * P // MANY, "ZeRO 3": 4 * P // MANY}
 WHEN = dict.fromkeys(STAGES, "backward ends") | {"ZeRO 2": "forward ends"}
 KEPT = (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.COMMUNICATION)
 
 # %% [markdown]
 # ## Predicted
 #
-# One process plays rank 0 of 64. `ranks="all"` predicts each different rank once.
+# `world_size=64` predicts rank 0 of 64 in one process. `ranks="all"` predicts each different rank once.
 
 # %%
 tracks = {stage: memory.predict(train, stage, world_size=MANY) for stage in STAGES}
@@ -72,10 +72,10 @@ RESULT.agree("ZeRO 1: ranks with a layer's state", by_hand=LAYERS, predicted=len
 RESULT.say("ZeRO 1: peak of the others", others.track.peak)
 
 # %% [markdown]
-# The peak is above what is kept, and most so in ZeRO 3. The rest is there for a moment only:
+# The peak is above what is kept, by the largest factor in ZeRO 3. The rest exists only for a moment:
 #
-# * gathered layers: the one whose backward runs, and the next one, which is gathered ahead;
-# * the whole gradient of a layer, which is sent to the ranks that keep its rows while the next layer's gradient is computed;
+# * gathered layers: the one whose backward runs, and the next one, which is prefetched;
+# * the whole gradient of a layer, which is sent to the ranks that keep its rows while the next gradient is computed;
 # * activations. ZeRO does not divide them: each rank has its own samples.
 
 # %%
@@ -111,7 +111,7 @@ for stage, ranks in measured.items():
     for rank, (peak, reserved, _) in enumerate(ranks):
         RESULT.agree(f"{stage}, rank {rank}: peak", predicted=said.peak, measured=int(peak))
         RESULT.agree(f"{stage}, rank {rank}: reserved", predicted=said.pool().reserved, measured=int(reserved))
-    first, last = measured["nothing"][0][2], ranks[0][2]
+    first, last = measured["data parallel"][0][2], ranks[0][2]
     RESULT.agree(f"{stage}: the loss", within=1e-6 * first, unit="", nothing_divided=first, divided=last)
 
 # %% [markdown]
@@ -123,9 +123,9 @@ picture(stacked({stage: track.by_category() for stage, track in tracks.items()},
 # %% [markdown]
 # ## Mechanism
 #
-# A unit's parameters are whole in its forward and in its backward. Between these the nodes of the graph keep no rows: they keep
-# stand-ins, for which the unit is gathered again. So the units decide what a step needs for a moment. If the network is one
-# unit, all of it is gathered, and all gradients are whole when the last one comes.
+# A unit's parameters are whole in its forward and in its backward. In between, the nodes of the graph keep placeholders, and
+# the unit is gathered again when backward needs them. So the size of the units decides how much a step needs for a moment. If
+# the network is one unit, all of it is gathered, and all gradients exist whole when the last one is complete.
 
 # %%
 whole = memory.predict(train, "ZeRO 3", False, world_size=MANY)
@@ -142,8 +142,8 @@ RESULT.agree("one unit: whole gradients", by_hand=(LAYERS - 1) * LAYER, predicte
 # %% [markdown]
 # ## Solution
 #
-# 1. What optimizer and shards save is left, but P bytes of parameters and as many of gradients are whole at the peak.
-# 2. Of 8 layers two ranks get three each, and the last one gets two.
+# 1. Optimizer state and shards are still divided, but P bytes of parameters and almost P of gradients are whole at the peak.
+# 2. Of 8 layers, two ranks get three each, and the last one gets two.
 
 # %%
 RESULT.say("one unit: peak", whole.peak)
@@ -153,7 +153,7 @@ for each, layers in zip(uneven, (3, 2), strict=True):
     RESULT.agree(f"state on ranks {each.ranks}", by_hand=2 * layers * LAYER, predicted=state)
 mib = 1 << 20
 RESULT.ends(
-    f"Data parallel needs {tracks['nothing'].peak / mib:.1f} MiB. With ZeRO 3 a rank of {MANY} keeps "
+    f"Data parallel needs {tracks['data parallel'].peak / mib:.1f} MiB. With ZeRO 3 a rank of {MANY} keeps "
     f"{BY_HAND['ZeRO 3'] / mib:.1f}; its step needs {tracks['ZeRO 3'].peak / mib:.1f} with gathered layers, gradients on their "
     f"way and activations, and {whole.peak / mib:.1f} if the network is one unit."
 )

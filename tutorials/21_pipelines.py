@@ -3,9 +3,9 @@
 #
 # ## Question
 #
-# A network that is too deep for one card is cut into stages, one on each rank, and a batch into micro-batches that follow each
-# other through them. Each rank has its share of the layers. Why do some ranks need far more memory than others, and what do the
-# schedules change?
+# A network that is too deep for one card is cut into stages, one on each rank. A batch is cut into micro-batches, which pass
+# through the stages one after another. Each rank has the same share of the layers. Why do some ranks need far more memory than
+# others, and what does the schedule change?
 #
 # Source: Narayanan et al., *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, 2021.
 
@@ -30,18 +30,19 @@ COUNT = 96  # micro-batches of 64 ranks
 ONE = 4 * ROWS * WIDTH  # bytes of an array of a micro-batch
 
 # %% [markdown]
-# The program is [`ranks_21.py`](ranks_21.py). Each rank has two layers. A layer keeps two arrays of a micro-batch: its input,
-# and the result of SiLU. The first input of a stage comes from the rank before, and counts as a communication buffer.
+# The program is [`ranks_21.py`](ranks_21.py). Each rank has two layers. For each micro-batch a layer keeps two arrays: its
+# input, and the result of SiLU. The first input of a stage comes from the previous rank, and is counted as a communication
+# buffer.
 #
 # ## By hand
 #
-# A stage keeps what its layers saved of a micro-batch from its forward to its backward. With p stages and m micro-batches:
+# A stage keeps the activations of a micro-batch from its forward to its backward. With p stages and m micro-batches:
 #
-# * GPipe runs all forwards, then all backwards: every stage keeps m.
-# * 1F1B runs a backward as soon as it can. The last stage has the loss, so it goes back at once, and keeps 1. The one before it
-#   waits for that gradient, and has begun another micro-batch in the meantime: 2. Stage i of p keeps min(p - i, m).
-# * Interleaved 1F1B gives each rank v shorter stages. A micro-batch comes by v times, so more of them are under way: rank r
-#   keeps (v - 1) p + 2 (p - r - 1) + 1 times what one of its stages keeps, if m is large enough.
+# * GPipe runs all forwards, then all backwards: every stage keeps m micro-batches.
+# * 1F1B runs a backward as soon as possible. The last stage computes the loss, so its backward follows at once: it keeps 1. The
+#   stage before it begins another micro-batch while it waits for the gradient: 2. Stage i of p keeps min(p - i, m).
+# * Interleaved 1F1B gives each rank v shorter stages. A micro-batch passes each rank v times, so more of them are in flight:
+#   rank r keeps (v - 1) p + 2 (p - r - 1) + 1 times what one of its stages keeps, if m is large enough.
 
 
 # %%
@@ -62,7 +63,7 @@ def by_hand(schedule: str, rank: int, ranks: int, count: int) -> int:
 # %% [markdown]
 # ## Predicted
 #
-# One process plays one of 64 ranks at a time. The activations are counted from the track.
+# One process predicts one of 64 ranks at a time. The track counts the activations.
 
 
 # %%
@@ -83,9 +84,9 @@ for schedule in ("GPipe", "1F1B"):
         RESULT.say(f"{schedule}, rank {rank}: peak", track.peak)
 
 # %% [markdown]
-# GPipe's ranks are nearly alike. Under 1F1B the first one keeps a micro-batch for each stage and the last one a single one,
-# though each has the same layers: memory is not divided evenly, and the first rank decides which card is needed. More
-# micro-batches do not change that, so the pipeline can be kept as full as one likes.
+# Under GPipe all ranks need nearly the same. Under 1F1B the first rank keeps one micro-batch for each stage, the last rank a
+# single one, although each has the same layers: the first rank decides which card is needed. More micro-batches do not change
+# that. So a batch may have as many as are needed to keep the pipeline busy.
 
 # %%
 for count in (COUNT, 2 * COUNT):
@@ -133,9 +134,9 @@ picture(stacked({name: track.by_category() for name, track in runs.items()}, "Ra
 # %% [markdown]
 # ## Mechanism
 #
-# Received inputs are kept as long as the layers' own arrays: as many of them, one for each micro-batch under way. An output is
-# kept only until the next stage has it: its graph stays, the array goes. What is sent or received at the moment is one or two
-# arrays more. The first stage makes its input from a table of words, so that it is an activation there.
+# A received input is kept as long as the layers' own arrays, one for each micro-batch in flight. An output is kept only until
+# the next stage has received it: its graph stays, the array is freed. One or two more arrays are being sent or received. The
+# first stage looks its input up in an embedding table, so there the input is an activation.
 
 # %%
 for rank in (1, MANY // 2, MANY - 1):
@@ -147,14 +148,15 @@ for rank in (1, MANY // 2, MANY - 1):
 # %% [markdown]
 # ## Exercise
 #
-# 1. Interleaving makes the pipeline fill and empty faster. What does it cost the first rank of 8, and what the last one?
-# 2. Which schedule would you take on 8 ranks if a batch has only 4 micro-batches?
+# 1. Interleaving fills and drains the pipeline faster. How much memory does it cost the first rank of 8, and how much the last?
+# 2. Which schedule would you use on 8 ranks if a batch has only 4 micro-batches?
 
 # %% [markdown]
 # ## Solution
 #
-# 1. With v stages a rank, (p - 1) / (p v) more than 1F1B on the first rank; the last one, which kept the least, pays the most.
-# 2. The first ranks keep 4 of them under both, GPipe and 1F1B. The last ones keep less with 1F1B.
+# 1. With v stages a rank, the first rank keeps (p - 1) / (p v) more than under 1F1B. The last rank, which kept the least, pays
+#    the most.
+# 2. 1F1B: the first ranks keep 4 micro-batches under both schedules, the last ranks keep fewer with 1F1B.
 
 # %%
 for rank in (0, 7):

@@ -5,7 +5,7 @@
 #
 # Llama 3.1 has 8 billion parameters. In float32 with AdamW, weights, gradients and moments take 16 bytes a parameter: 128 GB
 # before the first token. Can it be trained on one card of 24 GB? And on its longest sequence, 131,072 tokens, whose activations
-# take more than all of these? Which techniques does it need, what does each of them take away, and what does it cost?
+# alone take more than that? Which techniques are needed, how many bytes does each save, and at what price?
 #
 # Source: Dettmers et al., *QLoRA*, 2023; Bekman et al., *Arctic long sequence training*, 2025.
 
@@ -37,7 +37,7 @@ SHORT, TOKENS, RANK, TILE = 512, 131072, 16, 32768
 CARD = card_of("RTX 4090").bytes - CONTEXT[1]  # what CUDA leaves for arrays
 
 # %% [markdown]
-# The program makes the model, changes it by some techniques, and trains for two steps.
+# The program makes the model, applies some techniques to it, and trains for two steps.
 
 
 # %%
@@ -109,21 +109,22 @@ def ladder() -> dict[str, dict[str, Any]]:
 # ## By hand
 #
 # **Parameters.** A block has the matrices of query and output (width by width), key and value (width by the width of the key
-# heads), gate, up and down (width by the width inside). The table of words and the output are separate here.
+# heads), and gate, up and down (width by the width inside the MLP). Embedding and output layer are separate here.
 #
-# **What a block keeps of each token**, in numbers: its input, the normed input, query, key, value (query and key rotated),
-# attention's result, its sum with the input, the normed sum; gate, up, the activated gate, and their product. Also a float32
-# for each norm, and one for each head; and, once, where the sequence begins and ends.
+# **What a block keeps for each token**, in numbers: its input; the normed input; query, key, value (query and key rotated);
+# attention's result; its sum with the input; the normed sum; gate, up, the activated gate, and their product. Also a float32
+# for each norm and for each head; and, once, the beginning and the end of the sequence.
 #
-# **What the techniques do about it:**
+# **What the techniques save:**
 #
-# * bfloat16: 2 bytes a number; AdamW keeps its moments so too.
+# * bfloat16: 2 bytes a number, also for AdamW's moments.
 # * Moments in 8 bits: 2 bytes a parameter, and a little for their scales.
-# * LoRA: gradients and moments only for thin matrices: r (in + out) for each matrix.
-# * Recompute: of a block only its input is kept, and the inside of one block exists at a time.
-# * NF4: half a byte a weight, and a byte for the scale of each 64.
-# * Tiles: logits, their gradient and the inside of an MLP for some tokens at a time. The loss keeps its input, not the logits.
-# * On the host: the inputs of blocks, which recomputing had left.
+# * LoRA: gradients and moments only for thin matrices, r (in + out) numbers for each matrix.
+# * Recompute: a block keeps only its input; the inside of one block exists at a time.
+# * NF4: half a byte a weight, and a byte for the scale of each 64 weights.
+# * Tiles: logits, their gradient and the inside of an MLP exist for some tokens at a time. The loss keeps its input, not the
+#   logits.
+# * Offload: the inputs of the blocks, which recomputing keeps, lie on the host.
 
 # %%
 WIDTH, INNER, BLOCKS, WORDS = MODEL.hidden_size, MODEL.intermediate_size, MODEL.num_hidden_layers, MODEL.vocab_size
@@ -154,8 +155,9 @@ for tokens in (SHORT, TOKENS):
 # %% [markdown]
 # ## Predicted
 #
-# On 512 tokens it fits after three techniques; then all the tokens come. Where it fits, the step runs in a pool that gets no
-# more than the card has left beside CUDA's context: it must find pieces that are large enough too, not only bytes.
+# On 512 tokens the step fits after three techniques. Then come all 131,072 tokens. If a step fits, it is predicted again in a
+# pool with only the bytes that the card has beside CUDA's context: free bytes are not enough, there must be pieces large
+# enough.
 
 # %%
 FITS = ("LoRA", "inputs of blocks on the host")
@@ -173,7 +175,7 @@ def on_the_host(name: str) -> int:
 
 
 # %% [markdown]
-# Each step took away what it should, to the byte. Blocks are rounded up to 512 bytes; that shows only in small ones.
+# Each technique saves what we computed, to the byte. Blocks are rounded up to 512 bytes, which matters only for small ones.
 
 # %%
 plain, half, eight, thin, long, again, nf, tiles, last = tracks
@@ -201,11 +203,11 @@ RESULT.agree(f"{last}: kept less", by_hand=BLOCKS * INPUT + TABLES, predicted=ke
 RESULT.agree(f"{last}: on the host", by_hand=BLOCKS * INPUT + TABLES, predicted=on_the_host(last))
 
 # %% [markdown]
-# **What it costs.** LoRA trains half a percent of the parameters. The rest is rounding, which is measured below, and time, in
-# multiplications of the blocks' matrices, counted on two blocks without NF4, which multiplies as often. A plain step is three
-# forwards' worth: the forward, the gradients of inputs, and those of weights. LoRA saves the third: frozen weights have none.
-# Recomputing adds half of what is left. Where a block is recomputed and its MLP in tiles, the MLP runs once more, but for the
-# last tile.
+# **What it costs.** LoRA trains half a percent of the parameters. The other prices are rounding, which is measured below, and
+# time. We count time as multiplications in the blocks' matrix products, on two blocks without NF4, which multiplies as often.
+# A plain step costs three forwards: the forward, the gradients of inputs, and the gradients of weights. LoRA saves the third,
+# because frozen weights have no gradients. Recomputing adds half of the rest. If a block is recomputed and its MLP is in tiles,
+# the MLP runs once more, except for the last tile.
 
 
 # %%
@@ -246,9 +248,8 @@ print(f"At 25 GB a second that is {2 * on_the_host(last) / 25e9:.1f} seconds, wh
 # %% [markdown]
 # ## Measured
 #
-# The same program on a small model of the same family, for real: each step of the ladder has the bytes that were predicted.
-# The numbers are the same where they should be. Recomputed blocks and inputs on the host change no bit; tiles change the order
-# of sums; bfloat16, 8 bits and NF4 change the numbers.
+# The same program runs on a small model of the same family. With each technique it needs the predicted bytes. Recomputing and
+# offload change no bit of the result; tiles change the order of sums; bfloat16, 8 bits and NF4 change the numbers.
 
 # %%
 SMALL = configuration(
@@ -272,9 +273,9 @@ for a, b in ((long, again), (tiles, last)):
 print(f"loss: {', '.join(f'{float(end[0]):.4f} ({name})' for name, end in ends.items())}")
 
 # %% [markdown]
-# What rounding costs a model that learns: the small one is trained on a text, the source of `lesson.py`, with each of the first
-# three steps. Then the blocks of the one in float32 are rounded to NF4. A loss is the mean of three first weights, because one
-# pair of runs differs by chance too; it is measured in float32.
+# What does rounding cost a model that learns? We train the small model on a text, the source of `lesson.py`, in float32, in
+# bfloat16, and with moments in 8 bits. Then we round the blocks of the float32 model to NF4. Each loss is measured in float32,
+# and is the mean over three initializations, because two runs also differ by chance.
 
 # %%
 TEXT = np.frombuffer(Path(lesson.__file__).read_bytes(), np.uint8).astype(np.int64)
@@ -329,10 +330,13 @@ assert max(losses.values()) - min(losses.values()) < 0.1 < np.log(256) - max(los
 # %%
 chart, (left, right) = figure(2, height=4.2)
 names = list(tracks)
-left.barh(names, [tracks[name].peak / 1e9 for name in names], color=LINES[4])
+peaks = [tracks[name].peak / 1e9 for name in names]
+left.plot(peaks, names, "o", color=LINES[4])  # points: the length of a bar says nothing on a scale of powers
+for name, peak in zip(names, peaks, strict=True):
+    left.annotate(f"  {peak:,.1f}", (peak, name), va="center", fontsize=8)
 left.axvline(CARD / 1e9, color="black", linewidth=1)
 left.set_title("The peak, technique by technique", loc="left")
-left.set(xscale="log", xlim=(1, None), xlabel="peak, GB (1000³); the line is the card")
+left.set(xscale="log", xlim=(10, 3000), xlabel="peak, GB (1000³); the line is the card")
 left.invert_yaxis()
 start = np.zeros(4)
 for category in (Category.PARAMETER, Category.ACTIVATION, Category.TEMPORARY):  # what the others have is too thin to be seen
@@ -348,8 +352,8 @@ picture(chart, "22_one_card")
 # %% [markdown]
 # ## Mechanism
 #
-# What is left at the peak: the weights; of the block whose backward runs, all that it kept, but for its MLP's inside, of which
-# there is one tile; one input of a block, and the next on its way.
+# What is left at the peak: the weights; everything that the block in backward kept, with one tile of its MLP's inside; the
+# input of one block, and that of the next, which is being copied.
 
 # %%
 print(tracks[last].table("op", rows=8))
@@ -359,14 +363,14 @@ RESULT.say("left on the card", CARD - tracks[last].peak)
 # %% [markdown]
 # ## Exercise
 #
-# Many are content with 8,192 tokens. Which of the steps does the card need then? Try to leave out NF4, whose rounding is the
-# only loss of quality among the last four.
+# Often 8,192 tokens are enough. Which of the techniques are needed then? Try to leave out NF4: among the last four it is the
+# only one that changes the model.
 
 # %% [markdown]
 # ## Solution
 #
-# All activations are smaller by a factor of 16. With LoRA, 16-bit weights and recomputed blocks the step is below the card's
-# size; tiles of the loss make room to spare.
+# All activations are 16 times smaller. With LoRA, 16-bit weights and recomputed blocks the step fits the card; tiles leave more
+# room.
 
 # %%
 MANY = 8192

@@ -1,4 +1,4 @@
-"""The program of lesson 20: one rank of a training that divides what it keeps.
+"""The program of lesson 20: one rank of a training that ZeRO divides.
 
 ``python -m tinygrad_mem launch -n 2 ranks_20.py FILE`` measures each stage on two ranks, and writes the numbers into FILE.
 """
@@ -13,7 +13,7 @@ from tinygrad_mem import memory, nn
 from tinygrad_mem.distributed.fsdp import fully_shard
 from tinygrad_mem.distributed.optim import ZeroRedundancyOptimizer
 
-STAGES = ("nothing", "ZeRO 1", "ZeRO 2", "ZeRO 3")
+STAGES = ("data parallel", "ZeRO 1", "ZeRO 2", "ZeRO 3")
 LAYERS, WIDTH, BATCH = 8, 512, 32
 
 
@@ -22,8 +22,8 @@ def train(stage: str, units: bool = True, seed: int = 0) -> float:
 
     Args:
         stage: one of ``STAGES``.
-        units: each layer is a unit of its own; else the network is one.
-        seed: of this rank's samples.
+        units: True: each layer is a unit; False: the whole network is one.
+        seed: the seed of this rank's samples.
     """
     if not dist.is_initialized():
         dist.init_process_group()

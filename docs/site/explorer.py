@@ -1,4 +1,4 @@
-"""The explorer without Python behind it: its page, and predictions of a grid of settings, made beforehand."""
+"""The explorer without Python behind it: its page, and predictions of a grid of settings, computed in advance."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ GRID: dict[str, Sequence[Any]] = {
 LIMIT = 3_000_000
 """The most bytes of the page and its files."""
 _INTRO = """<p><a href="index.html">tinygrad_mem</a>: where the memory of training goes.</p>
-<p class="quiet">Predictions of six networks with the kernels of a GPU, made beforehand.
-<code>python -m tinygrad_mem explore</code> predicts other networks and settings, yours too. The address keeps the settings.</p>
+<p class="quiet">The predictions of six networks, with the kernels of a GPU, were computed in advance.
+<code>python -m tinygrad_mem explore</code> predicts other networks and settings, yours too.
+The page's address holds the settings.</p>
 """
 
 

@@ -246,7 +246,8 @@ def test_the_readme_has_the_page_s_numbers():
     summary = page.PATH.read_text(encoding="utf-8").splitlines()[2]
     readme = " ".join((page.PATH.parents[1] / "README.md").read_text(encoding="utf-8").split())
     found = re.search(
-        r"claims` finds (\d+) published figures .*?: (\d+) are reproduced, (\d+) are explained .*?, (\d+) are refuted", readme
+        r"claims` recomputes (\d+) published figures .*?: (\d+) are reproduced, (\d+) are explained .*?, (\d+) are refuted",
+        readme,
     )
     assert found is not None
     assert list(found.groups()) == re.findall(r"\d+", summary)

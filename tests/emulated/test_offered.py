@@ -29,7 +29,7 @@ def test_every_raw_kernel_is_launched():
 def test_no_op_takes_memory_in_any_dtype(reliability: Callable[[str, int], None]):
     found = kernels.found()
     assert found["hidden"] == {}
-    reliability("runs on a GPU, of which none takes memory of its own", found["runs"])
+    reliability("runs of kernels on a GPU that allocate nothing", found["runs"])
 
 
 def test_a_gpu_offers_what_the_cpu_offers():

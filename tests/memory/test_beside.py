@@ -131,7 +131,7 @@ def test_tracks_that_begin_while_a_thread_trains(training, reliability):
     finally:
         sys.setswitchinterval(switch)
         stop.set()
-    reliability("tracks begun while another thread trains", 24)
+    reliability("tracks started while another thread trains", 24)
 
 
 # --- begun and ended between any two bytecodes of the pool and the tape
@@ -192,7 +192,7 @@ def test_tracks_that_begin_and_end_at_every_bytecode_of_the_pool_and_the_tape(by
         assert scope.listeners == ()
     assert reached > 100
     inside = "ops, steps and tracks between two bytecodes of an op or of backward"
-    net = inside if by == "a handler" else "tracks begun while another thread trains"
+    net = inside if by == "a handler" else "tracks started while another thread trains"
     reliability(net, 2 * reached)
 
 

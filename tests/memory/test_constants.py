@@ -88,7 +88,7 @@ def test_nothing_that_was_written_in_place_is_taken_for_known(reliability: Calla
             assert predicted[0] is None or agree(predicted[0], found), (name, arguments())
             calls += 1
     assert calls > 150
-    reliability("in-place calls after which a prediction still tells no wrong number", calls)
+    reliability("in-place calls after which a prediction gives no wrong value", calls)
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -223,14 +223,14 @@ def test_values_that_decide_nothing(what: str, reliability: Callable[[str, int],
         EQUAL[what]()
 
     assert difference(run) == ""
-    reliability("values that decide: predicted event by event, or refused", 1)
+    reliability("branches on values: predicted event by event, or refused", 1)
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_values_that_decide_are_refused(what: str, reliability: Callable[[str, int], None]):
     with pytest.raises(DataDependenceError, match="predict: at"):
         memory.predict(REFUSED[what])
-    reliability("values that decide: predicted event by event, or refused", 1)
+    reliability("branches on values: predicted event by event, or refused", 1)
 
 
 def test_a_prediction_takes_each_step_of_a_scaler():

@@ -67,7 +67,7 @@ def test_answers_are_those_of_any_memory(part: int, monkeypatch: pytest.MonkeyPa
             if found[0] != found[1]:
                 wrong.append(f"{case.name} {[a.shape for a in arrays]}")
     assert wrong == [], "these answer with what the memory held before"
-    reliability("ops on memory full of junk", tried)
+    reliability("ops on memory with random contents", tried)
 
 
 def test_the_junk_is_seen(monkeypatch: pytest.MonkeyPatch):

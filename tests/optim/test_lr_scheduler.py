@@ -234,7 +234,7 @@ def test_a_scale_function_that_is_missing_is_asked_for():
         (lambda o: ours.ReduceLROnPlateau(o, "x"), ValueError, "mode x is unknown"),
         (lambda o: ours.ReduceLROnPlateau(o, threshold_mode="x"), ValueError, "threshold mode x is unknown"),
         (lambda o: ours.ReduceLROnPlateau(o, min_lr=[1]), ValueError, "expected 2 min_lrs, got 1"),
-        (lambda o: ours.LRScheduler(o), NotImplementedError, "LRScheduler says no rates"),
+        (lambda o: ours.LRScheduler(o), NotImplementedError, "LRScheduler does not define its rates"),
     ],
 )
 def test_refusals(build: Any, error: type, match: str):

@@ -334,7 +334,7 @@ def test_refusals():
     with pytest.raises(ArgumentTypeError, match="input is a tensor"):
         plan(model, [1, 2], tm.sum, sgd)
     other = nn.Linear(3, 3)
-    with pytest.raises(ArgumentError, match="a parameter that the model has not"):
+    with pytest.raises(ArgumentError, match="a parameter that is not in the model"):
         plan(model, x, tm.sum, sgd(other.parameters()))
     with pytest.raises(ArgumentTypeError, match="give a function of its parameters"):
         plan(lambda: model, x, tm.sum, sgd(model.parameters()))

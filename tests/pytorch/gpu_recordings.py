@@ -164,23 +164,23 @@ FAMILIES = {
 }
 _HEAD = """# PyTorch's memory on a real GPU: recorded, and predicted
 
-{count:,} programs ran on an {GPU} (PyTorch {PyTorch}, cuDNN {cuDNN}). PyTorch's allocator recorded each request
-and each end. `pytorch.predict(program, gpu="H100", version="2.11")` predicts them on a machine without a GPU.
+{count:,} programs ran on an {GPU} (PyTorch {PyTorch}, cuDNN {cuDNN}). PyTorch's allocator recorded each allocation
+and each free. `pytorch.predict(program, gpu="H100", version="2.11")` predicts them on a machine without a GPU.
 
-- *events*: every request and every end is predicted, with its size and in its order. The peak is too, unless the driver's
-  addresses decide it: they say which of two equal free blocks is taken, and what is left of it.
+- *events*: every allocation and every free is predicted, with its size and in its order. The peak is too, unless it depends on
+  the driver's addresses: they decide which of two equal free blocks is taken, and what is left of it.
 - *peak*: the peak is predicted to the byte, but not each event: the order of some differs, or a workspace below the peak.
-- *bounded*: the peak differs, and by no more than the prediction itself says is unknown (`Prediction.unknown`). Such bytes are
-  mostly workspaces that cuDNN chooses by measured tables of its own.
+- *bounded*: the peak differs by no more than the prediction's own bound (`Prediction.unknown`). Such bytes are mostly
+  workspaces that cuDNN chooses by unpublished tables.
 - *wrong*: the peak differs by more.
-- *refused*: the prediction says in words why it cannot be made.
+- *refused*: the prediction raises an error that says why it cannot be made.
 
 The model of the allocator puts {requests:,} of {requests:,} recorded requests at the address where the GPU had them.
 
-Many rules of predictions were found by these recordings. So they were tried on programs that nobody had looked at: on 26
-November 2026, 1,302 others, with other shapes, and random training programs, ran on an NVIDIA H200, each predicted beside it in
-the same process. 1,096 peaks were equal, 1,030 of them in every event; 195 were within the bound; 11 were wrong, one by 32 MiB
-and the others by at most 6 KiB.
+Many rules of the predictions come from these recordings. So they were tested on new programs: on 26 November 2026, 1,302
+others, with other shapes, and random training programs, ran on an NVIDIA H200, and each was predicted in the same process.
+1,096 peaks were equal, 1,030 of them in every event; 195 were within the bound; 11 were wrong, one by 32 MiB and the others by
+at most 6 KiB.
 
 `tests/pytorch/gpu_steps.py` and `gpu_ops.py` have the programs. `python -m tests.pytorch.gpu_record FILE` records them on a
 GPU, `python -m tests.pytorch.gpu_recordings` predicts them, and writes this page.

@@ -1,4 +1,4 @@
-"""The page of what CUDA's kernels ask for beside their results: ``python -m tests.pytorch.kernels_page`` writes it."""
+"""The page of what CUDA's kernels allocate beside their results: ``python -m tests.pytorch.kernels_page`` writes it."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from tinygrad_mem.pytorch.program.kernels import rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "pytorch_kernels.md"
 
-_HEAD = """# What PyTorch's CUDA kernels ask for beside their results
+_HEAD = """# What PyTorch's CUDA kernels allocate beside their results
 
-`pytorch.predict` runs a program without a GPU, and sees each result of each op. Kernels and libraries ask PyTorch's allocator
-for more: workspaces, temporaries, staging buffers. This is the table of them, one function a row, in
-`tinygrad_mem/pytorch/program/kernels/`. *Seen* names the recordings of real GPUs in which a row was found, and says with what;
-the other rows are derived from sources only. What only a GPU or a closed library knows is told as a bound, with its reason.
+`pytorch.predict` runs a program without a GPU, and sees each result of each op. Kernels and libraries allocate
+more: workspaces, temporaries, staging buffers. This table lists them. Each row is a function in
+`tinygrad_mem/pytorch/program/kernels/`. *Seen* names the recordings of real GPUs that confirm a row, and says for what; the
+other rows are derived from sources only. What only a GPU or a closed library knows is given as a bound, with its reason.
 `h100`: PyTorch 2.11 with cuDNN 9.19 on an H100 of 80 GB.
 
-Ops that are not here are views, elementwise, or among those that write their results alone (`kernels/unread.py`); PyTorch's C++
-makes some of others, which are seen one by one (`OF_OTHERS` in `program/composite.py`). Any other op is named in
+Ops that are not in the table are views, elementwise, or allocate only their results (`kernels/unread.py`). Some are composed of
+other ops in PyTorch's C++; those are predicted one by one (`OF_OTHERS` in `program/composite.py`). Any other op is listed in
 `Prediction.unknown`, with a copy of each argument and of each result as its bound.
 
 The sources are those of PyTorch 2.6.0, the headers that come with PyTorch 2.13 and CUB 3.0.1; a row says where versions differ.
 They are below `aten/src/ATen/native`, unless they begin with `aten`.
 `python -m tests.pytorch.kernels_page` writes this page.
 
-| ops | asks for | source | seen |
+| ops | allocates | source | seen |
 |---|---|---|---|
 """
 

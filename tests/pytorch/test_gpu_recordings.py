@@ -86,8 +86,8 @@ def test_the_readme_has_the_counts():
     peaks = sum(row["off"] == 0 and row["kind"] != "refused" for row in table().values())
     said = " ".join((PAGE.parents[1] / "README.md").read_text(encoding="utf-8").split())
     assert f"[{len(table()):,} programs](docs/pytorch_gpu.md)" in said
-    assert f"The peak of {peaks:,} is predicted to the byte, and of {kinds['events']:,} programs every request" in said
-    assert f"Of {kinds['bounded']} it is within what the prediction says is unknown" in said
+    assert f"{peaks:,} peaks are predicted to the byte. In {kinds['events']:,} programs every allocation" in said
+    assert f"{kinds['bounded']} peaks differ by no more than the prediction's own bound" in said
     under = [under_settings(settings)[0].events["action"] for settings in settings_recorded()]
     of_settings = sum(int((actions == Action.ALLOC).sum()) for actions in under)
     requests = sum(len(recording(name).places) for name in names()) + of_settings + 9_741

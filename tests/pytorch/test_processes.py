@@ -146,7 +146,7 @@ def test_what_is_not_predicted_is_refused():
             predict(hooked, **wrong)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        with pytest.raises(NotImplementedError, match="there is a process group already: destroy it before"):
+        with pytest.raises(NotImplementedError, match="there is a process group already: call destroy_process_group"):
             predict(hooked, world_size=2)
     finally:
         dist.destroy_process_group()

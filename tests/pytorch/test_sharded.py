@@ -220,7 +220,7 @@ def test_what_is_not_predicted_is_refused():
     for run, words in (
         (older, "FullyShardedDataParallel is not predicted for PyTorch: use fully_shard"),
         (of_a_tensor, "DeviceMesh: a tensor of ranks has no values in a prediction. Give it a list"),
-        (pipes, "send of several processes is not predicted, as what it asks for is not known"),
+        (pipes, "send of several processes is not predicted, because its allocations are not known"),
         (symmetric, "set_symm_mem is not predicted for PyTorch: leave it out"),
     ):
         with pytest.raises(NotImplementedError, match=words):

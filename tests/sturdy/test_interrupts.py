@@ -398,7 +398,7 @@ def test_running_statistics_move_both_or_not_at_all(norm: Callable, reliability:
     for point in points:
         assert run([], *point)[1] in legal, point
     assert len(points) > 100
-    reliability("interrupts of norms whose statistics run along", len(points))
+    reliability("interrupts of norms with running statistics", len(points))
 
 
 # --- the mechanism ----------------------------------------------------------------------------------------------------------

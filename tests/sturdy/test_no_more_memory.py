@@ -80,7 +80,7 @@ def test_a_limit_is_reached(gpu_pool: Any, reliability: Callable[[str, int], Non
 
     failed = list(attempts(room, gpu_pool))
     assert len(failed) > 20
-    reliability("training steps on a GPU within too low a limit", len(failed))
+    reliability("training steps on a GPU under a limit that is too low", len(failed))
 
 
 # --- loading
@@ -117,7 +117,7 @@ def test_a_module_is_loaded_whole_or_not_at_all(gpu_pool: Any, reliability: Call
     failed = sum(refused("cpu", layers("cpu", 1.0), layers("cuda", 2.0)))
     failed += sum(refused("cuda", turned, layers("cpu", 2.0)))
     assert failed > 20
-    reliability("loads within too low a limit", failed)
+    reliability("loads under a limit that is too low", failed)
 
 
 def refused(limited: str, net: Any, other: Any) -> Iterator[int]:

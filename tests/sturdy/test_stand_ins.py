@@ -797,7 +797,7 @@ def test_modes_are_defined_and_not_entered():
             return func(*args)
 
     assert not tm.overrides.has_torch_function((tm.zeros(1),))
-    with pytest.raises(tm.errors.NotOfferedError, match="overrides: Skip would not hear of any call"), Skip():
+    with pytest.raises(tm.errors.NotOfferedError, match="overrides: Skip would not be called by any function"), Skip():
         pass
 
 

@@ -120,7 +120,7 @@ def _try(
             assert assign, what  # tensors of other devices and dtypes are taken as they are: an op refuses them
         except Exception as error:
             wrong.append(f"{what}: taken, and dies: {type(error).__name__}: {error}")
-    reliability("state dicts spoiled in one place", count)
+    reliability("state dicts damaged in one place", count)
     assert not wrong, f"{len(wrong)}\n" + "\n".join(wrong)
 
 

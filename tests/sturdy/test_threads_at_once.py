@@ -160,7 +160,7 @@ def test_a_second_thread_at_every_bytecode(name: str, reliability: Callable[[str
         assert whole(a, b), f"{name}: another thread at bytecode {points + 1}: {a}, {b}"
         points += 1
     assert points > 3
-    reliability("second threads between two bytecodes", points)
+    reliability("second threads that run between two bytecodes", points)
 
 
 def test_a_queue_is_copied_without_its_own_copy():
@@ -337,4 +337,4 @@ def test_programs_of_many_threads_give_what_each_gives_alone(
     for name, losses in results:
         assert losses == pytest.approx(alone[name], rel=1e-4), name
     assert len(results) == 2 * len(crew)
-    reliability("programs of threads at once", len(results))
+    reliability("programs of several threads", len(results))

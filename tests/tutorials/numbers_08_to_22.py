@@ -151,11 +151,11 @@ def lesson_18(found: dict[str, float], dev: str) -> None:
     assert found["PyTorch reserves"] == (2 + 20 + 16) * mib
     assert found["PyTorch allocates"] == 1024 + (3 + 12 + 16) * mib
     assert found["CuPy reserves"] > card  # this is of the run
-    assert found["the hole, as it comes"] == 60 * mib
+    assert found["the hole, default settings"] == 60 * mib
     assert found["the hole, max_split_size_mb:24"] == 50 * mib
     assert found["the hole, expandable_segments:True"] == 40 * mib
     assert found["the hole, roundup_power2_divisions:4"] == 64 * mib
-    plain, grown = "as it comes", "expandable_segments:True"
+    plain, grown = "default settings", "expandable_segments:True"
     assert found["most in use"] < 0.75 * card < card < found[f"{plain}: reserved"] < found["CuPy reserves"]
     assert found[f"{grown}: reserved"] < 1.2 * found["most in use"]
     assert found[f"{grown}: out of memory on the card, step"] == 0
@@ -194,16 +194,16 @@ def lesson_19(found: dict[str, float], dev: str) -> None:
 def lesson_20(found: dict[str, float], dev: str) -> None:
     layers, layer, many, few = 8, 4 * 512 * 512, 64, 2
     p, activations, sample = layers * layer, layers * 4 * 32 * 512, 4 * 32 * 512
-    assert found["nothing: kept"] == 4 * p
+    assert found["data parallel: kept"] == 4 * p
     assert found["ZeRO 1: kept"] == 2 * p + 2 * layer
     assert found["ZeRO 2: kept"] == p + 3 * p / many
     assert found["ZeRO 3: kept"] == 4 * p / many
-    for stage in ("nothing", "ZeRO 1", "ZeRO 2", "ZeRO 3"):
+    for stage in ("data parallel", "ZeRO 1", "ZeRO 2", "ZeRO 3"):
         assert found[f"{stage}: activations"] == activations
         # the batch, activations, the gradient of a layer and that of its input
         assert found[f"{stage}: peak"] - found[f"{stage}: kept"] < sample + activations + 2 * sample + 4 * layer + 4096
         if f"{stage}, rank 0: peak" in found:  # ranks can run here
-            kept = {"nothing": 4 * p, "ZeRO 1": 3 * p, "ZeRO 2": p + 3 * p / few, "ZeRO 3": 4 * p / few}[stage]
+            kept = {"data parallel": 4 * p, "ZeRO 1": 3 * p, "ZeRO 2": p + 3 * p / few, "ZeRO 3": 4 * p / few}[stage]
             assert kept < found[f"{stage}, rank 0: peak"] == found[f"{stage}, rank {few - 1}: peak"] < kept + 5 * layer
     assert found["ZeRO 1: peak"] - found["ZeRO 1: peak of the others"] == 2 * layer
     assert (

@@ -195,9 +195,9 @@ REPRODUCED, EXPLAINED, REFUTED = VERDICTS = ("reproduced", "explained", "refuted
 
 
 RULES = (
-    "Each verdict is computed from the figure and from what is found. Reproduced: the number that is found, rounded or cut "
-    "to the digits that are printed, is the figure, or keeps within the bound that it names. Explained: it is the figure "
-    "together with parts that are named and bounded. Refuted: neither. The most wrong figures come first."
+    "Each verdict is computed from the published figure and the number that is found. Reproduced: the number, rounded or cut "
+    "to the printed digits, is the figure, or it is within the bound that the figure gives. Explained: the number and parts "
+    "that are named and bounded add up to the figure. Refuted: neither. The largest errors come first."
 )
 """What the verdicts mean, for readers of a table."""
 
@@ -231,7 +231,7 @@ def judge(stated: Figure, found: Counted) -> Ruling:
     size = f"{off:,.{digits}f} times too {'large' if stated.value > value else 'small'}"
     least, most = (value + sum(getattr(part, end) for part in found.parts) for end in ("least", "most"))
     if found.parts and most >= low and (high is None or least < high):
-        return Ruling(EXPLAINED, f"explained: {size}, but for parts that are named", off)
+        return Ruling(EXPLAINED, f"explained: {size} without the named parts", off)
     return Ruling(REFUTED, f"refuted: {size}", off)
 
 

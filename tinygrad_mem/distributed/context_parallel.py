@@ -20,11 +20,11 @@ from .regions import check_device
 
 
 class RingAttention(Op):
-    """:class:`Attention` of this rank's rows over the columns of all ranks; rank r has the r-th part of both.
+    """:class:`Attention` of this rank's queries over the keys of all ranks; rank r has the r-th part of both.
 
     A rank computes with its own block of keys and values, then with that of the rank before it, and so on; each block goes on
     to the next rank while it is used. The results of two blocks are joined by their lse, the logarithm of the sum of e**score.
-    In backward the blocks go around again, and with each go its gradients, to which every rank adds. All ranks ask for the
+    In backward the blocks go around again, each with its gradients, to which every rank adds. All ranks ask for the
     same memory, though with ``causal`` a rank skips the blocks behind its own.
 
     Half precision is computed in float32 copies of one block at a time.
@@ -200,7 +200,7 @@ def ring_attention(
         ShapeError: shapes that do not fit.
         DTypeError: different dtypes.
         DeviceError: a device that the group does not serve.
-        RankError: the ranks have not the same shapes.
+        RankError: the shapes differ between ranks.
 
     Source: Liu, Zaharia and Abbeel, *Ring Attention*, 2023.
     """

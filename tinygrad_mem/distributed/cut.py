@@ -1,4 +1,4 @@
-"""The marks of parameters of which each rank has a part: norms and checks of gradients ask the other ranks through them."""
+"""Marks on parameters that are divided over ranks. Norms and checks of gradients use them to include the other ranks."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Tensors are on ``meta``. A rank asks for the same bytes here as with other ranks around it, because collectives ask for none.
 
-What the program is told about its rank is noted as an array of what each rank would have been told. So a prediction knows which
-ranks are alike.
+Each answer that the program gets about its rank is recorded as an array of the answers that all ranks would get. From these a
+prediction knows which ranks are alike.
 
 The bytes that a rank would send are counted: see :func:`sent`.
 """
@@ -24,7 +24,7 @@ NOBODY = -1
 
 
 def note(answer: np.ndarray) -> None:
-    """Note what each rank of the world is told, if that is not the same for all."""
+    """Record the answer that each rank of the world would get, if the answers differ."""
     if local.dry is not None and (answer != answer[0]).any():
         local.dry.__dict__.setdefault("told", {})[answer.tobytes()] = answer
 

@@ -24,7 +24,7 @@ class ReduceOp(StrEnum):
 
 
 class Work:
-    """A collective under way. Its arrays may be neither read nor written before :meth:`wait` has returned.
+    """A collective in progress. Its arrays may be neither read nor written before :meth:`wait` has returned.
 
     It keeps its arrays alive until then, so memory is freed at the same moment in each run.
     """

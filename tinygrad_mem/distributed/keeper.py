@@ -1,7 +1,7 @@
 """The process between ``mpiexec`` and one rank of ``launch``. It is run as a file, and imports the standard library alone.
 
-MPI's launchers end all ranks as soon as a process of theirs ends badly, before anybody can say which one, or why. The keeper is
-that process: it starts the rank as a child, notes how it ends, and stays until ``launch`` lets go of all of them.
+MPI's launchers end all ranks as soon as one process fails, before it is known which one, or why. The keeper is
+that process: it starts the rank as a child, records how it ends, and stays until ``launch`` releases all of them.
 """
 
 from __future__ import annotations

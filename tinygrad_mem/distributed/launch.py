@@ -52,13 +52,13 @@ def launcher() -> str:
 
 
 def launch(ranks: int, command: Sequence[str], grace: float = GRACE) -> int:
-    """Run ``command`` on so many ranks of this machine, more than it has cores or not, and print what they print.
+    """Run ``command`` on this number of ranks on this machine, also more than it has cores, and print their output.
 
     Each line begins with the rank, as in ``[2] loss 0.31``. When a rank fails, the others have ``grace`` seconds to end;
     then all are ended, and the error of the one that failed first is printed again. The signals of Ctrl-C and ``kill`` end all.
 
     Plain ``mpiexec`` starts ranks too. But when one is killed, MPICH's kills the others within milliseconds, before they can
-    name it, and tells the number of its process.
+    name it, and prints only the number of its process.
 
     Returns:
         The exit status: 0 if that of all ranks is 0; that of the rank that failed first; 128 + the signal that killed it, or
@@ -92,7 +92,7 @@ class _Launch:
             self.pipes.register(self._pipe(what), selectors.EVENT_READ, what)
 
     def _pipe(self, name: str) -> int:
-        """Make a named pipe. We hold both of its ends: it stays open, whoever comes and goes."""
+        """Make a named pipe. We hold both of its ends, so it stays open when other processes open and close it."""
         os.mkfifo(self.folder / name)
         return os.open(self.folder / name, os.O_RDWR | os.O_NONBLOCK)
 
@@ -129,7 +129,7 @@ class _Launch:
         self.signal = number
 
     def _look(self, process: subprocess.Popen) -> None:
-        """Let go of the ranks when it is time; end a launcher that does not end then."""
+        """Release the ranks when it is time; end a launcher that does not end after that."""
         now, failed = time.monotonic(), self.first is not None
         late = len(self.started) < self.ranks and now - self.began > _START
         if self.signal or late or len(self.ends) == self.ranks or (failed and now - self.failed_at > self.grace):
@@ -150,7 +150,7 @@ class _Launch:
     # --- what ranks say
 
     def _read(self, timeout: float) -> None:
-        """Print what has arrived, and hear the notes."""
+        """Print the output that has arrived, and read the notes."""
         for key, _ in self.pipes.select(timeout):
             text = self.rest.pop(key.data, b"") + os.read(key.fd, 1 << 16)
             lines = _LINE.findall(text)

@@ -1,8 +1,8 @@
-"""The presence of processes of this machine: which of them are still there.
+"""Which processes of this machine are still running.
 
-Each process locks a file of its own. The system lets go of the lock when the process ends, however it ends, and even before its
-parent asks how: so the others ask for the lock. (A signal 0 would also reach a process that has ended and whose parent has not
-asked.) A process that it forks is not taken for it: such locks are not inherited.
+Each process locks a file of its own. The system releases the lock when the process ends, however it ends, even before its
+parent has waited for it. So the others try to take the lock. (A signal 0 would also reach a process that has ended and whose
+parent has not waited for it.) A process that it forks is not taken for it: such locks are not inherited.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Presence:
             self._path.unlink(missing_ok=True)
 
     def sees(self, rank: int) -> bool | None:
-        """True if the process is there, False if it has ended, ``None`` if that cannot be seen from here."""
+        """True if the process is running, False if it has ended, ``None`` if this cannot be found out from here."""
         file = self._others.get(rank)
         if file is None or fcntl is None:
             return None

@@ -1,7 +1,7 @@
-"""All processes that ``mpiexec`` started: what is under way between them, and which of them have failed.
+"""All processes that ``mpiexec`` started: the transfers in progress between them, and the processes that have failed.
 
-A rank that ends with an error says so to all others. A rank that waits looks for that from time to time, and whether those for
-which it waits are still there, if they are on its machine. So every rank ends with an error that names the rank that failed.
+A rank that ends with an error tells all others. A waiting rank looks for such messages, and whether the ranks for which it
+waits are still running, if they are on its machine. So every rank ends with an error that names the rank that failed.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ _LABELS = {
     "optimizer": "optimizer",
     "precision": "precision",
     "recompute": "recompute blocks",
-    "accumulate": "parts of a batch",
-    "offload": "offload what forward saves to the host",
+    "accumulate": "micro-batches",
+    "offload": "offload saved tensors to the host",
     "device": "device",
 }
 _HINTS = {"sample": "such as 3x64x64", "tokens": "such as 512"}

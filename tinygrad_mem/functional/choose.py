@@ -72,7 +72,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """
     if input.is_meta:
         raise DataDependenceError(
-            "nonzero: how many elements are not zero depends on values, which device meta has not. "
+            "nonzero: the number of results depends on values, and a tensor on device meta has none. "
             "Use where(condition, a, b) or masked_fill, whose shapes do not depend on values."
         )
     found = np.nonzero(np.atleast_1d(input.detach()._host()))

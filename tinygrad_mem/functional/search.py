@@ -153,7 +153,7 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
     """
     if input.is_meta:
         raise DataDependenceError(
-            "unique_consecutive: how many values differ depends on values, which a tensor on device meta has not"
+            "unique_consecutive: the number of results depends on values, and a tensor on device meta has none"
         )
     x = input.detach()
     whole = shape.reshape(x, -1) if dim is None else x
@@ -186,7 +186,7 @@ def unique(
         ShapeError: another dimension than ``dim`` has no elements, so there is nothing to compare.
     """
     if input.is_meta:
-        raise DataDependenceError("unique: how many values differ depends on values, which a tensor on device meta has not")
+        raise DataDependenceError("unique: the number of results depends on values, and a tensor on device meta has none")
     x = input.detach()
     axis = 0 if dim is None else normalize_dim(dim, x.ndim)
     whole = shape.reshape(x, -1) if dim is None else x

@@ -77,10 +77,10 @@ class Comparison:
     def __str__(self) -> str:
         where = self.phase[0] if self.phase[0] == self.phase[1] else f"{self.phase[0]}, now {self.phase[1]}"
         lines = [f"peak       {self.peak} in {where}", f"saved      {self.saved}", f"transient  {self.transient}"]
-        for title, changes in (("appeared", self.appeared), ("vanished", self.vanished), ("moved", self.moved)):
+        for title, changes in (("appeared", self.appeared), ("vanished", self.vanished), ("changed", self.moved)):
             for change in changes[:5]:
                 kinds = [", ".join(sorted(side)) for side in (change.before, change.after)]
-                what = kinds[1] or kinds[0] if title != "moved" or kinds[0] == kinds[1] else f"{kinds[0]} -> {kinds[1]}"
+                what = kinds[1] or kinds[0] if title != "changed" or kinds[0] == kinds[1] else f"{kinds[0]} -> {kinds[1]}"
                 lines.append(f"{title:9}  {bytes_text(change.bytes):>12}  {visible(change.owner)}  ({what})")
         return "\n".join(lines)
 

@@ -140,9 +140,8 @@ def different(predict: Callable[[int], tuple[T, Any]], size: int) -> Iterator[tu
     """Predict one rank of each group of ranks that are alike: the ranks, and what ``predict`` found for the first of them.
 
     Args:
-        predict: something about a rank, and the device of its dry run, which knows what depended on the rank: arrays of what
-            every rank would have been told. If a rank would have been told the same in all of them, its run would have been the
-            same.
+        predict: something about a rank, and the device of its dry run, which knows what depended on the rank: arrays of the
+            answers that every rank would have got. Ranks with the same answers in all of them run alike.
     """
     rest = np.arange(size)
     while rest.size:

@@ -49,7 +49,7 @@ class InBytes(Optimizer):
 
 
 def check_bits(bits: int, optim_bits: int, min_size: int, block_size: int) -> None:
-    """Refuse options outside of their range: of an optimizer whose moments have so many bits."""
+    """Refuse options outside of their range, for an optimizer whose moments have ``bits`` bits."""
     if optim_bits not in (bits, 32):
         raise ValueError(f"optim_bits should be {bits} or 32, found {optim_bits!r}")
     if not (isinstance(min_size, int) and min_size >= 0):

@@ -175,8 +175,8 @@ class Optimizer:
         if self._in_backward is not None:
             raise GraphError(
                 f"{what}: this optimizer updates each parameter in backward and frees its gradient there "
-                "(optimizer_in_backward), so nothing is left to step, clip, unscale or accumulate with. Take this call out, or "
-                "remove() the other. To clip or to scale the loss, give it max_norm or scaler."
+                "(optimizer_in_backward), so no gradient is left to step, clip, unscale or accumulate with. Remove this "
+                "call, or call remove() on optimizer_in_backward. To clip or to scale the loss, give it max_norm or scaler."
             )
 
     def _step(self, due: list[tuple[dict[str, Any], Tensor]]) -> None:

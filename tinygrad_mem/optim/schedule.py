@@ -96,7 +96,7 @@ class LRScheduler:
 
     def get_lr(self) -> list[float]:
         """The rates at ``last_epoch``, one for each group."""
-        raise NotImplementedError(f"{type(self).__name__} says no rates: define get_lr()")
+        raise NotImplementedError(f"{type(self).__name__} does not define its rates: write get_lr()")
 
     def get_last_lr(self) -> list[float]:
         """The rates that were set last."""

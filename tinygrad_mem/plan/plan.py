@@ -341,7 +341,7 @@ def _makes_optimizer(optimizer: Any, model: Any) -> Callable[[list], Optimizer]:
             for group in optimizer.param_groups
         ]
     except KeyError:
-        raise ArgumentError("plan: the optimizer has a parameter that the model has not") from None
+        raise ArgumentError("plan: the optimizer has a parameter that is not in the model") from None
     kind: Any = type(optimizer)
     return lambda parameters: kind([{**group, "params": [parameters[i] for i in group["params"]]} for group in groups])
 

@@ -20,7 +20,7 @@ class TorchFunctionMode:
     """
 
     def __enter__(self) -> NoReturn:
-        raise NotOfferedError(f"overrides: {type(self).__name__} would not hear of any call: put the change into the module")
+        raise NotOfferedError(f"overrides: {type(self).__name__} would not be called by any function: change the module")
 
     def __exit__(self, *exc: object) -> None:
         return None

@@ -71,7 +71,7 @@ def _case(result: Measured | Failed, case: Case) -> str:
 def _owners(result: Measured) -> str:
     """The owners whose bytes at the peak changed most; those that vanished come first."""
     found = result.comparison
-    kinds = (("vanished", found.vanished), ("appeared", found.appeared), ("moved", found.moved))
+    kinds = (("vanished", found.vanished), ("appeared", found.appeared), ("changed", found.moved))
     rows = "".join(_owner(kind, change) for kind, changes in kinds for change in changes[:OWNERS])
     left = sum(max(len(changes) - OWNERS, 0) for _, changes in kinds)
     more = f'<p class="quiet">and {left:,} smaller changes</p>' if left else ""

@@ -52,7 +52,7 @@ def get_state_dict(
 
     Raises:
         NotOfferedError: several optimizers are given.
-        KeyError: the optimizer has a parameter that the model has not.
+        KeyError: the optimizer has a parameter that is not in the model.
     """
     optimizer = _one(optimizers)
     names, state = _names(model, optimizer), model.state_dict()

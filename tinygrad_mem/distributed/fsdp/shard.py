@@ -225,6 +225,6 @@ def check(name: str, parameter: Parameter) -> None:
 
 
 def _nowhere(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array of a shape that takes no memory. Who computes with it by mistake gets nan."""
+    """An array of this shape that takes no memory. A computation that reads it by mistake gives nan."""
     value = np.full((), np.nan if is_floating(dtype) else 0, dtype)
     return np.broadcast_to(value, shape)

@@ -56,14 +56,14 @@ class Unit:
         self._here: dict[int, ShardedParameter] = {}  # the address of gathered rows -> whose they are
 
     def listen(self) -> None:
-        """Hear of each gradient of its parameters; its parameters do not hold it."""
+        """Call :meth:`arrived` for each gradient of its parameters. They refer to the unit weakly."""
         hear = partial(_hear, weakref.ref(self))
         for shard in self.shards:
             shard.full._post_accumulate = {}
             RemovableHandle(shard.full._post_accumulate, hear)
 
     def join(self, root: Unit, prefix: str) -> None:
-        """Be a unit under ``root``, at the path ``prefix``."""
+        """Make it a unit under ``root``, at the path ``prefix``."""
         self.root, self.family = self is root, root.family
         for shard in self.shards:
             shard.cut.name = f"{prefix}{shard.path}"
@@ -71,7 +71,7 @@ class Unit:
     # --- gathering
 
     def start(self) -> None:
-        """Begin to gather, unless the rows are here or on their way."""
+        """Start to gather, unless the rows are here or are being gathered."""
         if self.shards and self.shards[0].whole is not None:
             if all(shard.same(shard.values) for shard in self.shards):
                 return
@@ -80,7 +80,7 @@ class Unit:
             shard.start(self.precision.param_dtype)
 
     def gather(self) -> None:
-        """Let the modules have all rows."""
+        """Give the modules the gathered parameters."""
         self.start()
         if not self._here:
             for shard in self.shards:
@@ -88,7 +88,7 @@ class Unit:
             self._here = {shard.full.device.address(shard.whole) or 0: shard for shard in self.shards if shard.whole.size}
 
     def drop(self) -> None:
-        """Let the modules have this rank's rows. Writes in place to gathered rows are refused: only these remember them."""
+        """Give the modules this rank's rows. In-place writes to gathered rows are refused: they would be lost."""
         self._here = {}
         written = [f"{shard.cut.name}, by {writer}" for shard in self.shards if (writer := shard.drop())]
         if written:
@@ -256,7 +256,7 @@ class Reductions:
 
 
 class StandIn:
-    """Stands in a node for gathered rows: whose, and which part of them."""
+    """A placeholder in a node for gathered rows: their parameter, and the part of it."""
 
     __slots__ = ("dtype", "offset", "shape", "shard", "strides", "unit", "values")
 
@@ -268,7 +268,7 @@ class StandIn:
 
 
 class Packing:
-    """The saved-tensor hooks of one forward of a unit. What is not the unit's goes to the hooks around it, if there are any."""
+    """The saved-tensor hooks of one forward of a unit. Arrays that are not the unit's go to the enclosing hooks, if any."""
 
     def __init__(self, unit: Unit) -> None:
         self._unit, self._outer = unit, hooks_here()
@@ -300,7 +300,7 @@ class UnitBorder(Op):
 
 
 def _start(units: list[weakref.ref[Unit]]) -> None:
-    """Begin to gather units that will be needed next; the end of a backward drops those that it did not need."""
+    """Start to gather the units that will be needed next. The end of a backward drops those that it did not need."""
     for reference in units:
         unit = reference()
         if unit is not None:

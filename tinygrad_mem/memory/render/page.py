@@ -136,7 +136,7 @@ def _comparison(found: Comparison, titles: Sequence[str]) -> str:
         f'<tr><th scope="row">{name}</th>{_numbers(f"{e.before:,}", f"{e.after:,}", f"{e.change:+,}")}</tr>'
         for name, e in effects.items()
     )
-    changes = [("appeared", found.appeared), ("vanished", found.vanished), ("moved", found.moved)]
+    changes = [("appeared", found.appeared), ("vanished", found.vanished), ("changed", found.moved)]
     owners = "".join(_change(kind, change) for kind, all_ in changes for change in all_[:CHANGES])
     left = sum(max(len(all_) - CHANGES, 0) for _, all_ in changes)
     more = f"<p>and {left:,} smaller changes</p>" if left else ""

@@ -101,7 +101,7 @@ def _aligned(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torc
 
 
 def whole_layers(gpu: Gpu, bound: Bound) -> dict[str, Callable[..., Any]]:
-    """The ops by name; ``bound`` hears how much more they may take."""
+    """The ops by name; ``bound`` is called with the bytes that they may take more."""
     layer = partial(_attention_layer, gpu, bound)
     return {"_native_multi_head_attention": layer, "_transformer_encoder_layer_fwd": partial(_encoder_layer, layer)}
 

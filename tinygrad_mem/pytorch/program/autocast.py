@@ -51,7 +51,7 @@ class CudaAutocast:
 
     Args:
         role: a context manager that says what the next blocks are for.
-        bound: hears how much more, or less, may be in use, and why.
+        bound: called with the bytes that may be in use more or less, and the reason.
         version: of PyTorch. Since 2.11 no cast is kept that is made in inference mode, and those that are kept have a graph
             even if they are made under ``no_grad``.
     """

@@ -187,7 +187,7 @@ def products(bound: Callable[[int, str], None], count: Callable[..., None]) -> d
     """The ops by name. PyTorch's own go the long way for tensors of a prediction; these go the short one, with a bound.
 
     Args:
-        bound: hears how much more a gradient may take.
+        bound: called with the bytes that a gradient may take more.
         count: counts what an op without a shape asks for: the op, its arguments, and its results.
     """
 

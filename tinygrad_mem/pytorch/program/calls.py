@@ -281,7 +281,7 @@ def _set_item(watch: Watch, tensor: Tensor, index: Any, value: Any) -> None:
 
 
 def _whole(function: Callable[..., Any], watch: Watch, *args: Any, **kwargs: Any) -> Any:
-    """A layer of a transformer in evaluation, as one op, which under autocast runs others: below it, nobody knows of that."""
+    """A layer of a transformer in evaluation: one op, which under autocast runs others that dispatch does not show."""
     if watch.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
         raise NotOfferedError(
             "nn.TransformerEncoderLayer or nn.MultiheadAttention in evaluation under autocast on the CPU: its memory "

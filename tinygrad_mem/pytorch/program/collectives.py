@@ -59,7 +59,7 @@ class Collectives:
         if func not in _INTO_FIRST:
             name = func._opname.strip("_")
             raise NotOfferedError(
-                f"torch.distributed: {name} of several processes is not predicted, as what it asks for is not known. Use "
+                f"torch.distributed: {name} of several processes is not predicted, because its allocations are not known. Use "
                 "all_reduce, broadcast, scatter, all_gather, all_gather_into_tensor, reduce_scatter_tensor or all_to_all_single"
             )
         written = args[0] if isinstance(args[0], list) else [args[0]]

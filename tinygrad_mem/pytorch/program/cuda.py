@@ -49,8 +49,8 @@ class Card:
 
     Args:
         card: the model.
-        capacity: bytes; ``None``: the program hears of the model's, and may have more.
-        note: hears what is assumed.
+        capacity: bytes; ``None``: the program is told the card's memory, and may use more.
+        note: called with each assumption.
     """
 
     def __init__(self, ledger: Ledger, card: GraphicsCard, capacity: int | None, note: Callable[[str], None]) -> None:
@@ -324,7 +324,7 @@ _INHERITED = object()
 
 @context
 def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
-    """``torch.cuda`` is that of ``card``; ``waits`` hears of tensors whose block another stream uses."""
+    """``torch.cuda`` is that of ``card``; ``waits`` is called with tensors whose block another stream uses."""
 
     def recorded(tensor: torch.Tensor, stream: Any) -> None:
         if isinstance(stream, card.stream):

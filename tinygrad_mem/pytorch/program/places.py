@@ -58,7 +58,7 @@ class Places:
 
     @context
     def listening(self, roles: Any) -> Iterator[None]:
-        """Hear of modules and optimizers, and tell ``roles`` of them."""
+        """Observe modules and optimizers, and report them to ``roles``."""
         handles = [
             hooks.register_module_forward_pre_hook(lambda module, _: self._enter(module, roles)),
             hooks.register_module_forward_hook(lambda module, *_: self._leave(), always_call=True),

@@ -80,7 +80,9 @@ class Processes:
     def running(self) -> Iterator[None]:
         """Let ``init_process_group`` make the group of this process, and end it with the program."""
         if dist.is_initialized():
-            raise NotOfferedError("predict: world_size is given, and there is a process group already: destroy it before")
+            raise NotOfferedError(
+                "predict: world_size is given, but there is a process group already: call destroy_process_group() first"
+            )
         told = {"RANK": self._rank, "WORLD_SIZE": self._size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
         before = {name: os.environ.get(name) for name in told}
         changes = [

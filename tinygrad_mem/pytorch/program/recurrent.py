@@ -196,7 +196,7 @@ def layers(gpu: Gpu, bound: Callable[[int, str], None]) -> dict[str, Callable[..
     """The kernels of all recurrent layers and cells on the GPU, by the name of the op.
 
     Args:
-        bound: hears how much more, or less, cuDNN may take.
+        bound: called with the bytes that cuDNN may take more or less.
     """
     kept: Tensors = []  # what the process keeps: the states of dropout's random numbers
     cells = {"lstm_cell": lstm_cell, "gru_cell": gru_cell}
