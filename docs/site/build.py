@@ -45,6 +45,8 @@ ROOMS = (
     "data",
 )
 """The folders of the library whose public names have a reference."""
+WIDE = ("claims.md", "pytorch_kernels.md", "techniques.md")
+"""Pages of one wide table, which has the room of the navigation beside it too."""
 _CODE = re.compile(r"(```.*?```|<pre.*?</pre>)", re.S)
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
@@ -73,7 +75,8 @@ class Source:
         """
         parts = _CODE.split(path.read_text(encoding="utf-8") if text is None else text)
         parts[::2] = [self._linked(part, path, self.places[path]) for part in parts[::2]]
-        self.write(self.places[path], "".join(parts))
+        head = "---\nhide: [navigation, toc]\n---\n\n" if self.places[path] in WIDE else ""
+        self.write(self.places[path], head + "".join(parts))
 
     def _linked(self, text: str, path: Path, place: str) -> str:
         """Text whose links lead to pages of the site and to copied pictures. A link to a file that has no page is text."""
