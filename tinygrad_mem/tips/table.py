@@ -21,7 +21,7 @@ STYLES = {
     "saves": "green",
     "saves only when": "green",
     "improves accuracy": "cyan",
-    "moves the peak elsewhere": "yellow",
+    "saves, but not at the peak": "yellow",
     "costs": "yellow",
     "myth": "red",
     "out of memory": "red",

@@ -25,7 +25,7 @@ class Verdict:
     """The result of a tip, in a few words.
 
     Attributes:
-        kind: "saves", "saves only when", "moves the peak elsewhere", "costs", "improves accuracy", "myth", "out of memory",
+        kind: "saves", "saves only when", "saves, but not at the peak", "costs", "improves accuracy", "myth", "out of memory",
             "does not apply".
         text: the kind, and the cases that it holds for.
     """
@@ -72,7 +72,7 @@ def kind_of(found: Measured) -> str:
     if effects.peak.change <= -least:
         return "saves"
     if effects.saved.change <= -least or effects.transient.change <= -least:
-        return "moves the peak elsewhere"
+        return "saves, but not at the peak"
     return "costs" if effects.peak.change >= least else "myth"
 
 
@@ -88,7 +88,7 @@ def _of_numbers(measured: Sequence[Measured]) -> Verdict:
 
 def time_words(found: Measured) -> str:
     """The time after, relative to before."""
-    return "no time" if found.time is None else f"x{found.time:.2f}"
+    return "not timed" if found.time is None else f"x{found.time:.2f}"
 
 
 def result_words(found: Measured) -> str:
@@ -157,7 +157,7 @@ def _signed(size: int) -> str:
 _COUNTED = {  # of one tip, and of several
     "saves": ("saves", "save"),
     "saves only when": ("saves only in some cases", "save only in some cases"),
-    "moves the peak elsewhere": ("moves the peak elsewhere", "move the peak elsewhere"),
+    "saves, but not at the peak": ("saves, but not at the peak", "save, but not at the peak"),
     "costs": ("costs memory", "cost memory"),
     "improves accuracy": ("improves accuracy", "improve accuracy"),
     "myth": ("is a myth", "are myths"),

@@ -94,7 +94,7 @@ function timeline({ at, heights, by_category: bytes, peak, phase, phases, events
     return path;
   });
   const figure = document.createElement("figure");
-  const caption = `${shown(events)} mallocs and frees of two steps, in order${top === peak ? "" : "; both settings have one scale"}`;
+  const caption = `${shown(events)} allocations and frees of two steps, in order${top === peak ? "" : "; both settings have one scale"}`;
   const said = `Bytes in use after each of ${shown(events)} events of two steps, at most ${shown(peak)} in ${phase}`;
   figure.innerHTML = `<div class="scale" aria-hidden="true">${[top, top / 2, 0].map((size) => `<span>${sized(Math.round(size))}</span>`).join("")}</div>
 <svg viewBox="0 0 ${width} ${full}" preserveAspectRatio="none" role="img" aria-label="${said}">${paths.join("")}

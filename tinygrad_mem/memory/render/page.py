@@ -81,7 +81,7 @@ def _run(track: Record, title: str, drawn: list[dict[str, Any]]) -> str:
     smallest = min((block.rounded for block in found), default=0)
     every = f"All {count:,} blocks" if count == len(found) else f"The {len(found):,} largest of {count:,} blocks"
     rest = "" if count == len(found) else f" None of the others is larger than {_bytes(smallest)}."
-    moments = f"{len(track.timeline()):,} mallocs and frees"
+    moments = f"{len(track.timeline()):,} allocations and frees"
     return f"""<div class="run" id="{name}">{f"<h2>{html.escape(title)}</h2>" if title else ""}
 <dl>{"".join(f"<div><dt>{key}</dt><dd>{html.escape(value)}</dd></div>" for key, value in facts.items())}</dl>
 <h3>In use</h3><div class="tools"></div>

@@ -105,7 +105,7 @@ def timeline(name: str, track: Record, top: int) -> str:
 <svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{said}">
 {"".join(paths)}<line class="top" x1="0" x2="{WIDTH}" y1="{peak:.1f}" y2="{peak:.1f}"/></svg>
 <div class="phases" aria-hidden="true">{spans}</div>
-<div class="across">{len(line):,} mallocs and frees, in order</div></figure>"""
+<div class="across">{len(line):,} allocations and frees, in order</div></figure>"""
 
 
 def _area(across: list[int], low: list[float], high: list[float]) -> str:

@@ -189,7 +189,7 @@ function wordsOfTimeline(figure, event) {
   figure.cursor.setAttribute("d", `M${figure.x(at)} ${TOP}v${figure.height}`);
   const parts = Object.entries(timeline.bytes).filter(([, bytes]) => bytes[i]);
   const lines = parts.map(([name, bytes]) => [`${name}: ${shown(bytes[i])} B`, colours[name]]).reverse();
-  return [[`${shown(timeline.used[i])} B in use`], ...lines, [`after ${shown(at + 1)} mallocs and frees`]];
+  return [[`${shown(timeline.used[i])} B in use`], ...lines, [`after ${shown(at + 1)} allocations and frees`]];
 }
 
 function paintLives(figure) {
