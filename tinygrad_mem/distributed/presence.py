@@ -1,4 +1,4 @@
-"""Which processes of this machine are still running.
+"""The processes of this machine that are still running.
 
 Each process locks a file of its own. The system releases the lock when the process ends, however it ends, even before its
 parent has waited for it. So the others try to take the lock. (A signal 0 would also reach a process that has ended and whose
