@@ -675,3 +675,15 @@ def test_a_slice_beside_a_gradient_that_is_not_ours():
     table = leaf(4, 2)
     (tm.nn.functional.embedding(tm.tensor([1, 1]), table, sparse=True).sum() + table[1:3].sum()).backward()
     assert table.grad.tolist() == [[0.0] * 2, [3.0] * 2, [1.0] * 2, [0.0] * 2]
+
+
+def test_a_gradient_of_another_shape_is_not_added_to_the_old_one():
+    for shape in ((), (2,), (1,), (3, 3)):
+        x = tm.tensor([1.0, 2.0, 3.0], requires_grad=True)
+        x.sum().backward()
+        x.data = tm.ones(*shape) if shape else tm.tensor(1.0)
+        with pytest.raises(RuntimeError, match=r"backward: .grad is \[3\] and new is .*: set .grad to None"):
+            x.sum().backward()
+        x.grad = None
+        x.sum().backward()
+        assert x.grad.tolist() == tm.ones_like(x).tolist()

@@ -271,6 +271,7 @@ def test_workers_make_tensors_on_the_default_device_of_the_caller():
         ({"timeout": -1}, "timeout option should be non-negative"),
         ({"prefetch_factor": 2}, "prefetch_factor option could only be specified"),
         ({"prefetch_factor": 0, "num_workers": 1}, "prefetch_factor option should be positive"),
+        ({"multiprocessing_context": "spawn", "num_workers": 1}, "multiprocessing_context='spawn': workers are threads here"),
         ({"persistent_workers": True}, "persistent_workers option needs num_workers > 0"),
         ({"sampler": [1], "shuffle": True}, "sampler option is mutually exclusive with shuffle"),
         ({"batch_sampler": [[1]], "batch_size": 2}, "batch_sampler option is mutually exclusive"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 
 import numpy as np
@@ -25,6 +26,10 @@ def old(lib, layer, dim):
 
 def new(lib, layer, dim):
     return lib.nn.utils.parametrizations.weight_norm(layer, "weight", dim)
+
+
+def spectral(lib, layer, dim):
+    return lib.nn.utils.spectral_norm(layer, "weight", dim=dim)
 
 
 @pytest.mark.parametrize("norm", [old, new])
@@ -71,6 +76,17 @@ def test_twice_and_not_at_all_are_refused():
     layer = tm.nn.utils.parametrizations.weight_norm(tm.nn.Linear(2, 2))
     with pytest.raises(RuntimeError, match="weight of ParametrizedLinear is parametrized already"):
         tm.nn.utils.parametrizations.weight_norm(layer)
+    for first, second in itertools.product((old, new, spectral), repeat=2):  # what one computes is no parameter for the other
+        if first is not second:
+            with pytest.raises(ValueError, match="Linear does not have a parameter 'weight' to compute from others"):
+                second(tm, first(tm, tm.nn.Linear(2, 2), 0), 0)
+    for norm in (old, new):
+        for layer, dim, error in ((tm.nn.Linear(2, 2), 2, IndexError), (tm.nn.BatchNorm1d(2, affine=False), 0, ValueError)):
+            before = str(layer)
+            with pytest.raises(error, match=r"Dimension out of range|does not have a parameter 'weight'"):
+                norm(tm, layer, dim)
+            assert str(layer) == before
+            assert len(layer._parameters) == 2
     with pytest.raises(AttributeError, match="orthogonal is not offered"):
         tm.nn.utils.parametrizations.orthogonal  # noqa: B018
 

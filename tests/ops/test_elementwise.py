@@ -101,13 +101,26 @@ MIXED: dict[str, Callable[[Any, Any, Any], Any]] = {
     "remainder": lambda lib, x, y: lib.remainder(x, y),
     "fmod": lambda lib, x, y: lib.fmod(y, x),
     "floor_divide": lambda lib, x, y: lib.floor_divide(x, y),
-    "pow": lambda lib, x, y: lib.pow(x, y - y + lib.ones_like(y)),
+    "pow of 1": lambda lib, x, y: lib.pow(x, y - y + lib.ones_like(y)),
     "maximum": lambda lib, x, y: lib.maximum(x, y),
+    "minimum of the other": lambda lib, x, y: lib.minimum(y, x),
+    "div trunc": lambda lib, x, y: lib.div(x, y, rounding_mode="trunc"),
+    "pow": lambda lib, x, y: x**y,
+    "pow_": lambda lib, x, y: (x + 0).pow_(y),
+    "shift": lambda lib, x, y: lib.bitwise_right_shift(y, x - x + lib.ones_like(x)),
+    "less": lambda lib, x, y: (x - 101 < y) + lib.zeros(2, 3),
+    "equal": lambda lib, x, y: (x == y) + lib.zeros(2, 3),
+    "fill": lambda lib, x, y: lib.masked_fill(x, x > 0, y.reshape(-1)[0]),
+    "index fill": lambda lib, x, y: lib.index_fill(x.reshape(-1), 0, lib.tensor([0]), y.reshape(-1)[0]),
     "atan2": lambda lib, x, y: lib.atan2(x, y),
     "where": lambda lib, x, y: lib.where(x > 0, y, x),
     "cat": lambda lib, x, y: lib.cat([x.reshape(-1), y.reshape(-1)]),
     "rest of a number": lambda lib, x, y: lib.remainder(x, 0.1),
     "number and its rest": lambda lib, x, y: lib.fmod(y, 0.3),
+    "whole quotient": lambda lib, x, y: x // 0.1,
+    "small whole quotient": lambda lib, x, y: lib.div(x, 1e-5, rounding_mode="floor"),
+    "truncated quotient": lambda lib, x, y: lib.div(x / 1000, 0.1, rounding_mode="trunc"),
+    "number's whole quotient": lambda lib, x, y: 70000 // (x / 7),
 }
 REFUSALS = "out of bounds|Subtraction|integral input|Boolean alpha|result type .* can.t be cast|with integers|Integer division"
 
@@ -117,11 +130,12 @@ def test_mixed_dtypes_are_computed_in_that_of_the_result(name, reliability: Call
     """100 + 2 * 100 overflows 8 bits, 1000 * 1000 float16: what is computed in the narrower dtype is seen."""
     tried = 0
     for first, second in itertools.product([*DTYPES, "bfloat16"], repeat=2):
-        for one, two in (((2, 3), (2, 3)), ((2, 3), ()), ((), (2, 3)), ((), ())):
+        sizes = itertools.product([(2, 3), ()], repeat=2)
+        for (one, two), (many, lone) in itertools.product(sizes, [(1000, 100), (100, 1000)]):
             answers: list[Any] = []
             for lib in (tm, torch):
                 x, y = (
-                    lib.full(size, 1000 if size and "8" not in dtype else 100).to(getattr(lib, dtype))
+                    lib.full(size, (many if size else lone) if "8" not in dtype else 100).to(getattr(lib, dtype))
                     for size, dtype in ((one, first), (two, second))
                 )
                 try:
@@ -129,7 +143,7 @@ def test_mixed_dtypes_are_computed_in_that_of_the_result(name, reliability: Call
                 except (RuntimeError, TypeError, ValueError) as error:
                     answers.append(error)
             mine, expected = answers
-            where = f"{name} {first} {one} {second} {two}"
+            where = f"{name} {first} {one} {second} {two}, of {many} and {lone}"
             if isinstance(mine, Exception):
                 assert isinstance(expected, Exception) or re.search(REFUSALS, str(mine)), f"{where}: {mine}"
             elif not isinstance(expected, Exception):

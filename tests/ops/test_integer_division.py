@@ -96,6 +96,13 @@ def test_integers_to_negative_powers(dtype: str):
             lib.tensor([2]) ** -1
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int64"])
+def test_unsigned_integers_to_negative_powers_in_place(dtype: str):
+    """NumPy cannot compare unsigned numbers with -1 under ``where=``: the process ended."""
+    x, y = np.meshgrid(np.array([0, 1, 2, 253, 255], np.uint8), np.array([-128, -3, -1, 0, 1, 2, 100, 300]).astype(dtype))
+    assert_same(tm.tensor(x).pow_(tm.tensor(y)), torch.tensor(x).pow_(torch.tensor(y)), (0, 0))
+
+
 @pytest.mark.parametrize("rounding", [None, "trunc", "floor"])
 @pytest.mark.parametrize(("a", "b"), [(7, 2), (-7, 2), (7.5, 2)])
 def test_two_numbers_make_a_tensor(a: float, b: float, rounding: str | None):

@@ -110,7 +110,6 @@ def test_what_pytorch_refuses_is_refused(name: str, given: tuple, numbers: dict)
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda x: F.softplus(x, 0), ValueError, "softplus: beta cannot be 0"),
         (lambda x: F.celu(x, 0), ValueError, "celu: alpha cannot be 0, the input is divided by it"),
         (lambda x: F.celu(x, 1e-40), ValueError, "celu: alpha cannot be 1e-40"),
         (lambda x: F.leaky_relu(x, float("inf")), ValueError, "leaky_relu: negative_slope must be finite, found inf"),
@@ -123,9 +122,9 @@ def test_what_pytorch_refuses_is_refused(name: str, given: tuple, numbers: dict)
         (lambda x: F.pixel_shuffle(x[None], 0), ValueError, "pixel_shuffle expects a positive upscale_factor, but got 0"),
         (lambda x: F.pixel_unshuffle(x[None], 0), ValueError, "pixel_unshuffle expects a positive downscale_factor, but got 0"),
         (
-            lambda x: F.embedding_bag(tm.tensor([[0]]), x, max_norm=1.0, norm_type=0),
+            lambda x: F.embedding_bag(tm.tensor([[0]]), x, max_norm=1.0, norm_type=-float("inf")),
             NotImplementedError,
-            "embedding_bag: norm_type=0 counts entries",
+            "embedding_bag: norm_type=-inf, the smallest entry, is not offered",
         ),
         (
             lambda x: F.embedding_bag(tm.tensor([[0]]), x, padding_idx=cast(Any, 1.5)),
@@ -147,6 +146,41 @@ def test_a_beta_too_small_to_be_divided_by(dtype: str):
         ours = F.smooth_l1_loss(tm.tensor(x), tm.tensor(y), beta=beta)
         theirs = torch.nn.functional.smooth_l1_loss(torch.tensor(x), torch.tensor(y), beta=beta)
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), 1e-6)
+
+
+@pytest.mark.parametrize("beta", [0, 0.0, 1e-50])
+def test_softplus_divided_by_0_is_infinite(beta: float):
+    mine, other = (lib.tensor(ROWS, requires_grad=True) for lib in (tm, torch))
+    for lib, x in ((tm, mine), (torch, other)):
+        y = lib.nn.functional.softplus(x, beta)
+        y.sum().backward()
+        assert y.detach().isinf().all()
+    assert mine.grad is not None
+    np.testing.assert_array_equal(mine.grad.numpy(), other.grad.numpy())
+
+
+@pytest.mark.parametrize("name", ["embedding", "embedding_bag"])
+@pytest.mark.parametrize("norm", [0, 0.5, 1, 2.0, -1.0, float("inf")])
+def test_every_norm_of_rows(name: str, norm: float, dev: str):
+    weight = np.array([[1, 0, 3], [2, 2, 2], [0, 0, 0], [0.5, 0, 0]], np.float32)
+    results = []
+    for lib, where in ((tm, dev), (torch, "cpu")):
+        table, index = lib.tensor(weight, device=where), lib.tensor([[0, 1], [2, 3]], device=where)
+        getattr(lib.nn.functional, name)(index, table, max_norm=1.5, norm_type=norm)
+        results.append(table.cpu().numpy())
+    np.testing.assert_allclose(*results, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "bool"])
+def test_xlogy_beside_numbers(dtype: str):
+    for number in (0, 2, 0.1, True):
+        mine, other = (lib.tensor([0, 1, 1], dtype=getattr(lib, dtype)) for lib in (tm, torch))
+        for call in (lambda lib, x, number=number: lib.xlogy(x, number), lambda lib, x, number=number: lib.xlogy(number, x)):
+            found, expected = call(tm, mine), call(torch, other).numpy()
+            assert found.dtype == expected.dtype
+            np.testing.assert_allclose(found.numpy(), expected, 1e-3 if dtype == "float16" else 1e-6)
+    with pytest.raises(TypeError, match="one of input and other must be a Tensor"):
+        tm.xlogy(cast(Any, 2), 3)
 
 
 def test_numpys_numbers_are_taken():

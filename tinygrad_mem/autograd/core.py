@@ -614,6 +614,8 @@ def _add(leaf: Tensor, grad: Any, owned: bool) -> None:
     elif present is not None:
         if not getattr(present.array.flags, "writeable", True):  # CuPy's arrays always are
             raise GraphError("backward: the memory of .grad is read-only, for example expanded; give it a clone()")
+        if present.array.shape != grad.shape:  # .data was set to another shape
+            raise GraphError(f"backward: .grad is {list(present.shape)} and new is {list(grad.shape)}: set .grad to None")
         device.kernels.add(present.array, grad, out=present.array)
         present.storage.written("backward")
     else:

@@ -63,6 +63,11 @@ class DataLoader:
         pin_memory_device: str = "",
     ) -> None:
         _check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
+        if multiprocessing_context is not None:
+            raise ValueError(
+                f"multiprocessing_context={multiprocessing_context!r}: workers are threads here, and no process is started; "
+                "leave it out"
+            )
         self.iterable = isinstance(dataset, IterableDataset)
         _check_order(self.iterable, batch_size, shuffle, sampler, batch_sampler, drop_last)
         self.dataset, self.generator = dataset, generator

@@ -108,11 +108,9 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
 
 @public("nn.functional", cuda=FLOAT32)
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """``ln(1 + e**(beta * input)) / beta``. Saves: the input. Raises: ValueError: beta is 0."""
+    """``ln(1 + e**(beta * input)) / beta``. Saves: the input."""
     want_real("softplus", beta=beta, threshold=threshold)
-    if beta == 0:
-        raise ArgumentError("softplus: beta cannot be 0, the result is divided by it and would be infinite everywhere")
-    return apply(ops.Softplus, input, beta=beta, threshold=threshold)
+    return apply(ops.Softplus, input, beta=beta or 5e-324, threshold=threshold)  # divided by 0 the result is infinite
 
 
 @public("nn.functional")

@@ -112,13 +112,15 @@ def _where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
 Tensor.where = _where  # type: ignore[method-assign]
 
 
-def one_value(name: str, value: Tensor) -> Tensor:
-    """Return ``value``, a 0-d tensor. Raises: ShapeError: it has dimensions."""
+def one_value(name: str, value: Tensor, dtype: Any = None) -> Tensor:
+    """Return ``value``, a 0-d tensor. Raises: ShapeError: it has dimensions; ArgumentError: ``dtype`` does not hold it."""
     if value.ndim:
         raise ShapeError(
             f"{name} only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s): "
             f"{list(value.shape)}"
         )
+    if dtype not in (None, value.dtype) and value.device.type != "meta":
+        dtypes.fitting(value.item(), dtype)
     return value
 
 
@@ -130,7 +132,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
         ShapeError: ``value`` is a tensor that has dimensions.
     """
     if isinstance(value, Tensor):
-        return where(mask, one_value("masked_fill_", value).to(input.dtype), input)
+        return where(mask, one_value("masked_fill_", value, input.dtype).to(input.dtype), input)
     return apply(ops.MaskedFill, input, mask, value=value)
 
 
@@ -160,10 +162,14 @@ def zero_(input: Tensor) -> Tensor:
 
 
 @public("torch", "special", "Tensor", cuda=AS_IS)
-def xlogy(input: Tensor, other: Tensor) -> Tensor:
+def xlogy(input: Tensor | Number, other: Tensor | Number) -> Tensor:
     """``input * log(other)``, 0 where input is 0 (nan where other is nan). Saves: what its parts save."""
-    dtype = dtypes.result_type(input.array, other.array)
-    if dtypes.is_floating(dtype):
-        other = other.to(dtype=dtype)
+    dtype = dtypes.result_type(*[x.array if isinstance(x, Tensor) else x for x in (input, other)])
+    dtype = dtype if dtypes.is_floating(dtype) else dtypes.get_default_dtype()
+    if not isinstance(input, Tensor):
+        if not isinstance(other, Tensor):
+            raise ArgumentTypeError("xlogy(): one of input and other must be a Tensor, found two numbers")
+        input = tensor(input, dtype=dtype, device=other.device)
+    other = other.to(dtype=dtype) if isinstance(other, Tensor) else tensor(other, dtype=dtype, device=input.device)
     zero = logical_and(eq(input, 0), logical_not(isnan(other)))
     return mul(input, log(where(zero, 1.0, other)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -63,8 +64,8 @@ def embedding(
 def _shrink(name: str, weight: Tensor, index: Tensor, max_norm: float, norm_type: float) -> None:
     """Scale looked-up rows down to ``max_norm``, in the table."""
     want_real(name, max_norm=max_norm, norm_type=norm_type)
-    if norm_type == 0:
-        raise NotOfferedError(f"{name}: norm_type=0 counts entries, and no factor makes them fewer: use another norm")
+    if norm_type == -math.inf:
+        raise NotOfferedError(f"{name}: norm_type=-inf, the smallest entry, is not offered: use another norm")
     apply_(ops.EmbeddingRenorm, weight.detach(), index, max_norm=float(max_norm), norm_type=float(norm_type))
 
 

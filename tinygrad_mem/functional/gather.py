@@ -276,11 +276,11 @@ def index_fill_(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) 
         return input
     found, key = _entries("index_fill_", input, dim, index, _ONE_VALUE)
     whole = isinstance(value, Tensor)
-    if whole and one_value("index_fill_", value).requires_grad:  # an entry that appears twice counts once
+    if whole and one_value("index_fill_", value, input.dtype).requires_grad:  # an entry that appears twice counts once
         chosen = index_fill_(tensor([False] * input.size(dim), dtype=dtypes.bool, device=input.device), 0, index, True)
         lone = [-1 if a == normalize_dim(dim, input.ndim) else 1 for a in range(input.ndim)]
         return rewrite.masked_fill_(input, shape.reshape(chosen, lone), value)
-    number = one_value("index_fill_", value) if whole else tensor(value, dtype=input.dtype, device=input.device)
+    number = value if whole else tensor(value, dtype=input.dtype, device=input.device)
     return apply_(ops.IndexPut, input, number, found, key=key, accumulate=False)
 
 

@@ -58,7 +58,7 @@ def atan2_(input: Tensor, other: Tensor) -> Tensor:
 
 
 @public("torch", "Tensor", through=_TEMPORARY)
-def xlogy_(input: Tensor, other: Tensor) -> Tensor:
+def xlogy_(input: Tensor, other: Tensor | Number) -> Tensor:
     return _rewrite(choose.xlogy, input, other)
 
 
@@ -150,4 +150,4 @@ def masked_fill_(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
     """In-place form of :func:`masked_fill`; for a value that is a tensor, through a temporary of the same size."""
     if not isinstance(value, Tensor):
         return apply_(ops.MaskedFill, input, mask, value=value)
-    return _rewrite(choose.masked_fill, input, mask, choose.one_value("masked_fill_", value))
+    return _rewrite(choose.masked_fill, input, mask, value)

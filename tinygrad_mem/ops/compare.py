@@ -6,7 +6,7 @@ from .. import dtypes
 from ..dtypes import is_floating
 from ..errors import DTypeError
 from .base import Op, broadcast, want_numbers
-from .elementwise import binary_output
+from .elementwise import alike, binary_output
 
 
 class Compare(Op):
@@ -19,7 +19,7 @@ class Compare(Op):
         want_numbers(kernel, **{which: z for which, z in (("input", x), ("other", y)) if not hasattr(z, "dtype")})
         shape = broadcast(kernel, *[z.shape for z in (x, y) if hasattr(z, "shape")])
         out = ctx.output(shape, dtypes.bool)
-        getattr(ctx.kernels, kernel)(x, y, out=out)
+        getattr(ctx.kernels, kernel)(*alike(ctx, x, y), out=out)
         return out
 
 
@@ -46,7 +46,7 @@ class Bitwise(Op):
             if is_floating(getattr(z, "dtype", dtypes.int64)) or isinstance(z, float):
                 raise DTypeError(f"{kernel}: expected integers or bools, found {getattr(z, 'dtype', type(z).__name__)}")
         out = binary_output(ctx, kernel, x, y)
-        getattr(ctx.kernels, kernel)(x, y, out=out)
+        getattr(ctx.kernels, kernel)(*alike(ctx, x, y), out=out)
         return out
 
 

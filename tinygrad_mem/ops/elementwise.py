@@ -30,6 +30,24 @@ def _shape_and_dtype(name: str, x: Any, y: Any) -> tuple[tuple, Any]:
     return broadcast(name, *[z.shape for z in (x, y) if hasattr(z, "shape")]), result_type(x, y)
 
 
+def alike(ctx, x, y, of_y=None):
+    """Two operands with the values that PyTorch computes with: numbers and 0-d arrays as the common dtype holds them.
+
+    So the rest of 1 / 0.1 depends on the dtype, and a 0-d 1000 is -24 beside an int8 array. Sums and products do without: they
+    wrap round. ``of_y``: the dtype of y from the common dtype, if it is another.
+    """
+    if getattr(x, "dtype", None) == getattr(y, "dtype", None):
+        return x, y
+    dtype = result_type(x, y)
+    return _within(ctx, x, dtype), _within(ctx, y, of_y(dtype) if of_y else dtype)
+
+
+def _within(ctx, x, dtype):
+    if hasattr(x, "dtype"):
+        return x if x.ndim or x.dtype == dtype else ctx.copy(x, dtype)
+    return float(dtype.type(x)) if is_floating(dtype) else x
+
+
 class Add(Op):
     """x + y; both gradients are gy. Saves nothing."""
 
@@ -146,6 +164,8 @@ class Pow(Op):
     @staticmethod
     def forward(ctx, x, y):
         out = binary_output(ctx, "pow", x, y)
+        if hasattr(x, "dtype") and hasattr(y, "dtype"):
+            x, y = alike(ctx, x, y)
         if not hasattr(y, "dtype") and out.dtype.kind in "iu" and y < 0:
             raise DTypeError("Integers to negative integer powers are not allowed: make the tensor floating first")
         if ctx.needs[0] or ctx.needs[1]:
@@ -179,6 +199,7 @@ class _Extremum(Op):
     def forward(cls, ctx, x, y):
         kernel = cls.__name__.lower()
         out = binary_output(ctx, kernel, x, y)
+        x, y = alike(ctx, x, y)
         if any(ctx.needs):
             keep_factor(ctx, "x", x)
             keep_factor(ctx, "y", y)
@@ -221,8 +242,10 @@ class Atan2(Op):
     @staticmethod
     def forward(ctx, y, x):
         out = binary_output(ctx, "atan2", y, x, floating=True)
-        ctx.save(y=y, x=x)
-        if not is_floating(result_type(y, x)):  # NumPy would compute bools and bytes in half precision
+        if is_floating(result_type(y, x)):
+            y, x = alike(ctx, y, x)
+            ctx.save(y=y, x=x)
+        else:  # NumPy would compute bools and bytes in half precision
             ctx.kernels.copy(y, out=out)
             y = out
         ctx.kernels.arctan2(y, x, out=out)
@@ -257,11 +280,6 @@ def divided(ctx, name, x, y):
     return out
 
 
-def rounded(value: Any, dtype: Any) -> Any:
-    """A number as a tensor of ``dtype`` holds it: the rest of 1 / 0.1 is another one in each dtype. Anything else as it is."""
-    return float(dtype.type(value)) if isinstance(value, float) and is_floating(dtype) else value
-
-
 class Remainder(Op):
     """x - y * floor(x / y) or, by the kernel's name, C's fmod. Saves x if y needs a gradient, and y if y does."""
 
@@ -271,7 +289,7 @@ class Remainder(Op):
     @staticmethod
     def forward(ctx, x, y, *, kernel):
         out = divided(ctx, kernel, x, y)
-        x, y = rounded(x, out.dtype), rounded(y, out.dtype)
+        x, y = alike(ctx, x, y)
         if ctx.needs[1]:
             keep_factor(ctx, "x", x)
             keep_factor(ctx, "y", y)
@@ -300,14 +318,10 @@ class DivRound(Op):
     @staticmethod
     def forward(ctx, x, y, *, rounding):
         out = divided(ctx, "div", x, y)
-        x, y = rounded(x, out.dtype), rounded(y, out.dtype)
-        if rounding == "floor":
-            ctx.kernels.floor_divide(x, y, out=out)
-        elif is_floating(out.dtype):
-            ctx.kernels.divide(x, y, out=out)
-            ctx.kernels.trunc(out, out=out)
-        else:
-            ctx.kernels.truncated_quotient(x, y, out=out)
+        x, y = alike(ctx, x, y, dtypes.arithmetic)  # the divisor is not rounded to half precision
+        kernels = ctx.kernels
+        truncated = kernels.truncated_division if is_floating(out.dtype) else kernels.truncated_quotient
+        (kernels.floor_divide if rounding == "floor" else truncated)(x, y, out=out)
         return out
 
     @staticmethod

@@ -73,13 +73,13 @@ extern "C" __global__ void embedding_renorm(T* table, wide s0, wide s1, const I*
     double sum = 0;
     for (wide k = lane; k < width; k += 32) {
         const double size = fabs((double)(A)table[row * s0 + k * s1]);
-        sum = largest ? max(sum, size) : sum + pow(size, power);
+        sum = largest ? max(sum, size) : sum + (power == 0 ? size != 0 : pow(size, power));
     }
     for (int m = 16; m; m >>= 1) {
         const double other = __shfl_xor_sync(0xffffffffu, sum, m);
         sum = largest ? max(sum, other) : sum + other;
     }
-    const double norm = largest ? sum : pow(sum, 1 / power);
+    const double norm = largest || power == 0 ? sum : pow(sum, 1 / power);
     if (!(norm > most)) return;  // nor a row with nan
     for (wide k = lane; k < width; k += 32) {
         T* place = table + row * s0 + k * s1;

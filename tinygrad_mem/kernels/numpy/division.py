@@ -11,7 +11,7 @@ from .elementwise import _arithmetic, _binary
 from .fast import tiles
 from .fast.computed import computed
 
-_floor_divide = _binary(np.floor_divide, "floor(x / y)")
+_floor_divide = _arithmetic(np.floor_divide, "floor(x / y)")
 _power = _arithmetic(np.power, "x ** y")
 _remainder = _binary(np.remainder, "x - y * floor(x / y)")
 
@@ -63,15 +63,15 @@ def power(x, y, out):
         below, lost = tiles.flags(f), tiles.flags(g)
         np.less(y, 0, out=below)
         np.copyto(v, x, casting="unsafe")
-        np.not_equal(v, 1, out=lost)
-        np.not_equal(v, -1, out=lost, where=lost)
+        np.absolute(v, out=t)  # (where NumPy compares unsigned numbers with -1 under ``where=``, the process dies)
+        np.not_equal(t, 1, out=lost)
         np.logical_and(lost, below, out=lost)
         np.copyto(t, y, casting="unsafe")
         np.bitwise_and(t, 1, out=t, where=below)  # enough for 1 and -1
-        np.power(v, t, out=o)
+        np.power(v, t, out=o, casting="unsafe")
         np.copyto(o, 0, where=lost)
 
-    tiles.tiled_wide(run, out, x, y, temps=4)
+    tiles.tiled(run, out, x, y, temps=4, dtype=np.result_type(x, y))
 
 
 @formula(lambda x, y: np.sign(x) * np.sign(y) * (np.abs(x) // np.abs(y)))
@@ -84,6 +84,12 @@ def truncated_quotient(x, y, out):
         np.floor_divide(t, y, out=o)
 
     tiles.tiled_wide(run, out, x, y, temps=1)
+
+
+@computed
+def truncated_division(x, y, out):
+    """out = x / y, rounded towards zero: from the unrounded quotient, as 9.99 in half precision may be 10."""
+    return np.trunc(x / y)
 
 
 @computed

@@ -204,10 +204,12 @@ def embedding_renorm(weight, index, max_norm, norm_type):
             np.absolute(values[j : j + _STEP], out=size)
             if norm_type == np.inf:
                 total = max(total, float(np.maximum.reduce(size)))
+            elif norm_type == 0:
+                total += np.count_nonzero(size)
             else:
                 np.power(size, norm_type, out=size)
                 total += float(np.add.reduce(size))
-        norm = total if norm_type == np.inf else total ** (1 / norm_type)
+        norm = total if norm_type in (0, np.inf) else total ** (1 / norm_type)
         if norm > max_norm:
             np.multiply(values, max_norm / (norm + 1e-7), out=values)
 

@@ -10,7 +10,7 @@ from ...errors import ArgumentError
 from ..module import Module
 from .parametrize import compute_by, is_parametrized, register_parametrization
 from .spectral_norm import SpectralPart, default_dim
-from .weight_norm import WeightParts
+from .weight_norm import WeightParts, parameter_of
 
 M = TypeVar("M", bound=Module)
 
@@ -27,12 +27,13 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
 
     Raises:
         RuntimeError: it was done already.
+        ValueError: there is no such parameter, or another function computes it already.
     """
     if is_parametrized(module, name):
         raise RuntimeError(f"{name} of {type(module).__name__} is parametrized already")
-    weight = getattr(module, name)
+    parts = WeightParts(parameter_of(module, name), dim)
     del module._parameters[name]
-    return compute_by(module, name, WeightParts(weight, dim))
+    return compute_by(module, name, parts)
 
 
 def spectral_norm(

@@ -13,7 +13,7 @@ from ...errors import ArgumentError
 from ...functional import linalg, norm, random
 from ..conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from ..module import Module
-from .weight_norm import hook_of, remove_hook
+from .weight_norm import hook_of, parameter_of, remove_hook
 
 M = TypeVar("M", bound=Module)
 
@@ -83,13 +83,13 @@ def spectral_norm(
         dim: the axis of the weight's outputs; by default 0, or 1 for a transposed convolution.
 
     Raises:
-        ValueError: ``n_power_iterations`` is below 1.
+        ValueError: ``n_power_iterations`` is below 1; there is no such parameter, or it is computed from others already.
         RuntimeError: it was done already.
     """
     hook = SpectralNorm(name, n_power_iterations, default_dim(module) if dim is None else dim, eps)
     if hook_of(module, SpectralNorm, name) is not None:
         raise RuntimeError(f"Cannot register two spectral_norm hooks on the same parameter {name}")
-    weight = getattr(module, name)
+    weight = parameter_of(module, name)
     del module._parameters[name]
     matrix = as_matrix(weight.detach(), hook.dim)
     module.register_parameter(name + "_orig", weight)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from ...autograd.grad_mode import no_grad
+from ...autograd.shape import normalize_dim
 from ...autograd.tensor import Tensor
 from ...errors import ArgumentError
 from ...functional import elementwise, reduce
@@ -21,7 +22,8 @@ def _length(v: Tensor, dim: int | None) -> Tensor:
     """The norm of v over all dimensions but ``dim``, with ``keepdim``; of all of v for ``None`` (or -1, as in PyTorch)."""
     if dim is None or dim == -1:
         return reduce.norm(v)
-    return reduce.norm(v, 2, [a for a in range(v.ndim) if a != dim % v.ndim], keepdim=True) if v.ndim > 1 else v.abs()
+    others = [a for a in range(v.ndim) if a != normalize_dim(dim, v.ndim)]
+    return reduce.norm(v, 2, others, keepdim=True) if others else v.abs()
 
 
 def _weight(g: Tensor, v: Tensor, dim: int | None) -> Tensor:
@@ -52,18 +54,29 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
 
     Raises:
         RuntimeError: it was done already.
+        ValueError: there is no such parameter, or it is computed from others already.
     """
     if hook_of(module, WeightNorm, name) is not None:
         raise RuntimeError(f"Cannot register two weight_norm hooks on the same parameter {name}")
-    weight = getattr(module, name)
-    del module._parameters[name]
+    weight = parameter_of(module, name)
     with no_grad():
-        module.register_parameter(name + "_g", Parameter(_length(weight, dim).clone()))
+        length = _length(weight, dim)
+        del module._parameters[name]
+        module.register_parameter(name + "_g", Parameter(length.clone()))
         module.register_parameter(name + "_v", Parameter(weight.detach()))
     hook = WeightNorm(name, dim)
     setattr(module, name, hook.compute_weight(module))
     module.register_forward_pre_hook(hook)
     return module
+
+
+def parameter_of(module: Module, name: str) -> Parameter:
+    """The parameter ``name``. Raises: ValueError: there is none."""
+    found = module._parameters.get(name)
+    if found is None:
+        here = ", ".join(module._parameters) or "none"
+        raise ArgumentError(f"{type(module).__name__} does not have a parameter '{name}' to compute from others; it has {here}")
+    return found
 
 
 def remove_weight_norm(module: M, name: str = "weight") -> M:
