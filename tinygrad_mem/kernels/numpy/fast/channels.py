@@ -88,8 +88,6 @@ def channel_sums(x, y, mean, partial, outs):
     def run(images, channels, places):
         a, b = x[images, channels, places], y[images, channels, places]
         a = a if a.dtype == wide else _widened(a, 0, wide)
-        if outs[0] is not None:
-            into(sum_lines, places, partial[0, images, channels], a)
         if mean is not None:
             tile = scratch(b.shape, wide, 1, 4)
             np.subtract(b, mean[channels, None], out=tile)
@@ -97,6 +95,8 @@ def channel_sums(x, y, mean, partial, outs):
         elif b.dtype != wide:
             b = _widened(b, 1, wide)
         into(np.vecdot, places, partial[1, images, channels], a, b)
+        if outs[0] is not None:  # second: BLAS reads several lines at once, which is slow where they are in no cache
+            into(sum_lines, places, partial[0, images, channels], a)
 
     room = SCRATCH // 4 // wide.itemsize
     over_images(x, _WHOLE if x.dtype == wide and mean is None and length <= room else room, run)

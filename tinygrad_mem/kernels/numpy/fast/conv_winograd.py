@@ -14,7 +14,7 @@ the second axis would halve the products again, and costs more in copies than th
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -49,6 +49,7 @@ _LANE = 1 << 20  # numbers that a lane holds, at most: wide products are fast on
 _WEIGHTS = 5 << 19  # numbers of a transformed weight that are kept in any case
 _LEAST = 2e7  # multiplications that are worth a core: waking one takes as long as 6 million
 _GRAIN = threads.GRAIN // 8  # numbers of a weight that are worth a core: several passes, about 1 ns each
+_BACK = 1 << 12  # pairs of channels whose kernel rows are made at once, or those of eight channels
 _STACK = 1 << 17  # sums of a weight gradient up to which a tile's are computed at once and added afterwards
 
 
@@ -225,10 +226,10 @@ class _Products:
         second = lane.take((max(6 * cin * pitch + 2 * SLACK, 4 * cout * pitch),), _FLOAT)  # sums of rows, then output rows
         self.input, self.shift, self.before, self.low = SixRows(line, cin, first, second), shift, line.before, low[0]
         products = first[: apart * 6 * cout * pitch].reshape(apart, 6, cout, pitch)
-        self.products, self.gaps = products[..., :columns], products[..., columns:]
-        self.weights = transformed.transpose(1, 0, 2, 3)
+        self.products, self.weights = products[..., :columns], transformed.transpose(1, 0, 2, 3)
         self.columns = blas.by_columns(self.weights[:apart], self.input.windows[:apart], self.products)
-        self.edges = [line.in_images(each)[..., -(i == 2)] for i, each in enumerate(products)]
+        beside = line.edges(products), products[..., columns:]  # what is in the gaps must not overflow
+        self.cleared = [part for part in beside if part.size]
         result = second[: 4 * cout * pitch].reshape(4, cout, pitch)
         self.sums = sums_of_rows(_OUTPUT_3[:, : 6 * apart], products.reshape(6 * apart, -1), result.reshape(4, -1))
         parts, slab = [slice(i * images, (i + 1) * images) for i in range(fours)], self.input.slab
@@ -241,17 +242,14 @@ class _Products:
         for row, reader in zip(firsts, self.readers, strict=True):
             reader.read(row - self.low, tile.n0, tile.n1)
         self.input.add_up()
-        self.gaps.fill(0)  # what is in there must not overflow
         blas.multiply(self.columns)
-        if self.before:
-            self.edges[0].fill(0)
-        if len(self.edges) == 1:
+        for part in self.cleared:
+            part.fill(0)
+        if len(self.products) == 1:
             blas.add_products(self.weights[1], self.input.windows[1], self.products[0])
             if self.before:
                 self.input.edge.fill(0)
             blas.add_products(self.weights[2], self.input.windows[2], self.products[0])
-        elif self.before:
-            self.edges[2].fill(0)
         if self.shift is not None:
             self.products[0, 1] += self.shift  # the second of six results is a part of each of four rows, once
         blas.multiply(self.sums)
@@ -297,10 +295,11 @@ def backward_weight(geo, gy, x, work, out):
         if _whole(cin, cout):
             sums[0] += sums.pop()
             shares.pop()
+        most = max(_BACK // cin, 8)
         few = [
-            (a[..., o - s.o0 : o - s.o0 + 8], out[o : min(o + 8, s.o1)])
+            (a[..., o - s.o0 : o - s.o0 + most], out[o : min(o + most, s.o1)])
             for a, s in zip(sums, shares, strict=True)
-            for o in range(s.o0, s.o1, 8)
+            for o in range(s.o0, s.o1, most)
         ]
         threads.lanes(len(few), out.size // _GRAIN, lambda _, number: _weight_back(*few[number]))
 
@@ -313,23 +312,23 @@ def _weight_tiles(
     for tile in tiles:
         images = tile.n1 - tile.n0
         if images not in made:
-            made[images] = _WeightProducts(gy, x, low, images, lane.part(0, 1))
-        made[images].run(tile, total)
+            made[images] = _WeightProducts(gy, x, low, images, lane.part(0, 1), total)
+        made[images].run(tile)
 
 
 class _WeightProducts:
     """Tiles of one size in one lane: four rows of the gradient of a few images. All views of the lane are made once.
 
-    Channels come last in the gradient's rows: BLAS is fastest so.
+    Channels come last in the gradient's rows: BLAS is fastest so. Small products are added to the total of all tiles at once.
     """
 
-    def __init__(self, gy, x, low, images, lane):
+    def __init__(self, gy, x, low, images, lane, total):
         line, cin, cout = Line.of(images, x.shape[3], gy.shape[3], low[1]), x.shape[1], gy.shape[1]
         columns, size = line.columns, 6 * cin * line.pitch
         first = lane.take((max(size, 4 * columns * cout),), _FLOAT)  # input rows, then the gradient's rows
         second = lane.take((size + 2 * SLACK,), _FLOAT)
         self.spread = lane.take((6, columns, cout), _FLOAT)
-        self.input, self.lane, self.before, self.low = SixRows(line, cin, first, second), lane, line.before, low[0]
+        self.input, self.before, self.low = SixRows(line, cin, first, second), line.before, low[0]
         rows = first[: 4 * columns * cout].reshape(4, columns, cout)
         self.x = SlabReader(x, low[1] - line.before, self.input.slab)
         self.gradient = SlabReader(
@@ -338,40 +337,27 @@ class _WeightProducts:
         self.sums = sums_of_rows(_SPREAD, rows.reshape(4, -1), self.spread.reshape(6, -1))
         self.edge = self.spread.reshape(6, images, -1, cout)[:, :, 0]
         self.kept = first[: self.edge.size].reshape(self.edge.shape)
+        self.total, self.products = total, lane.take(total.shape, _FLOAT) if total.size <= _STACK else None
+        multiply, outs = (blas.add_products, total) if self.products is None else (np.matmul, self.products)
+        self.columns = [partial(multiply, a, self.spread, out) for a, out in zip(self.input.windows, outs, strict=True)]
 
-    def run(self, tile: Tile, total: np.ndarray) -> None:
+    def run(self, tile: Tile) -> None:
         self.x.read(tile.r0 - self.low, tile.n0, tile.n1)
         self.input.add_up()
         self.gradient.read(tile.r0, tile.n0, tile.n1)
         blas.multiply(self.sums)
-        self.add(total)
-
-    def add(self, total: np.ndarray) -> None:
-        """total += the products of the sums of both."""
-        windows = self.input.windows
-        if not self.before:
-            _add_columns(windows, self.spread, total, self.lane)
-            return
-        np.copyto(self.kept, self.edge)
-        self.edge.fill(0)
-        _add_columns(windows[:1], self.spread, total[:1], self.lane)
-        np.copyto(self.edge, self.kept)
-        _add_columns(windows[1:2], self.spread, total[1:2], self.lane)
-        self.input.edge.fill(0)
-        _add_columns(windows[2:], self.spread, total[2:], self.lane)
-
-
-def _add_columns(windows: np.ndarray, spread: np.ndarray, total: np.ndarray, lane: Lane) -> None:
-    """total (some kernel columns, 6, cin, cout) += windows (some kernel columns, 6, cin, columns) @ spread."""
-    if 3 * total[0].size <= _STACK:
-        mark = lane.next
-        products = lane.take(total.shape, _FLOAT)
-        np.matmul(windows, spread, out=products)
-        total += products
-        lane.next = mark
-        return
-    for window, part in zip(windows, total, strict=True):
-        blas.add_products(window, spread, part)
+        left, middle, right = self.columns
+        middle()
+        if self.before:
+            np.copyto(self.kept, self.edge)
+            self.edge.fill(0)
+        left()
+        if self.before:
+            np.copyto(self.edge, self.kept)
+            self.input.edge.fill(0)
+        right()
+        if self.products is not None:
+            np.add(self.total, self.products, out=self.total)
 
 
 def _weight_back(total: np.ndarray, out: np.ndarray) -> None:

@@ -57,6 +57,15 @@ class Line(NamedTuple):
         """(..., columns or pitch) as (..., images, width)."""
         return flat[..., : self.columns].reshape(*flat.shape[:-1], self.images, self.width)
 
+    def edges(self, products: np.ndarray) -> np.ndarray:
+        """Of products (kernel columns, 6, channels, pitch): those of the first kernel column with the left edge of each image,
+        and of the third one, if it is there, with the right edge. One view of both; none are there if ``before`` is 0.
+        """
+        count = self.before * (len(products) + 1) // 2
+        column, *strides = products.strides
+        strides = 2 * column + (self.width - 1) * products.itemsize, *strides[:2], self.width * products.itemsize
+        return strided(products.reshape(-1), (count, *products.shape[1:3], self.images), strides)
+
 
 class SlabReader:
     """Copies rows of a map (images, channels, rows, columns) into one slab (rows, channels, images, width).
@@ -113,16 +122,17 @@ class SixRows:
         rows, sums = first[: stop - SLACK].reshape(shape), second[SLACK:stop].reshape(shape)
         size = rows.itemsize
         self.slab = line.in_images(rows)
-        self._gaps = rows[..., line.columns :]
+        gaps = rows[..., line.columns :]
+        self._gaps = [gaps] if gaps.size else []
         self._products = sums_of_rows(INPUT, rows.reshape(6, -1), sums.reshape(6, -1))
-        self._ends = second[SLACK - 1 : SLACK], second[stop : stop + 2]
+        self._ends = second[SLACK - 1 : stop + 1 : stop + 1 - SLACK] if line.before else second[stop : stop + 2]
         self.edge = line.in_images(sums)[..., 0]
         strides = (size, channels * line.pitch * size, line.pitch * size, size)
         self.windows = strided(second[SLACK - line.before :], (3, 6, channels, line.columns), strides)
 
     def add_up(self) -> None:
         """Make the sums; what kernel columns read beside a channel's sums is zero."""
-        self._gaps.fill(0)
+        for gap in self._gaps:
+            gap.fill(0)
         multiply(self._products)
-        for end in self._ends:
-            end.fill(0)
+        self._ends.fill(0)
