@@ -198,6 +198,19 @@ def test_a_single_sample_and_mixed_dtypes():
     assert ours.mse_loss(scores, p).dtype == tm.float64
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("size", "shift"), [(1.0, 0.0), (1.0, 30.0), (1.0, -30.0), (1.0, -1e4), (20.0, 0.0), (1e4, 0.0)])
+def test_scores_of_any_size(size: float, shift: float, dtype: str):
+    """Small ones are summed as they are, large ones less their largest, also where only some lines are large."""
+    rng = np.random.default_rng(0)
+    x, t = rng.standard_normal((300, 7)), targets(rng, (300, 7), -100)
+    for some in (slice(0, None), slice(200, None)):
+        scores = x.copy()
+        scores[some] = scores[some] * size + shift
+        tolerance = None if dtype == "float64" else (1e-5, 1e-5 + 1e-6 * max(size, abs(shift)))
+        against_torch(ours.cross_entropy, T.cross_entropy, [scores, t], dtype, tolerance=tolerance)
+
+
 def test_extremes_equal_pytorch():
     for p, y in ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0), (1.0, 1.0)):
         x, t = np.array([p]), np.array([y])

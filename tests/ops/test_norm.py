@@ -65,6 +65,15 @@ def test_batch_norm_far_from_zero():
     )
 
 
+def test_layer_norm_far_from_zero():
+    """The variance is of differences from the mean, also where only some lines are far away."""
+    (x,) = normal((300, 64))
+    x[200:] += 1000.0
+    against_torch(lambda x: F.layer_norm(x, (64,)), lambda x: T.layer_norm(x, (64,)), [x], "float32", tolerance=(1e-3, 1e-3))
+    found = values(F.layer_norm(tm.tensor(x.astype(np.float32)), (64,)))
+    np.testing.assert_allclose(found.std(1), 1.0, rtol=1e-3)
+
+
 @pytest.mark.parametrize("shape", [(40, 16, 50, 50), (3, 5, 300, 301), (3000, 70), (2, 40000, 3)])
 def test_batch_norm_in_many_tiles(shape):
     arrays = normal(shape, shape[1:2], shape[1:2])
@@ -146,9 +155,13 @@ def test_normalize(p, dim):
 
 @pytest.mark.parametrize("shape", [(2100, 4), (3000, 70), (300, 257), (40, 5000)])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_layer_norm_of_many_lines(shape, dtype, monkeypatch):
-    """Lines are cut into segments, whose shares of the parameters' gradients are the same on any number of threads."""
-    arrays = normal(shape, shape[-1:], shape[-1:], shift=3.0)
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_layer_norm_of_many_lines(shape, dtype, shift, monkeypatch):
+    """Lines are cut into segments, whose shares of the parameters' gradients are the same on any number of threads.
+
+    Lines whose means are beyond two deviations are centred first.
+    """
+    arrays = normal(shape, shape[-1:], shape[-1:], shift=shift)
     compare(
         lambda x, w, b: F.layer_norm(x, shape[-1:], w, b, 0.1),
         lambda x, w, b: T.layer_norm(x, shape[-1:], w, b, 0.1),

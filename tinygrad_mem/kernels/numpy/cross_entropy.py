@@ -9,7 +9,7 @@ import numpy as np
 from ...dtypes import arithmetic
 from ...errors import DimensionError
 from ..formula import formula
-from .fast.lines import LINES, pieces, stat, statistics, sum_lines, sum_powers
+from .fast.lines import LINES, pieces, stat, statistics, sum_lines, sum_plainly, sum_powers
 from .fast.lines import lines as _lines
 from .fast.targets import patches, positions, subtract_at, total_weight, weights
 from .fast.threads import count_up, scratch
@@ -54,9 +54,7 @@ def _wanted(x, target, weight, smoothing):
 def target_weight(target, weight, ignore, out):
     """out (0-d) = the sum of the weights of all targets that are not ignored."""
     total = 0.0
-    flat = target.reshape(-1) if target.flags.c_contiguous else None
-    rows = [flat] if flat is not None else list(target)
-    for row in rows:
+    for row in [target.reshape(-1)] if target.flags.c_contiguous else target:
         for i in range(0, row.size, LINES):
             w = weights(weight, row[i : i + LINES], ignore, np.float64 if weight is None else weight.dtype, 5)
             total += float(np.add.reduce(w, dtype=np.float64))
@@ -75,12 +73,17 @@ def log_sum_exp(x, lse):
     _lines(x.shape, run)
 
 
+def _is_huge(lse):
+    """True if one is so large, or so small, that its rounding matters, or its power of e; or is nan."""
+    return not (np.minimum.reduce(lse, axis=None) >= -_HUGE and np.maximum.reduce(lse, axis=None) <= _HUGE)
+
+
 def _left_out(x, lse, slot):
     """The sums of e**(x - lse) of whole lines, to broadcast over the classes; ``None`` if they are 1.
 
     They are 1 up to the rounding of lse, which matters if the scores are huge.
     """
-    if np.minimum.reduce(lse, axis=None) >= -_HUGE and np.maximum.reduce(lse, axis=None) <= _HUGE:
+    if not _is_huge(lse):
         return None
     total = stat(x, lse.dtype, slot)
     sum_powers(x, lse[:, None], total)
@@ -105,22 +108,20 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
     """
     wide = lse.dtype
 
-    def run(a, b):
-        part, goal = x[a, :, b], target[a, b]
-        top, total, smooth = (stat(part, wide, slot) for slot in (2, 3, 7))
-        picked = rows[a, b]
+    def pick(tile, goal, piece, picked):
+        at, out = positions(goal, piece, ignore, x.shape[1])
+        found = np.take(tile.reshape(-1), at, out=scratch(goal.shape, wide, 5, 8), mode="clip")
+        np.copyto(picked, found, where=np.logical_not(out, out=out))  # x[t] - top
+
+    def along(part, goal, top, total, smooth, picked):
         np.maximum.reduce(part, axis=1, keepdims=True, out=top)
         total.fill(0)
         smooth.fill(0)
-        for piece in pieces(x[a, :, b]):
+        for piece in pieces(part):
             cut = part[:, piece]
             tile = scratch(cut.shape, wide, 0, 8)
             np.subtract(cut, top, out=tile, dtype=wide)
-            at, out = positions(goal, piece, ignore, x.shape[1])
-            found = scratch(goal.shape, wide, 5, 8)
-            np.take(tile.reshape(-1), at, out=found, mode="clip")
-            np.logical_not(out, out=out)
-            np.copyto(picked, found, where=out)  # x[t] - top
+            pick(tile, goal, piece, picked)
             if smoothing:
                 if weight is not None:
                     np.multiply(tile, weight[piece, None], out=tile)
@@ -129,6 +130,16 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
                     np.subtract(cut, top, out=tile, dtype=wide)  # again
             np.exp(tile, out=tile)
             sum_lines(tile, total)
+
+    def run(a, b):
+        part, goal = x[a, :, b], target[a, b]
+        top, total, smooth = (stat(part, wide, slot) for slot in (2, 3, 7))
+        picked = rows[a, b]
+        if not smoothing and sum_plainly(part, total):
+            top.fill(0)
+            pick(part, goal, slice(0, x.shape[1]), picked)
+        else:
+            along(part, goal, top, total, smooth, picked)
         np.log(total, out=total)
         np.add(total, top, out=lse[a, None, b])
         _finish(picked, goal, total, smooth)
@@ -187,16 +198,20 @@ def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, 
         np.multiply(w, g[:, 0], out=w)  # what is taken away at the target
         np.multiply(g, heavy * even, out=scale)
         np.add(scale, w[:, None], out=scale)  # what the softmax is multiplied by
-        left = _left_out(x[a, :, b], lse[a, b], 4) if x.shape[1] == classes else None
-        if left is not None:
-            np.divide(scale, left, out=scale)
+        huge, left = _is_huge(lse[a, b]), 1
+        if not huge:
+            left = np.exp(lse[a, None, b], out=stat(x[a, :, b], wide, 4))
+        elif x.shape[1] == classes:
+            left = _left_out(x[a, :, b], lse[a, b], 4)
+        np.divide(scale, left, out=scale)
         np.multiply(g, even, out=g)
         for piece in pieces(x[a, :, b]):
             cut, result = x[a, piece, b], out[a, piece, b]
             direct = result.dtype == wide and result.flags.c_contiguous
             tile = result if direct else scratch(cut.shape, wide, 0, 8)
-            np.subtract(cut, lse[a, None, b], out=tile, dtype=wide)
-            np.exp(tile, out=tile)
+            if huge:
+                cut = np.subtract(cut, lse[a, None, b], out=tile, dtype=wide)
+            np.exp(cut, out=tile, dtype=wide)
             np.multiply(tile, scale, out=tile)
             own = slice(first + piece.start, first + piece.stop)
             if smoothing:

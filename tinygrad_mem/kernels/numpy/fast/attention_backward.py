@@ -33,9 +33,6 @@ class Gradients:
 
 def _block(g, block):
     """The gradients of some batches and heads. Half precision is accumulated in scratch, in a second pass over columns."""
-    for grad in (g.gk, g.gv):
-        if grad is not None:
-            grad[block].fill(0)
     if g.job.q.dtype == g.job.wide:
         _by_rows(g, block, g.gk, g.gv)
         return
@@ -73,10 +70,14 @@ def _fill_inner(g, block):
 
 
 def _by_rows(g, block, gk, gv):
-    """One pass over rows: it computes gq, and adds to gk and gv."""
+    """One pass over rows: gq, and gk and gv. The last rows come first: they may see all columns, and need not be added."""
     job, wide = g.job, g.job.wide
-    only = job.q.shape[2] == 1 and job.q.shape[3] <= job.plan.rows  # no other rows add to the same columns
-    for at in job.spots(*block):
+    spots = list(job.spots(*block))[::-1]
+    seen = sum(cut.stop - cut.start for cut in job.columns(spots[0].rows))
+    for grad in (gk, gv):
+        if grad is not None and seen < grad.shape[2]:
+            grad[block].fill(0)
+    for at in spots:
         space = Space()
         view = _View(g, at, space)
         shape = view.sight.query.shape
@@ -91,7 +92,7 @@ def _by_rows(g, block, gk, gv):
             space.used = before
             here = (at.batch, at.head, cut)
             key, value = (None if x is None else space.cast(x[here], wide) for x in (job.k, job.v))
-            slopes = view.gradients(key, value, cut, _part(gk, here), _part(gv, here), only)
+            slopes = view.gradients(key, value, cut, _part(gk, here), _part(gv, here), at is spots[0])
             if g.gmask is not None:
                 add_to_mask(slopes, g.gmask[mask_index(g.gmask, at, cut)])
             if total is not None:
@@ -119,7 +120,7 @@ def _by_columns(g, block):
                     seen = (at.batch, at.head, cut)
                     key, value = (None if x is None else space.cast(x[seen], wide) for x in (job.k, job.v))
                     front = (slice(None), slice(None), slice(count))
-                    view.gradients(key, value, cut, *[_part(x, front) for x in sums], only=False)
+                    view.gradients(key, value, cut, *[_part(x, front) for x in sums], first=False)
         for total, grad in zip(sums, (g.gk, g.gv), strict=True):
             if total is not None:
                 np.copyto(grad[here], total, casting="unsafe")
@@ -154,8 +155,8 @@ class _View:
             drop(spare, kept, self.job.p, spare)
         return weights, spare
 
-    def gradients(self, key, value, cut, gk, gv, only):
-        """Add to gk and gv, or write them if no other rows do. Returns the scores' gradient, ``None`` if only gv is wanted."""
+    def gradients(self, key, value, cut, gk, gv, first):
+        """Add to gk and gv, or write them ``first``. Returns the scores' gradient, ``None`` if only gv is wanted."""
         sight, p = self.sight, self.job.p
         weights = sight.scores(key, cut)
         exponentials(weights, self.lse)
@@ -166,7 +167,7 @@ class _View:
             if kept is not None:
                 used = spare
                 drop(weights, kept, p, used)
-            add_product(used.swapaxes(-1, -2), self.gy, gv, self.space, only)
+            add_product(used.swapaxes(-1, -2), self.gy, gv, self.space, first)
         if self.inner is None:
             return None
         np.matmul(self.gy, value.swapaxes(-1, -2), out=spare)
@@ -178,7 +179,7 @@ class _View:
             flatness(weights, self.lse, self.job.cap)
             np.multiply(spare, weights, out=spare)
         if gk is not None:
-            add_product(spare.swapaxes(-1, -2), sight.query, gk, self.space, only)
+            add_product(spare.swapaxes(-1, -2), sight.query, gk, self.space, first)
         return spare
 
 

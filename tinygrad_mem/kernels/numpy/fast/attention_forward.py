@@ -6,12 +6,15 @@ need O(n^2) memory*, 2021; Dao et al., *FlashAttention*, 2022.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from . import blas, threads
 from .attention_tiles import Sight, Space, add_up, drop, exponentials, grouped, largest
 
 WORTH = 1 << 22  # multiplications that are worth a thread
+_FAR = 1e8
 
 
 def grain(jobs, tasks):
@@ -24,20 +27,46 @@ def grain(jobs, tasks):
 
 
 def _rows(job, at, out, lse):
-    """One tile of rows with all its visible columns."""
+    """One tile of rows with all its visible columns: first without their maxima, which take a quarter of the time."""
     space, wide = Space(), job.wide
     sight = Sight(job, at, space)
     target = out[at.batch, at.head, at.group, at.rows]
-    top, new, total, part = (space.take((*sight.lead, 1), wide) for _ in range(4))
+    sums = _Sums(*[space.take((*sight.lead, 1), wide) for _ in range(4)])
     result = target if target.dtype == wide else space.take(target.shape, wide)
-    columns = job.columns(at.rows)
     more = space.take(target.shape, wide)
+    _add_columns(sight, space, result, more, sums, plainly=True)
+    if not _is_near(sums.total):
+        _add_columns(sight, space, result, more, sums, plainly=False)
+    _finish(space, result, sums.total, sums.top, target, lse[at.batch, at.head, at.group, at.rows, None])
+
+
+class _Sums(NamedTuple):
+    """For each row: the largest score so far, a new one, the sum of e**(score - largest), and a tile's part of it."""
+
+    top: np.ndarray
+    new: np.ndarray
+    total: np.ndarray
+    part: np.ndarray
+
+
+def _is_near(total):
+    """True if the sums of e**score are far from the ends of float32's range, times any values."""
+    return np.minimum.reduce(total, axis=None) >= 1 / _FAR and np.maximum.reduce(total, axis=None) <= _FAR
+
+
+def _add_columns(sight, space, result, more, sums, plainly):
+    """result = the sum of e**(score - top) * value, where top is 0 if ``plainly``; fill ``sums``."""
+    (top, new, total, part), job, at = sums, sight.job, sight.at
+    for none in (result, total, top):
+        none.fill(0)
     before = space.used
-    for number, cut in enumerate(columns):
+    for number, cut in enumerate(job.columns(at.rows)):
         space.used = before
-        key, value = (space.cast(x[at.batch, at.head, cut], wide) for x in (job.k, job.v))
+        key, value = (space.cast(x[at.batch, at.head, cut], job.wide) for x in (job.k, job.v))
         scores = sight.scores(key, cut)
-        if number == 0:
+        if plainly:
+            np.exp(scores, out=scores)
+        elif number == 0:
             largest(scores, top)
             exponentials(scores, top)
         else:
@@ -47,7 +76,7 @@ def _rows(job, at, out, lse):
             np.exp(part, out=part)  # rescale the sums so far to the new maximum
             np.multiply(total, part, out=total)
             np.multiply(result, part, out=result)
-            top, new = new, top
+            np.copyto(top, new)
             exponentials(scores, top)
         add_up(scores, part if number else total)
         if number:
@@ -57,10 +86,7 @@ def _rows(job, at, out, lse):
         np.matmul(scores, value, out=more if number else result)
         if number:
             np.add(result, more, out=result)
-    if not columns:
-        for none in (result, total, top):
-            none.fill(0)
-    _finish(space, result, total, top, target, lse[at.batch, at.head, at.group, at.rows, None])
+    space.used = before
 
 
 def _finish(space, result, total, top, target, lse):

@@ -100,9 +100,9 @@ def _clenshaw(series, b, a, c, d):
     np.add(d, series[0], out=d)
 
 
-def _smooth(x, scale, factor, t, u):
-    """t = factor * x * g(x**2) with x stretched by ``scale``, in float32; g is positive, so what is far away needs no care."""
-    *rest, first = [factor * c * scale ** (2 * k + 1) for k, c in enumerate(_SMOOTH)]
+def _smooth(x, scale, t, u):
+    """t = x * g(x**2) with x stretched by ``scale``, in float32, and u = x**2. g is positive, so large x need no care."""
+    *rest, first = [c * scale ** (2 * k + 1) for k, c in enumerate(_SMOOTH)]
     np.multiply(x, x, out=u)
     np.multiply(u, first, out=t)
     while rest:
@@ -132,17 +132,16 @@ def _near_zero(x, a, b, c, out):
 
 
 def normal_tile(x, *tiles):
-    """The last of the tiles = the normal distribution function of x, (1 + erf(x / sqrt(2))) / 2; x has their dtype."""
+    """The last tile = the normal distribution function, (1 + erf(x / sqrt(2))) / 2; the first = x**2. x has their dtype."""
     out = tiles[-1]
     if out.dtype == np.float64:
         _erf(x, math.sqrt(0.5), *tiles)
-        np.add(out, 1, out=out)
-        np.multiply(out, 0.5, out=out)
-        return
-    _smooth(x, math.sqrt(0.5), -2.0, out, tiles[0])  # (1 + tanh(h)) / 2 = 1 / (1 + e**(-2h))
-    np.exp(out, out=out)
+        np.multiply(x, x, out=tiles[0])
+    else:
+        _smooth(x, math.sqrt(0.5), out, tiles[0])
+        np.tanh(out, out=out)
     np.add(out, 1, out=out)
-    np.divide(1, out, out=out)
+    np.multiply(out, 0.5, out=out)
 
 
 def erf_tile(out, x, *tiles):
@@ -154,7 +153,7 @@ def erf_tile(out, x, *tiles):
         _near_zero(x, tiles[0], tiles[1], tiles[2], e)
         np.copyto(out, e)
     else:
-        _smooth(e, 1.0, 1.0, *tiles[:-1])
+        _smooth(e, 1.0, *tiles[:-1])
         np.tanh(tiles[0], out=out, casting="unsafe")
 
 

@@ -1,24 +1,95 @@
-"""The gradient of layer norm for samples that are lines, with a parameter for each number of a line."""
+"""Layer norm and RMS norm of samples that are lines, with a parameter for each number of a line; and their gradients."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from .blas import single
-from .channels import TILE, add
+from .blas import add_product, single
+from .channels import add
 from .folds import ONES, RUN
-from .threads import scratch, split
+from .threads import SCRATCH, scratch, split
 
-GRAIN = 1 << 19  # elements that are worth a core: calls of a few microseconds wait for each other
+_GRAIN = 1 << 19  # elements that are worth a core: two halves of half a megabyte each take as long as both in one thread
 _SEGMENTS = 16  # most segments, which threads can share
 _LONGEST = len(ONES[np.dtype(np.float32)])  # length of a line that one product sums
 
 
 def fits(x, rstd, *parameters):
-    """True if the samples are lines that :func:`backward` can take."""
+    """True if the samples are lines that :func:`forward` and :func:`backward` can take."""
     size = x.shape[2] * x.shape[3]
     whole = all(p is None or p.size == size for p in parameters)
     return x.shape[1] == 1 and x.dtype == rstd.dtype and whole and 0 < size <= _LONGEST and len(x) > 0
+
+
+def _height(x):
+    """Lines of a tile: a quarter of the scratch. Few long calls wait for each other less often than many short ones."""
+    return max(min(SCRATCH // 4 // (x.shape[1] * x.itemsize), RUN), 1)
+
+
+def forward(x, weight, bias, eps, mean, rstd, out):
+    """The kernel ``sample_norm`` of lines: x (n, size); mean and rstd (n, 1). Tiles do not depend on the number of threads."""
+    n, size = x.shape
+    height = _height(x)
+
+    def run(first, last):
+        for i in range(first * height, min(last * height, n), height):
+            rows = slice(i, min(i + height, n))
+            _normalise(x[rows], weight, bias, eps, None if mean is None else mean[rows], rstd[rows], out[rows])
+
+    with single():
+        split(-(-n // height), run, max(_GRAIN // (height * size), 1))
+
+
+def _normalise(x, weight, bias, eps, mean, rstd, out):
+    """One tile. It is centred first only if sums of squares, or the sum with a mean, would cancel."""
+    centred = _statistics(x, mean, rstd)
+    if centred is not x:
+        _mean_squares(centred, rstd)
+    np.add(rstd, eps, out=rstd)
+    np.sqrt(rstd, out=rstd)
+    np.divide(1.0, rstd, out=rstd)
+    np.multiply(centred, rstd, out=out)
+    if weight is not None:
+        np.multiply(out, weight, out=out)
+    if mean is not None and centred is x:
+        _add_rest(weight, bias, mean, rstd, out)
+    elif bias is not None:
+        np.add(out, bias, out=out)
+
+
+def _mean_squares(x, out):
+    np.vecdot(x, x, out=out[:, 0])
+    np.multiply(out, 1.0 / x.shape[1], out=out)
+
+
+def _statistics(x, mean, variance):
+    """Fill both from sums, and return x; where a mean is above two deviations, x less its mean, as a scratch tile."""
+    _mean_squares(x, variance)
+    if mean is None:
+        return x
+    np.matmul(x, ONES[x.dtype][: x.shape[1]], out=mean[:, 0])
+    np.multiply(mean, 1.0 / x.shape[1], out=mean)
+    square, room = (scratch(mean.shape, mean.dtype, k, 8) for k in (6, 7))
+    np.multiply(mean, mean, out=square)
+    np.subtract(variance, square, out=variance)
+    np.multiply(variance, 4, out=room)
+    np.subtract(room, square, out=room)
+    if np.minimum.reduce(room, axis=None) >= 0:
+        return x
+    return np.subtract(x, mean, out=scratch(x.shape, x.dtype, 0, 4))
+
+
+def _add_rest(weight, bias, mean, rstd, out):
+    """out += bias - mean * rstd * weight: a product of a row and a column each for the weight and the bias, in one pass."""
+    terms = 1 if bias is None else 2
+    columns, rows = scratch((len(out), terms), out.dtype, 6, 8), scratch((terms, out.shape[1]), out.dtype, 7, 8)
+    np.multiply(mean, rstd, out=columns[:, :1])
+    np.negative(columns[:, :1], out=columns[:, :1])
+    rows[0] = 1 if weight is None else weight
+    if bias is not None:
+        columns[:, 1] = 1
+        rows[1] = bias
+    add_product(columns, rows, out)
 
 
 def backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias, out):
@@ -28,7 +99,7 @@ def backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias, out):
     shape only. Each segment has its own sums over lines in stat.
     """
     n, size = x.shape
-    height = min(TILE // size, RUN)
+    height = _height(x)
     tiles = -(-n // height)
     segments = max(min(n // size, tiles, _SEGMENTS), 1)
     targets = [grad_bias, grad_weight]
@@ -53,7 +124,7 @@ def backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias, out):
                     _line_gradient(g, t, u, r, weight, mean is not None, out[rows])
 
     with single():
-        split(segments, run, max(segments * GRAIN // x.size, 1))
+        split(segments, run, max(segments * _GRAIN // x.size, 1))
     for target, share in zip(targets, shares, strict=True):
         if target is not None and segments > 1:
             np.copyto(target, share[0])
