@@ -20,7 +20,7 @@ def interleavings(*files: str) -> Iterator[Callable[[Callable[[], Any], Callable
     """For bytecodes of ``files`` that ``first`` runs: ``both(first, second)`` runs ``second`` there, in another thread.
 
     ``both`` gives what the two returned. The first one runs ``second`` after ``first``, and finds which bytecodes there are.
-    Then comes each, where it runs for the first time and for the last; in a thorough run, each time.
+    Then comes each, where it runs for the first time or for the last; in a thorough run, each time.
     """
     trail: list[Place] = []
     yield _Both(files, 0, trail)
@@ -29,12 +29,12 @@ def interleavings(*files: str) -> Iterator[Callable[[Callable[[], Any], Callable
 
 
 def ends(trail: Sequence[Hashable]) -> list[int]:
-    """Where each place of a trail is first and last, counted from 1; in a thorough run, all of it."""
+    """Where each place of a trail is first or last, by turns, counted from 1; in a thorough run, all of it."""
     if every(2) == 1:
         return list(range(1, len(trail) + 1))
     last = {place: number for number, place in enumerate(trail, 1)}
     first = {place: len(trail) - number for number, place in enumerate(reversed(trail))}
-    return sorted({*first.values(), *last.values()})
+    return sorted(last[place] if number % 2 else first[place] for number, place in enumerate(first))
 
 
 class _Both:

@@ -11,7 +11,7 @@ import os
 import time
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,11 +58,40 @@ def some(rows: Sequence[_T], usual: Iterable[_T]) -> list[_T]:
 
 
 def pairs(*options: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """All combinations of two or three options. A usual run takes every second one: each value is among them, and of three
-    options any two values.
+    """All combinations of the options. A usual run takes so few that each value is among them; of three options or more, any
+    two values, where the first has as many as there are combinations of the third and later ones.
     """
-    found = list(itertools.product(*options))
-    return some(found, [row for row in found if sum(o.index(v) for o, v in zip(options, row, strict=True)) % 2 == 0])
+    first, second, *rest = options
+    found = []
+    for (i, a), (j, b) in itertools.product(enumerate(first), enumerate(second)):
+        row, turn = [a, b], i
+        for values in rest:
+            row.append(values[(turn + j) % len(values)])
+            turn //= len(values)
+        if rest or (i + j) % 2 == 0:
+            found.append(tuple(row))
+    return some(list(itertools.product(*options)), found)
+
+
+def on_devices(rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """The parameters of a test that has a device in each row: those of a GPU are marked."""
+    return [pytest.param(*row, marks=pytest.mark.cuda if "cuda" in row else ()) for row in rows]
+
+
+def share(rows: Sequence[_T], number: int, of: object) -> list[_T]:
+    """All ``rows`` in a thorough run, else one in ``number``, and never none. Which, depends on what they belong to: if each op
+    has the same hundred rows, each row is tried with some ops.
+    """
+    step = every(number)
+    return list(rows[zlib.crc32(repr(of).encode()) % min(step, len(rows)) :: step]) if len(rows) else []
+
+
+def share_of_each(rows: Iterable[_T], number: int, kind: Callable[[_T], object]) -> list[_T]:
+    """The :func:`share` of each kind of row, such as of the rows of each op."""
+    kinds: dict[object, list[_T]] = {}
+    for row in rows:
+        kinds.setdefault(kind(row), []).append(row)
+    return [row for of, same in kinds.items() for row in share(same, number, of)]
 
 
 def every(number: int) -> int:

@@ -17,7 +17,8 @@ from tinygrad_mem.dtypes import float32, get_default_dtype
 
 from . import pools
 
-_OF_LIBRARIES = ("PYTEST_", "KMP_", "TORCHINDUCTOR_")  # variables that pytest, scikit-learn and PyTorch set when they are used
+# Variables that pytest, scikit-learn and PyTorch set when they are used.
+_OF_LIBRARIES = tuple(map(os.environ.encodekey, ("PYTEST_", "KMP_", "TORCHINDUCTOR_")))
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGUSR1") if hasattr(signal, name)]
 _SWITCHES = {name: value for name, value in vars(type(scope.local)).items() if name in type(scope.local).__annotations__}
 _CUDNN = ("_get_cudnn_enabled", "_get_cudnn_benchmark", "_get_cudnn_deterministic", "_get_cudnn_allow_tf32")
@@ -44,24 +45,9 @@ def _unhook() -> None:
             events.__exit__()
 
 
-class _Environment:
-    """The variables of the process. Reading them all takes longer than all else that a test is asked: they are kept while they
-    stay the same.
-    """
-
-    def __init__(self) -> None:
-        self._raw: Any = None
-        self._read: dict[str, str] = {}
-
-    def __call__(self) -> dict[str, str]:
-        raw = vars(os.environ)["_data"]  # as the system has them
-        if raw != self._raw:
-            self._raw = raw.copy()
-            self._read = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LIBRARIES)}
-        return self._read
-
-
-environment = _Environment()
+def environment() -> dict[Any, Any]:
+    """The variables of the process, as the system has them: to decode them takes longer than all else that a test is asked."""
+    return {name: value for name, value in vars(os.environ)["_data"].items() if not name.startswith(_OF_LIBRARIES)}
 
 
 def state() -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from pathlib import Path
 
@@ -98,12 +100,30 @@ def test_the_profiles(suite: pytest.Pytester):
     thorough.stdout.fnmatch_lines(["profile of the tests: thorough"])
 
 
-def test_half_of_the_combinations_have_all_pairs():
-    found = profiles.pairs("ab", "cd", "ef")
-    assert len(found) in (4, 8)
-    for i, j in ((0, 1), (0, 2), (1, 2)):
-        assert len({(row[i], row[j]) for row in found}) == 4
-    assert {value for row in profiles.pairs("ab", "cd") for value in row} == set("abcd")
+@pytest.mark.parametrize("options", [("ab", "cd", "ef"), ("abcd", "ef", "gh", "ij"), ("abc", "def", "gh")])
+def test_any_two_values_meet(options: tuple):
+    found = profiles.pairs(*options)
+    assert len(found) in (len(options[0]) * len(options[1]), math.prod(map(len, options)))
+    for i, j in itertools.combinations(range(len(options)), 2):
+        assert {(row[i], row[j]) for row in found} == set(itertools.product(options[i], options[j]))
+
+
+def test_half_of_the_combinations_of_two_have_all_values():
+    found = profiles.pairs("ab", "cd")
+    assert len(found) in (2, 4)
+    assert {value for row in found for value in row} == set("abcd")
+
+
+def test_a_share_of_the_rows():
+    """Never none; of several ops together, every row."""
+    shares = [profiles.share(range(10), 4, op) for op in range(20)]
+    assert all(len(share) in (2, 3, 10) for share in shares)
+    assert set().union(*shares) == set(range(10))
+    assert profiles.share("a", 4, "op") == ["a"]
+    assert profiles.share("", 4, "op") == []
+    some = profiles.share_of_each(range(20), 4, lambda row: row % 2)
+    assert len([row for row in some if row % 2]) in (2, 3, 10)
+    assert profiles.share_of_each(range(3), 4, lambda row: row) == [0, 1, 2]
 
 
 def test_the_list_of_slow_tests_names_tests():

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tinygrad_mem as tm
-from tests.profiles import examples
+from tests.profiles import every, examples
 
 PROGRAMS = 200
 """Random programs of a case."""
@@ -119,7 +119,7 @@ def same(found: Any, expected: Any) -> bool:
 @pytest.mark.filterwarnings("ignore")  # of what overflows
 @pytest.mark.parametrize("part", range(4))
 def test_random_views_and_writes(part: int, reliability: Callable[[str, int], None]):
-    wrong, count = [], examples(PROGRAMS)
+    wrong, count = [], examples(PROGRAMS) // every(2)
     for number in range(part, 4 * count, 4):
         steps = program(random.Random(number))
         expected = outcome(torch, steps, number)
@@ -164,7 +164,7 @@ STEPS, NEAR = (1e-6, 1e-7), 1e-5
 
 @pytest.mark.parametrize("part", range(4))
 def test_gradients_are_those_of_differences(part: int, reliability: Callable[[str, int], None]):
-    wrong, tried, count = [], 0, examples(PROGRAMS)
+    wrong, tried, count = [], 0, examples(PROGRAMS) // every(2)
     for number in range(part, 4 * count, 4):
         both = slope(program(random.Random(number)), number)
         tried += both is not None

@@ -11,6 +11,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from tests.profiles import share
 from tinygrad_mem.cli import clinic as command
 from tinygrad_mem.cli.app import app
 from tinygrad_mem.clinic import CASES
@@ -33,7 +34,7 @@ def test_the_list_has_every_case(columns: int):
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_a_case_and_its_answer_fit(name: str):
-    for columns in (60, 80):
+    for columns in share((60, 80), 2, name):
         ran = clinic(name, "--answer", columns=columns)
         assert ran.exit_code == 0
         assert max(map(len, ran.stdout.splitlines())) <= columns

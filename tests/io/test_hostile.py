@@ -21,6 +21,7 @@ import pytest
 import safetensors.numpy
 
 import tinygrad_mem as tm
+from tests.profiles import every
 from tinygrad_mem import files, memory
 from tinygrad_mem.data.cifar10 import read_batch
 from tinygrad_mem.data.mnist import read_idx
@@ -28,7 +29,7 @@ from tinygrad_mem.errors import FileFormatError
 from tinygrad_mem.plan import Times
 
 POOL = tm.device("cpu").pool
-MUTANTS = 500  # of each format
+MUTANTS = 500 // every(2)  # of each format
 
 
 def saved(obj: Any) -> bytes:

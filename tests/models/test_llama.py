@@ -12,7 +12,7 @@ import torch
 
 import tinygrad_mem as tm
 from tests.predicted import difference, difference_on_gpu
-from tests.profiles import pairs, some
+from tests.profiles import pairs, share
 from tinygrad_mem import memory
 from tinygrad_mem.models.configuration import FAMILIES, Configuration, configuration
 from tinygrad_mem.models.key_values import Cache
@@ -143,9 +143,9 @@ def test_a_step_and_generation_are_predicted(case: str):
             model(tm.tensor(tokens(2, 8)), last=1)
 
     def generation() -> None:
-        """With a static cache, which slides where the model has windows of 4 to 6 tokens, and with a quantized one."""
+        """With a static cache, which slides where the model has windows of 4 to 6 tokens; of some models it is quantized."""
         model = llama(config)
-        for bits in some((None, 8, 4), (None, 4)):
+        for bits in share((None, 8, 4), 3, case):
             generated(model, Cache(config, 2, 8, bits=bits), 4)
             model.prefill(tm.tensor(tokens(2, 8)), Cache(config, 2, 8, bits=bits), 3)
 

@@ -16,7 +16,7 @@ import tinygrad_mem as tm
 from tests.case import TOLERANCE, against_torch, values
 from tests.nn.options import LAYERS
 from tests.nn.test_layers import CONTAINERS
-from tests.profiles import examples
+from tests.profiles import examples, pairs
 from tinygrad_mem import nn
 
 NOT_DRAWN = {"self", "device", "dtype", "args", "kwargs", "_weight", "_freeze"}  # the first two: test_module.py
@@ -48,10 +48,9 @@ def refused(run: Any) -> bool:
     return False
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize(("name", "dtype"), pairs(CLASSES, ["float64", "float32"]))
 @given(data=st.data(), training=st.booleans(), turned=st.booleans())
-@settings(max_examples=examples(4), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(5), suppress_health_check=[HealthCheck.too_slow])
 def test_as_pytorch(name: str, dtype: str, data: Any, training: bool, turned: bool):
     row = LAYERS[name]
     options = {k: data.draw(s, label=k) for k, s in row.options.items()}

@@ -14,6 +14,7 @@ import torch
 
 import tinygrad_mem as tm
 from tests.case import assert_same, flat
+from tests.profiles import every
 
 from .said import NotOursError, Said, named, our, tables, toleranceOverride
 
@@ -106,9 +107,11 @@ def offered() -> dict[str, list[Any]]:
 
 
 def trials(op: Any, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Iterator[list[Trial]]:
-    """Each sample of a row in every form that is offered."""
+    """Each sample of a row in every form that is offered. In a usual run, as a function and in every second of the other forms:
+    these by turns, from sample to sample.
+    """
     forms = list(_forms(op))
-    for dtype in dtypes:
+    for turn_of_dtype, dtype in enumerate(dtypes):
         if not op.supports_dtype(dtype, "cpu"):
             continue
         torch.manual_seed(0)
@@ -117,7 +120,9 @@ def trials(op: Any, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Iterator[list[T
         samples = list(itertools.islice(drawn, 8 * CAP))
         for i in range(min(CAP, len(samples))):
             sample = samples[i * len(samples) // min(CAP, len(samples))]
-            fit = [f for f in forms if not (sample.kwargs and f[0].endswith("operator"))]  # which take no keywords
+            turn = (i + turn_of_dtype) % every(2)
+            asked = forms if len(samples) == 1 else [f for at, f in enumerate(forms) if at == 0 or at % every(2) == turn]
+            fit = [f for f in asked if not (sample.kwargs and f[0].endswith("operator"))]  # which take no keywords
             yield [Trial(op, name, form, dtype, sample, theirs, ours) for form, name, theirs, ours in fit]
 
 

@@ -15,6 +15,7 @@ import tinygrad_mem as tm
 from tests.case import TOLERANCE, OpCase, against_torch, flat, ours, values
 from tests.ops.cases import CASES
 from tests.predicted import difference
+from tests.profiles import on_devices, some
 from tests.witness import numpy_allocations
 from tinygrad_mem import memory
 from tinygrad_mem.autograd.core import Node
@@ -78,7 +79,12 @@ def test_every_op_has_a_row():
     assert sorted(covered - set(Op.registry)) == [], "rows for ops that do not exist"
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+NUMBERS = [("float64", "cpu"), ("float32", "cpu"), ("float64", "cuda"), ("float32", "cuda")]
+# A GPU's kernel is the same source in each dtype; test_formulas.py compares it in float32 with its formula.
+ON = on_devices(some(NUMBERS, NUMBERS[:3]))
+
+
+@pytest.mark.parametrize(("dtype", "dev"), ON)
 @of([c for c in CASES if c.exact])
 def test_equals_pytorch(case: OpCase, dtype: str, dev: str):
     """Of random values a test of their own compares the distributions."""
@@ -177,10 +183,12 @@ def test_backward_frees_what_was_saved(case: OpCase):
             tm.autograd.backward(wanted, seeds_for(wanted))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", some(["float32", "float64"], ["float64"]))
 @cases
 def test_a_prediction_is_the_run_event_by_event(case: OpCase, dtype: str, reliability: Callable[[str, int], None]):
-    """In float64 of inputs that are not contiguous."""
+    """In float64 of inputs that are not contiguous: the harder half. The other is a thorough run's: its bytes are those that
+    ``tests/memory/test_predicted.py`` has of each public function.
+    """
 
     def run() -> None:
         tm.manual_seed(0)

@@ -14,7 +14,7 @@ import tinygrad_mem as tm
 from tests.optim import light
 from tests.optim.light import LIGHT
 from tests.optim.test_optim import GRID, NAMES, SHAPES
-from tests.profiles import examples
+from tests.profiles import examples, on_devices, pairs
 from tests.witness import numpy_allocations
 from tinygrad_mem import memory, nn, optim, scope
 from tinygrad_mem.devices import device
@@ -46,8 +46,11 @@ def master(o: optim.Optimizer, p: tm.Tensor) -> tm.Tensor:
     return o.state[p]["master_weight"]
 
 
-@grid
-@pytest.mark.parametrize("grads", ["float16", "float32"])
+@pytest.mark.parametrize(
+    ("name", "options", "grads", "dev"),
+    on_devices([(*row, grads, dev) for row, grads, dev in pairs([*GRID, *LIGHT], ["float16", "float32"], ["cpu", "cuda"])]),
+    ids=lambda v: v if isinstance(v, str) else "-".join(v) or "plain",
+)
 def test_the_update_is_float32s_rounded_once(name: str, options: dict, grads: str, dev: str):
     half = halves(dev=dev)
     tm.manual_seed(0)

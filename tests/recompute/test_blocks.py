@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tinygrad_mem as tm
+from tests.profiles import pairs
 from tinygrad_mem import memory, nn
 from tinygrad_mem.cli.app import app
 from tinygrad_mem.devices import Pool
@@ -41,8 +42,7 @@ def numbers(name: str, how: Any = None) -> list[np.ndarray]:
     return [each.numpy().copy() for each in found]
 
 
-@pytest.mark.parametrize("how", ["sqrt", "every-block", 2, 100])
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(("name", "how"), pairs(list(SMALL), ["sqrt", "every-block", 2, 100]))
 def test_networks_in_segments_are_bit_for_bit_the_same(name: str, how: Any):
     for mine, plain in zip(numbers(name, how), numbers(name), strict=True):
         np.testing.assert_array_equal(mine, plain)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tinygrad_mem as tm
-from tests.profiles import every, pairs
+from tests.profiles import every, on_devices, pairs
 from tests.sturdy.test_failing_steps import Run, failing_at, same
 from tinygrad_mem import nn
 from tinygrad_mem.devices import round_up
@@ -74,6 +74,7 @@ class Accumulated(Plain):
         accumulate(self.model, self.optimizer, 2).split(self.x, self.y, nn.functional.cross_entropy)
 
 
+KINDS = ["out of memory", "interrupt"]
 WHOLE = {kind.__name__: kind for kind in (Checkpointed, Offloaded, Prefetched, Compressed, InPlace, Accumulated)}
 """Those whose update comes after backward: where it fails, no parameter has moved."""
 
@@ -106,7 +107,7 @@ def attempt(run: Run, at: int, error: BaseException, monkeypatch: pytest.MonkeyP
     return bool(reached)
 
 
-@pytest.mark.parametrize(("technique", "kind", "before"), pairs(list(WHOLE), ["out of memory", "interrupt"], [0, 1]))
+@pytest.mark.parametrize(("technique", "kind", "before", "dev"), on_devices(pairs(list(WHOLE), KINDS, [0, 1], ["cpu", "cuda"])))
 def test_a_failed_step_loses_nothing_and_can_be_made_again(
     technique: str, kind: str, before: int, dev: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -153,7 +154,7 @@ def state_bytes(run: Run) -> int:
     return sum(round_up(v.nbytes) for v in values if isinstance(v, tm.Tensor))
 
 
-@pytest.mark.parametrize(("kind", "before"), pairs(["out of memory", "interrupt"], [0, 1]))
+@pytest.mark.parametrize(("kind", "before", "dev"), on_devices(pairs(KINDS, [0, 1], ["cpu", "cuda"])))
 def test_in_backward_each_parameter_is_updated_with_its_state_or_not_at_all(
     kind: str, before: int, dev: str, monkeypatch: pytest.MonkeyPatch
 ):

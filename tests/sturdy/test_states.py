@@ -12,6 +12,7 @@ import tinygrad_mem as tm
 from tests.case import values
 from tests.optim.light import LIGHT
 from tests.optim.test_lr_scheduler import ROWS, pair
+from tests.profiles import every
 from tinygrad_mem import nn, optim
 from tinygrad_mem.amp import GradScaler
 from tinygrad_mem.errors import TinygradMemError
@@ -42,7 +43,7 @@ def spoiled(state: Any, path: tuple = ()) -> Iterator[tuple[str, Any]]:
         yield f"{where} is on meta", tm.empty(*array.shape, device="meta")
         yield f"{where} is a list", array.tolist()
     elif isinstance(state, dict):
-        for key in state:
+        for key in _tried(state, path):
             yield f"{where} has no {key!r}", {k: v for k, v in state.items() if k != key}
             yield f"{where} has {key!r} as 'other'", {("other" if k == key else k): v for k, v in state.items()}
             for what, value in spoiled(state[key], (*path, key)):
@@ -54,6 +55,12 @@ def spoiled(state: Any, path: tuple = ()) -> Iterator[tuple[str, Any]]:
         for i, item in enumerate(state):
             for what, value in spoiled(item, (*path, i)):
                 yield what, type(state)([*state[:i], value, *state[i + 1 :]])
+
+
+def _tried(state: dict, path: tuple) -> list:
+    """The keys to spoil. A usual run takes the last parameter alone: what came before it must not have been changed."""
+    keys = list(state)
+    return keys[-1:] if path == ("state",) and every(2) > 1 else keys
 
 
 def plain(state: Any) -> Any:
