@@ -135,22 +135,22 @@ WRITES: dict[str, Callable[[Any, Any, Any], Any]] = {
 VALUES = [7e4, -7e4, 65504, 65510, 1e39, NAN, INF, -INF, 2**40, 300, 127, 128, -128, -129, -1, -256, 2.7, True]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool"])
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("write", WRITES)
-def test_a_number_that_a_dtype_does_not_hold(write: str, value: Any, dtype: str):
+def test_a_number_that_a_dtype_does_not_hold(write: str, value: Any):
     """Refused where PyTorch refuses it, and the same numbers where it does not; what is refused changes nothing."""
-    if write == "pad" and dtype == "uint8" and value < 0:
-        pytest.skip("PyTorch pads with a double, which does not wrap round")
-    ours, theirs = (library.zeros(3, dtype=getattr(library, dtype)) for library in (tm, torch))
-    try:
-        expected = WRITES[write](torch, theirs, value).tolist()
-    except RuntimeError:
-        with pytest.raises(RuntimeError, match=r"value cannot be converted to type .* without overflow"):
-            WRITES[write](tm, ours, value)
-        assert ours.tolist() == [0, 0, 0]
-    else:
-        assert str(WRITES[write](tm, ours, value).tolist()) == str(expected)
+    for dtype in ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool"):
+        if write == "pad" and dtype == "uint8" and value < 0:
+            continue  # PyTorch pads with a double, which does not wrap round
+        ours, theirs = (library.zeros(3, dtype=getattr(library, dtype)) for library in (tm, torch))
+        try:
+            expected = WRITES[write](torch, theirs, value).tolist()
+        except RuntimeError:
+            with pytest.raises(RuntimeError, match=r"value cannot be converted to type .* without overflow"):
+                WRITES[write](tm, ours, value)
+            assert ours.tolist() == [0, 0, 0], dtype
+        else:
+            assert str(WRITES[write](tm, ours, value).tolist()) == str(expected), dtype
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "int64", "bool"])
