@@ -31,7 +31,7 @@ def test_the_peak_is_that_of_pytorchs_allocator(name: str, way: str):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("grad", [False, True])
 def test_without_a_cache_no_mask_is_made(grad: bool):
-    """transformers makes a mask where it sees fake tensors: it cannot ask them whether sequences are packed into a row."""
+    """transformers makes a mask where it sees fake tensors, as a compiler's: it does not ask whether sequences are packed."""
 
     def run() -> Any:
         model, ids = MODELS["llama"](), torch.zeros(2, 32, dtype=torch.long)
@@ -43,29 +43,29 @@ def test_without_a_cache_no_mask_is_made(grad: bool):
     assert any("position ids were taken as those of one sequence a row" in note for note in found.notes)
 
 
-def test_masks_that_the_program_itself_imports_are_those_of_one_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_masks_that_the_program_itself_imports_are_not_those_of_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Once a prediction was another in a process that had imported transformers."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "transformers").mkdir()
     (tmp_path / "transformers" / "__init__.py").touch()
     (tmp_path / "transformers" / "masking_utils.py").write_text(
-        "def find_packed_sequence_indices(positions):\n    return positions.diff(dim=1) != 1\n", encoding="utf-8"
+        "def is_tracing(tensor=None):\n    return tensor is not None\n\ndef packed(ids):\n    return is_tracing(ids)\n",
+        encoding="utf-8",
     )
 
     def run() -> None:
         masks = importlib.import_module("transformers.masking_utils")
-        made.append(masks.find_packed_sequence_indices(torch.arange(8)[None]))
+        made.append(masks.packed(torch.arange(8)[None]))
 
     made: list[Any] = []
     finders = list(sys.meta_path)
     with patch.dict(sys.modules):
         for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
             del sys.modules[name]
-        found = [pytorch.predict(run, device="cpu") for _ in range(2)]
+        for _ in range(2):
+            pytorch.predict(run, device="cpu")
         run()
-    assert all("position ids were taken as those of one sequence a row" in each.notes[0] for each in found)
-    assert made[:-1] == [None] * (len(made) - 1)
-    assert made[-1].tolist() == [[False] * 7], "after a prediction the function is transformers' own again"
+    assert made == [False, False, True], "after a prediction the function is transformers' own again"
     assert sys.meta_path == finders
 
 

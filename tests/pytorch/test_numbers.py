@@ -215,11 +215,29 @@ def test_large_tensors_are_not_followed():
     found: list[Any] = []
 
     def run() -> None:
-        found.extend(torch.arange(2000)[:2].tolist())
+        found.extend(torch.arange(2000.0)[:2].tolist() + torch.arange(100_000)[:2].tolist())
         torch.zeros(8, device="cuda")
 
     pytorch.predict(run)
     assert all(isinstance(each, Unknown) for each in found)
+
+
+def test_masks_are_known_on_a_gpu_too():
+    """And ``ones_like`` asks a tensor for its shape alone."""
+    found: list[Any] = []
+
+    def run() -> None:
+        ids = torch.randint(0, 9, (4, 512), device="cuda")
+        mask = torch.ones_like(ids)
+        found.append(bool(mask.to(torch.bool).all()))
+        mask[0, :3] = 0
+        found.append((mask == 0).sum().item())
+        mask.bernoulli_()
+        found.append(mask.sum().item())
+
+    pytorch.predict(run)
+    assert found[:2] == [True, 3]
+    assert isinstance(found[2], Unknown)
 
 
 def test_large_results_of_known_numbers_are_not_computed():

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 import torch
@@ -23,7 +20,8 @@ from torch.utils._foreach_utils import _foreach_supported_types as works_in_list
 from ...errors import DeviceError, NotOfferedError
 from ...interrupts import context
 from .calls import swap
-from .cuda import all_patched, handled, patched, refused
+from .cuda import all_patched, handled, refused
+from .hugging_face import hugging_face
 from .loading import loading, of_prediction
 from .recurrent import flatten_parameters
 from .saving import saving
@@ -41,11 +39,6 @@ _NOT_KEPT = "torch.optim.LBFGS: a step along which the gradient does not grow is
 _SEARCHES = (
     "torch.optim.LBFGS(line_search_fn=...): how often it calls the closure depends on values, which are not known in a "
     "prediction. Predict it without a line search"
-)
-_MASKS = "transformers.masking_utils"
-_ONE_SEQUENCE = (
-    "transformers: position ids were taken as those of one sequence a row. If several are packed into a row, a mask is made "
-    "too, and another attention may run"
 )
 
 
@@ -83,7 +76,7 @@ def around(watch: Watch) -> Iterator[None]:
     ]
     with ExitStack() as stack:
         stack.enter_context(all_patched(changes))
-        stack.enter_context(_loaded(_MASKS, lambda masks: stack.enter_context(_one_sequence(watch, masks))))
+        stack.enter_context(hugging_face(watch))
         stack.enter_context(_in_lists())
         stack.enter_context(loading(watch))
         stack.enter_context(saving(watch))
@@ -171,56 +164,6 @@ def _causal(watch: Watch, own: Callable[..., bool], mask: Any, is_causal: bool |
     (mask == causal).all()
     watch.note(_CAUSAL)
     return True
-
-
-def _one_sequence(watch: Watch, masks: Any) -> AbstractContextManager[None]:
-    """Take position ids as not packed; transformers itself never asks fake tensors. The comparison takes its memory."""
-    own: Any = getattr(masks, "find_packed_sequence_indices", None)
-
-    def find(position_ids: torch.Tensor) -> Any:
-        made = own(position_ids)
-        if not isinstance(made, FakeTensor):
-            return made
-        (made[:, -1] == 0).all()
-        watch.note(_ONE_SEQUENCE)
-        return None
-
-    return patched(masks, {"find_packed_sequence_indices": find})
-
-
-class _Finder(MetaPathFinder):
-    """Calls ``then`` with a module as soon as it is imported."""
-
-    def __init__(self, name: str, then: Callable[[Any], object]) -> None:
-        self.name, self.then = name, then
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path) if fullname == self.name else None
-        if spec is None or spec.loader is None:
-            return None
-        run = spec.loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            run(module)
-            self.then(module)
-
-        spec.loader.exec_module = exec_module
-        return spec
-
-
-@context
-def _loaded(name: str, then: Callable[[Any], object]) -> Iterator[None]:
-    """Call ``then`` with a module: now, or when the program imports it."""
-    if name in sys.modules:
-        then(sys.modules[name])
-        yield
-        return
-    finder = _Finder(name, then)
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
 
 
 def _moved(watch: Watch, own: Callable[..., Any], module: nn.Module, function: Any, recurse: bool = True) -> Any:

@@ -18,6 +18,8 @@ from .cuda import all_patched, handled
 from .fake import without_modes
 from .watch import Watch
 
+_LIFT = torch.ops.aten.lift_fresh.default  # of a tensor that PyTorch has just made of numbers
+
 
 @context
 def loading(watch: Watch) -> Iterator[None]:
@@ -36,28 +38,34 @@ def of_prediction(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
 
 def _single(watch: Watch, own: Callable[..., Any], loader: Any) -> Any:
     """An iterator that reads in this process: a batch of another one has no bytes on the GPU either."""
-    loader = copy.copy(loader)
+    loader, workers = copy.copy(loader), loader.num_workers
     options = {"num_workers": 0, "prefetch_factor": None, "timeout": 0, "persistent_workers": False, "pin_memory": False}
     vars(loader).update(options)
     with without_modes():
-        return own(loader)
+        iterator = own(loader)
+    iterator.counted = not workers
+    return iterator
 
 
 def _read(watch: Watch, own: Callable[..., Any], iterator: Any) -> Any:
     """The next batch, with its values: samplers and transforms decide by them."""
     with watch.places.within("data"):
-        with _disable_current_modes(), _Ops(watch), _Functions(watch), torch.no_grad():
+        with _disable_current_modes(), _Ops(watch, iterator.counted), _Functions(watch), torch.no_grad():
             batch = own(iterator)
         watch.found(batch)
     return batch
 
 
 class _Ops(TorchDispatchMode):
-    """Ops on real tensors run; those on tensors of the prediction are predicted."""
+    """Ops on real tensors run; those on tensors of the prediction are predicted.
 
-    def __init__(self, watch: Watch) -> None:
+    Args:
+        counted: real results are memory of this process. Those of workers lie in shared memory, which nobody counts.
+    """
+
+    def __init__(self, watch: Watch, counted: bool) -> None:
         super().__init__()
-        self._watch = watch
+        self._watch, self._counted = watch, counted
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -65,10 +73,20 @@ class _Ops(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not of_prediction(func, args, kwargs):
-            return func(*args, **kwargs)
-        with self._watch.fake, self._watch:
-            return func(*args, **kwargs)
+        if of_prediction(func, args, kwargs):
+            with self._watch.fake, self._watch:
+                return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        if self._counted:
+            given = {id(each.untyped_storage()) for each in _tensors((args, kwargs))} if func is not _LIFT else ()
+            for each in _tensors(made):
+                if id(each.untyped_storage()) not in given:
+                    self._watch.own(each)
+        return made
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
 
 
 class _Functions(TorchFunctionMode):

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import DataDependenceError
-from .fake import without_modes
+from .fake import on_gpu, without_modes
 
 aten = torch.ops.aten
 _UNKNOWN = object()
@@ -17,6 +17,8 @@ _MEMORY = ("empty", "resize", "set_", "as_strided", "pin_memory")
 """In the names of ops whose results are more than what their arguments show: contents of memory, or how it lies."""
 _RealCall = tuple[list[Any], dict[str, Any]]  # arguments
 _MOST = 1024  # elements of a tensor on the host whose values are followed: schedules, sizes, lengths
+_MOST_WHOLE = 1 << 16  # of one of whole numbers, on any device: masks, positions
+_LIKE = {aten.zeros_like.default, aten.ones_like.default, aten.full_like.default}  # they ask an argument for its shape alone
 _COUNTING = {aten._foreach_add_.Scalar, aten._foreach_add_.Tensor}
 
 
@@ -52,8 +54,8 @@ class KnownNumbers:
 
     def know(self, tensor: FakeTensor, real: torch.Tensor) -> None:
         """Note that ``tensor`` has the values of ``real``, if they are few, and are not NumPy's, which might write to them."""
-        one = real.numel() == 1
-        if real.device.type == "cpu" and (one or (real.numel() <= _MOST and real.untyped_storage().resizable())):
+        few = real.numel() == 1 or (real.numel() <= _most(real) and real.untyped_storage().resizable())
+        if real.device.type == "cpu" and few:
             with _disable_current_modes(), torch.no_grad():
                 self._note(tensor, real.clone())
 
@@ -84,8 +86,13 @@ class KnownNumbers:
         target = args[0] if writes else made
         if not isinstance(target, FakeTensor) or (not writes and target.untyped_storage()._cdata in self._values):
             return  # or a view
-        if call is None and _is_followed(target) and not any(isinstance(arg, torch.Tensor) for arg in args):
-            call = self._real_call(func, args, kwargs)
+        if call is None and _is_followed(target):
+            if func in _LIKE:
+                with without_modes():
+                    args = torch.empty(target.shape, dtype=target.dtype), *args[1:]
+                call = self._real_call(func, args, kwargs)
+            elif not any(isinstance(arg, torch.Tensor) for arg in args):
+                call = self._real_call(func, args, kwargs)
         if call is None or not _is_followed(target):
             return self.forget(target.untyped_storage()._cdata)
         with _disable_current_modes(), torch.no_grad():
@@ -160,11 +167,18 @@ class KnownNumbers:
         return value
 
 
+def _most(tensor: torch.Tensor) -> int:
+    """The most elements of a tensor like this whose values are followed."""
+    fraction = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+    return _MOST_WHOLE if not fraction else _MOST if not isinstance(tensor, FakeTensor) or not on_gpu(tensor) else 1
+
+
 def _is_followed(tensor: torch.Tensor) -> bool:
-    """True for one element, and on the host for a small tensor that has all of its storage, or a part of a small one."""
-    if tensor.numel() > _MOST or (isinstance(tensor, FakeTensor) and tensor.fake_device.type != "cpu"):
+    """True for one element, and for a small tensor that has all of its storage, or a part of a small one."""
+    most = _most(tensor)
+    if tensor.numel() > most or most == 1:
         return tensor.numel() == 1
-    return tensor.layout is torch.strided and tensor.untyped_storage().nbytes() <= _MOST * tensor.element_size()
+    return tensor.layout is torch.strided and tensor.untyped_storage().nbytes() <= most * tensor.element_size()
 
 
 def _seen_as(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

@@ -37,6 +37,16 @@ _COUNTED = "torch.bincount: the numbers were taken as below minlength. With a la
 _TO_NUMPY = "Leave out of the prediction what NumPy does with it, such as plots and metrics: its memory is not PyTorch's"
 _FINITE = "where the program asks if a number is finite, the answer was that it is"
 _LBFGS = "torch/optim/lbfgs.py"
+_GENERATE = "transformers/generation/utils.py"
+_MASKS = "transformers/masking_utils.py"
+_ONE_SEQUENCE = (
+    "transformers: position ids were taken as those of one sequence a row. If several are packed into a row, a mask is made "
+    "too, and another attention may run"
+)
+_PADDED = (
+    "transformers: an attention mask was taken as one that leaves tokens out. Without such tokens no mask is made, and another "
+    "attention may run"
+)
 _FALLING = count(0, -1)  # losses: it would end where they stay
 _LENGTHS = "ctc_loss: each target was taken as the longest, and each input too. A real run with shorter ones needs less"
 
@@ -99,9 +109,15 @@ def _asking() -> tuple[str, str, int]:
 
 def _in_order(watch: Watch) -> bool | None:
     """The answer where PyTorch itself checks that numbers are in order: in a prediction they are."""
-    path, _, line = _asking()
+    path, function, line = _asking()
     if path.endswith("torch/nn/init.py"):
         return _left(watch)
+    if path.endswith(_GENERATE) and function.endswith((".generate", "._get_logits_processor")):
+        return False  # it looks for tokens that are padded on the right, or negative
+    if path.endswith(_MASKS):
+        whole = function == "find_packed_sequence_indices"
+        watch.note(_ONE_SEQUENCE if whole else _PADDED)
+        return whole
     if path.endswith(_LBFGS):
         return _goes_on(linecache.getline(path, line))
     return True if "/torch/distributions/" in path else False if path.endswith("torch/nn/utils/clip_grad.py") else None
@@ -241,10 +257,11 @@ for _function in (_linalg.svdvals, _linalg.eigvalsh, _linalg.matrix_rank, _linal
 
 
 def _decides(what: str, convert: Callable[[Tensor], Any], watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    known, answer = _known(watch, tensor), _in_order(watch) if what == "the truth" else None
-    if known is None and answer is not None:
-        return answer
+    known = _known(watch, tensor)
     if known is None:
+        answer = _in_order(watch) if what == "the truth" else None
+        if answer is not None:
+            return answer
         raise DataDependenceError(
             f"the program asks for {what} of a tensor, whose values are not known in a prediction. "
             f"{_TO_NUMPY if convert is Tensor.numpy else 'It may log loss.item(); for a decision, give it a fixed answer'}"

@@ -401,6 +401,8 @@ class Watch(TorchDispatchMode):
         if storage._cdata not in self._held:
             older = fake.fake_device == self.device and self.device.type == "cuda"
             self._hold(storage, self._malloc(storage.nbytes(), Place(), "UNTRACKED") if older else None)
+            if tensor.untyped_storage()._cdata in self._held:
+                storage.read = tensor  # its memory lasts as long
             self.numbers.know(fake, tensor)
         return fake
 

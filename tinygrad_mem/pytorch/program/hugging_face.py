@@ -1,0 +1,83 @@
+"""Hugging Face's transformers in a prediction: it takes fake tensors as those of a compiler, and ends a text by its values."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
+
+import torch
+
+from ...interrupts import context
+from .cuda import handled, patched
+from .fake import without_modes
+from .watch import Watch
+
+_MASKS = "transformers.masking_utils"
+_ENDS = "transformers.generation.stopping_criteria"
+_ALL_TOKENS = "transformers: generate was taken to make all the tokens that it may. A text that ends early needs less"
+
+
+@context
+def hugging_face(watch: Watch) -> Iterator[None]:
+    """Masks are made as for plain tensors; see :mod:`.reading` for what they ask. No text ends early."""
+    with ExitStack() as stack:
+
+        def masks(module: Any) -> None:
+            own = getattr(module, "is_tracing", None)
+            stack.enter_context(patched(module, {"is_tracing": lambda tensor=None: own()}))
+
+        def ends(module: Any) -> None:
+            stack.enter_context(patched(*handled(watch, module.EosTokenCriteria, __call__=_goes_on)))
+
+        for name, then in ((_MASKS, masks), (_ENDS, ends)):
+            stack.enter_context(_loaded(name, then))
+        yield
+
+
+def _goes_on(watch: Watch, own: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Say that no text has ended."""
+    made = own(*args, **kwargs)
+    with without_modes():
+        none = torch.zeros(made.shape, dtype=torch.bool)
+    watch.numbers.know(made, none)
+    watch.note(_ALL_TOKENS)
+    return made
+
+
+class _Finder(MetaPathFinder):
+    """Calls ``then`` with a module as soon as it is imported."""
+
+    def __init__(self, name: str, then: Callable[[Any], object]) -> None:
+        self.name, self.then = name, then
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path) if fullname == self.name else None
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            run(module)
+            self.then(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+@context
+def _loaded(name: str, then: Callable[[Any], object]) -> Iterator[None]:
+    """Call ``then`` with a module: now, or when the program imports it."""
+    if name in sys.modules:
+        then(sys.modules[name])
+        yield
+        return
+    finder = _Finder(name, then)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
