@@ -196,7 +196,8 @@ def test_the_chunk_that_backward_begins_with_is_divided(reverse: bool, monkeypat
 @pytest.mark.parametrize("large", [1, 1 << 30])  # steps that threads share, and steps that they do not
 def test_numbers_do_not_depend_on_who_runs_them(large: int, monkeypatch: pytest.MonkeyPatch):
     tm.manual_seed(0)
-    monkeypatch.setattr(recurrent, "_LARGE", large)
+    for name in ("_LARGE", "_FORTH", "_BACK"):
+        monkeypatch.setattr(recurrent, name, large)
     layer, x = nn.GRU(300, 300).double(), tm.randn(40, 32, 300, dtype=tm.float64)
     found = []
     for count in (1, 2, 5):

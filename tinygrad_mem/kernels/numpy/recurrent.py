@@ -124,9 +124,10 @@ def _gru_back(gates, weight, sizes, reverse, before, gy, dh):
 # --- the fast ways
 
 _SHARE = 1 << 24  # multiplications that pay for a thread of its own
+_FORTH, _BACK = 1 << 22, 1 << 23  # of a step, for each thread that shares it: the way back is made of twice as many passes
 _TILE = 1 << 16  # numbers of a step that go through all its passes at once
-_LARGE = 1 << 18  # numbers of a step that threads may share: on two cores it is no loss from here on, on more a gain
-_PASS = 16  # multiplications of a product that take as long as one number's share of a step of cells
+_SMALL, _LARGE = 1 << 13, 1 << 18  # numbers of a step between which a second thread's best use is other work
+_PASS = 64  # multiplications of a product that take as long as one number's share of a step of cells
 _SUM = 1 << 14  # columns that are added up at once
 _ONES = {size: np.ones((1, 1 << 9), f"f{size}") for size in (4, 8)}
 
@@ -145,10 +146,11 @@ def _order(sizes, reverse, first, last):
 def beside(numbers):
     """Runs tasks beside steps of so many numbers each: for :func:`hand_over` and :func:`finish`.
 
-    If steps are small, one thread runs all of them while another runs the tasks, and then both run what is left: threads that
-    share a small step would mostly wait for the interpreter lock. If steps are large, all threads share each step and task.
+    One thread runs all steps while another runs the tasks, and then both run what is left: threads that share a step wait for
+    the interpreter lock. If steps are large, all threads share each step and task. If steps are so small that the interpreter
+    takes most of their time, there is one thread too: two would wait for its lock.
     """
-    return threads.Beside() if numbers < _LARGE else None
+    return threads.Beside() if _SMALL < numbers < _LARGE else None
 
 
 @formula(None, "work for a worker")
@@ -178,15 +180,10 @@ def finish(later):
         later.finish()
 
 
-def _over(sequences, work, run: Callable[[int, int], None]):
-    """``run(first, last)`` over all sequences, of ``work`` multiplications each."""
+def _over(sequences, steps, work, least, run: Callable[[int, int], None]):
+    """``run(first, last)`` over all sequences, each with ``work`` multiplications a step: a thread has ``least`` a step."""
     with blas.single():
-        threads.split(sequences, run, _SHARE // max(work, 1) + 1)
-
-
-def _back_over(sequences, gates, work, run: Callable[[int, int], None]):
-    """As :func:`_over`, but small steps have one thread: on the way back they are made of twice as many passes."""
-    _over(sequences, work if sequences * gates.shape[1] >= _LARGE else 0, run)
+        threads.split(sequences, run, -(-max(_SHARE // max(steps, 1), least) // max(work, 1)))
 
 
 @lru_cache(256)
@@ -251,7 +248,7 @@ def rnn(gates, weight, sizes, reverse, relu, h):
             act(a)
             np.copyto(state, a)
 
-    _over(len(h), weight.size * len(sizes), part)
+    _over(len(h), len(sizes), weight.size, _FORTH, part)
 
 
 @formula(_rnn_back)
@@ -269,7 +266,7 @@ def rnn_backward(gates, weight, sizes, reverse, relu, gy, dh):
                 gate_steps.rnn_gradient(a[cut], state[cut], relu)
             product(a, weight, out=state)
 
-    _back_over(len(dh), gates, weight.size * len(sizes), part)
+    _over(len(dh), len(sizes), weight.size, _BACK, part)
 
 
 @formula(_lstm)
@@ -290,7 +287,7 @@ def lstm(gates, weight, sizes, reverse, h, c, y):
                 np.copyto(y[start:stop], latest)
         _carried(states, latest, 0)
 
-    _over(len(h), weight.size * len(sizes), part)
+    _over(len(h), len(sizes), weight.size, _FORTH, part)
 
 
 def _carried(states, latest, count):
@@ -318,7 +315,7 @@ def lstm_cells(gates, sizes, reverse, c, out):
             for cut in _tiles(count, width):
                 gate_steps.lstm_cell(forgets[cut], kept[cut], cell[cut])
 
-    _back_over(len(c), gates, _PASS * width * len(sizes), part)
+    _over(len(c), len(sizes), _PASS * width, _FORTH, part)
 
 
 @formula(_lstm_back)
@@ -340,7 +337,7 @@ def lstm_backward(gates, weight, sizes, reverse, before, y, gy, dh, dc):
                 gate_steps.lstm_gradient(a[cut], kept[cut], output, state[cut], cell[cut])
             product(a, weight, out=state)
 
-    _back_over(len(dh), gates, 2 * weight.size * len(sizes), part)
+    _over(len(dh), len(sizes), weight.size, _BACK, part)
 
 
 @formula(_gru)
@@ -360,7 +357,7 @@ def gru(gates, weight, sizes, reverse, h, y):
             if y is not None:
                 np.copyto(y[start:stop], state)
 
-    _over(len(h), weight.size * len(sizes), part)
+    _over(len(h), len(sizes), weight.size, _FORTH, part)
 
 
 @formula(_gru_back)
@@ -380,4 +377,4 @@ def gru_backward(gates, weight, sizes, reverse, before, gy, dh):
                 gate_steps.gru_gradient(a[cut], kept[cut], state[cut])
             _add_product(a[:, width:], weight, state, product)
 
-    _back_over(len(dh), gates, weight.size * len(sizes), part)
+    _over(len(dh), len(sizes), weight.size, _BACK, part)
