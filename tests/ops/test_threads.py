@@ -42,17 +42,31 @@ def test_lanes_run_every_number_once_and_share_no_lane(cores: int, count: int, m
 
 def test_a_lane_that_begins_late_does_less(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(threads._pool, "size", 2)
-    others_are_done, numbers = threading.Event(), {0: 0, 1: 0}
+    others_are_done, numbers, first = threading.Event(), {0: 0, 1: 0}, threading.Lock()
 
     def run(lane: int, number: int) -> None:
         numbers[lane] += 1
-        if number == 0:
+        if first.acquire(blocking=False):
             assert others_are_done.wait(60)
         elif sum(numbers.values()) == 10:
             others_are_done.set()
 
     threads.lanes(10, 2, run)
     assert sorted(numbers.values()) == [1, 9]
+
+
+def test_lanes_begin_with_the_parts_of_a_split(monkeypatch: pytest.MonkeyPatch):
+    """Then a core finds in its cache what it wrote in an earlier kernel."""
+    monkeypatch.setattr(threads._pool, "size", 2)
+    both, first = threading.Barrier(2), dict[int, int]()
+
+    def run(lane: int, number: int) -> None:
+        if lane not in first:
+            first[lane] = number
+            both.wait(60)
+
+    threads.lanes(10, 2, run)
+    assert first == {0: 0, 1: 5}
 
 
 def test_an_error_in_a_lane_reaches_the_caller(cores: int):

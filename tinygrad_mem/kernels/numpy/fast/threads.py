@@ -233,20 +233,23 @@ def split(count: int, run: Callable[[int, int], None], grain: int = GRAIN) -> No
 def lanes(count: int, most: int, run: Callable[[int, int], None]) -> None:
     """``run(lane, number)`` for all numbers below ``count``, on at most ``most`` lanes at the same time.
 
-    A lane is a part of a workspace that one thread at a time uses. It takes one number after another, so that all lanes end at
-    about the same time. The result for a number must not depend on its lane.
+    A lane is a part of a workspace that one thread at a time uses. It begins with numbers of its own, as in :func:`split`: what
+    a core has written in one kernel it reads in the next, for another core's cache is far away. Then it takes those that are
+    left in other lanes, so that all end at about the same time. The result for a number must not depend on its lane.
     """
     at_once = min(_pool.size, most, count)
     if at_once < 2:
         for number in range(count):
             run(0, number)
         return
-    left = deque(range(count))
+    bounds = [count * i // at_once for i in range(at_once + 1)]
+    left = [deque(range(start, stop)) for start, stop in pairwise(bounds)]
 
     def some(first: int, last: int) -> None:
         for lane in range(first, last):
-            for number in drain(left):
-                run(lane, number)
+            for numbers in (left[lane], *left):
+                for number in drain(numbers):
+                    run(lane, number)
 
     split(at_once, some, grain=1)
 
