@@ -88,7 +88,7 @@ def test_max_pool_in_tiles(shape, kernel, stride, padding, dilation, points, mon
     against_torch(*both, values_of(shape, False), "float32")
 
 
-@pytest.mark.parametrize("points", [7, 1 << 15])
+@pytest.mark.parametrize("points", [7, 1 << 16])
 @pytest.mark.parametrize("shape", [(2, 3, 6, 10), (1, 2, 2), (40, 3, 14, 2), (1, 1, 4, 40), (0, 2, 4, 4)])
 def test_windows_that_cover_an_image_once(shape, points, monkeypatch: pytest.MonkeyPatch):
     """Ties: the first of a window's largest; nan anywhere; tiles of some lines, or no tile that a line fits in."""

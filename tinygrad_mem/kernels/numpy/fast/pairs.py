@@ -13,7 +13,7 @@ import numpy as np
 from .threads import scratch
 from .tiles import cuts
 
-_POINTS = 1 << 15  # windows of a tile: its arrays share the scratch, and stay in a cache of 1 MiB
+_POINTS = 1 << 16  # windows of a tile, whose arrays fill the scratch: threads that make short calls wait for each other
 _HALVES = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
 _WORDS = {2: np.dtype(np.uint32), 4: np.dtype(np.uint64)}
 
