@@ -26,7 +26,7 @@ from .conv_tiles import Piece, TileWalk, size_of, tiles
 WEIGHT = 12 << 20  # bytes of a weight that may be copied into the slab's order
 LARGE = 9 << 19  # bytes of slabs, at most, where maps are large: threads that make short calls wait for each other
 GRAIN = 1e5  # ns of work, as _time() estimates it, for which the workspace has a lane; it takes 3 to 6 times as long
-_LEAST = 2e5  # the same, that pay for a core of their own
+_LEAST = 4e5  # the same, that pay for a core of their own: another core also waits for what this one wrote
 
 
 @lru_cache(maxsize=256)
