@@ -202,7 +202,8 @@ def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, 
         if not huge:
             left = np.exp(lse[a, None, b], out=stat(x[a, :, b], wide, 4))
         elif x.shape[1] == classes:
-            left = _left_out(x[a, :, b], lse[a, b], 4)
+            left = stat(x[a, :, b], wide, 4)
+            sum_powers(x[a, :, b], lse[a, None, b], left)
         np.divide(scale, left, out=scale)
         np.multiply(g, even, out=g)
         for piece in pieces(x[a, :, b]):

@@ -239,8 +239,8 @@ def sample_norm(x, weight, bias, eps, centre, mean, rstd, out):
     """out = (x - mean) * rstd * weight + bias with statistics of each (sample, group); without ``centre`` mean is 0."""
     if line_norm.fits(x, rstd, weight, bias):
         size = (len(x), x.shape[2] * x.shape[3])
-        flat = [a if a is None else a.reshape(size[1]) for a in (weight, bias)]
-        line_norm.forward(x.reshape(size), *flat, eps, mean if centre else None, rstd, out.reshape(size))
+        w, b = (a if a is None else a.reshape(size[1]) for a in (weight, bias))
+        line_norm.forward(x.reshape(size), w, b, eps, mean if centre else None, rstd, out.reshape(size))
         return
     count = max(x.shape[2] * x.shape[3], 1)
     wide = rstd.dtype
