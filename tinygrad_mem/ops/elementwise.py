@@ -36,8 +36,8 @@ def alike(ctx, x, y, of_y=None):
     So the rest of 1 / 0.1 depends on the dtype, and a 0-d 1000 is -24 beside an int8 array. Sums and products do without: they
     wrap round. ``of_y``: the dtype of y from the common dtype, if it is another.
     """
-    if getattr(x, "dtype", None) == getattr(y, "dtype", None):
-        return x, y
+    if getattr(x, "dtype", None) == getattr(y, "dtype", None) or (type(y) is int and -256 <= y <= 256):
+        return x, y  # small whole numbers are the same in every dtype
     dtype = result_type(x, y)
     return _within(ctx, x, dtype), _within(ctx, y, of_y(dtype) if of_y else dtype)
 
