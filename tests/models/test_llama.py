@@ -12,7 +12,7 @@ import torch
 
 import tinygrad_mem as tm
 from tests.predicted import difference, difference_on_gpu
-from tests.profiles import pairs
+from tests.profiles import pairs, share
 from tinygrad_mem import memory
 from tinygrad_mem.models.configuration import FAMILIES, Configuration, configuration
 from tinygrad_mem.models.key_values import Cache
@@ -143,10 +143,11 @@ def test_a_step_and_generation_are_predicted(case: str):
             model(tm.tensor(tokens(2, 8)), last=1)
 
     def generation() -> None:
-        """With a static cache, which slides where the model has windows of 4 to 6 tokens."""
+        """With a static cache, which slides where the model has windows of 4 to 6 tokens; of some models it is quantized."""
         model = llama(config)
-        generated(model, Cache(config, 2, 8), 4)
-        model.prefill(tm.tensor(tokens(2, 8)), Cache(config, 2, 8), 3)
+        for bits in share((None, 8, 4), 3, case):
+            generated(model, Cache(config, 2, 8, bits=bits), 4)
+            model.prefill(tm.tensor(tokens(2, 8)), Cache(config, 2, 8, bits=bits), 3)
 
     for run in (step, inference, generation):
         assert difference(run) == "", run.__name__
@@ -178,18 +179,31 @@ def test_with_a_cache_the_logits_are_the_same(case: str):
     cache = Cache(model.config, 2, 12, tm.float64)
     assert_close(generated(model, cache, 8).numpy(), whole, model)
     assert cache.length == 12
+    rough = [generated(model, Cache(model.config, 2, 12, tm.float64, bits=bits), 8).numpy() for bits in (8, 4)]
+    errors = [np.abs(each - whole).mean() / np.abs(whole).mean() for each in rough]
+    assert 0 < errors[0] < 0.1, errors
+    assert errors[0] < errors[1] < 1, errors
 
 
-def test_bytes_of_a_cache():
+@pytest.mark.parametrize("bits", [None, 8, 4])
+def test_bytes_of_a_cache(bits: int | None):
     config = configuration(fields("mistral"))  # three layers with a window of 5
-    size = 2 * 5 * config.num_key_value_heads * config.head_dim * 2
-    assert memory.predict(lambda: Cache(config, 2, 12, tm.float16)).peak == 3 * 2 * -(-size // 512) * 512
+
+    def made() -> Cache:
+        return Cache(config, 2, 12, tm.float16, bits=bits)
+
+    rows, head = 2 * 5 * config.num_key_value_heads, config.head_dim
+    codes, ranges = (rows * head * 2, 0) if bits is None else (rows * head * bits // 8, rows * 8)
+    rounded = [-(-size // 512) * 512 for size in (codes, ranges)]
+    assert memory.predict(made).peak == 3 * 2 * sum(rounded)
 
 
-def test_a_cache_that_is_too_short():
+def test_a_cache_that_is_too_short_or_of_other_bits():
     model = llama(fields("llama"))
     with pytest.raises(ValueError, match=r"Cache: 4 tokens were read and 1 come, there is room for 4"):
         generated(model, Cache(model.config, 2, 4), 1)
+    with pytest.raises(ValueError, match="bits is 4, 8 or None, found 3"):
+        Cache(model.config, 2, 4, bits=3)
 
 
 def test_the_bytes_of_experts_do_not_depend_on_the_choice():
@@ -348,7 +362,7 @@ def test_a_step_and_generation_on_a_gpu_are_predicted(case: str):
             model.loss(ids, ids).backward()
             tm.optim.SGD(model.parameters(), lr=0.1).step()
             with tm.no_grad():
-                cache = Cache(config, 2, 8)
+                cache = Cache(config, 2, 8, bits=8)
                 model(ids[:, :4], cache)
                 model(ids[:, 4:5], cache)
 
