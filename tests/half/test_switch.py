@@ -63,10 +63,11 @@ def test_an_exception_ends_it():
     assert float(ones(1, N) @ ones(N, 1)) == N
 
 
-def test_sums_and_convolutions_are_not_touched():
+def test_sums_and_convolutions_are_not_touched(dev: str):
     with accumulate_in(tm.float16):
-        assert float(ones(N).sum()) == N
-        assert float(F.conv2d(ones(1, 400, 3, 3), ones(1, 400, 3, 3))) == 3600
+        assert float(ones(N).to(dev).sum()) == N
+        assert float(F.conv2d(ones(1, 400, 3, 3).to(dev), ones(1, 400, 3, 3).to(dev))) == 3600
+        assert float(ones(1, N).to(dev) @ ones(N, 1).to(dev)) == 2048
 
 
 @pytest.mark.parametrize("dtype", [tm.float64, tm.int32])

@@ -14,8 +14,7 @@ class accumulate_in(setting):
 
     It applies in this thread to ``matmul``, ``linear`` and ``addmm`` of float16 tensors, forward and backward. A sum of ones
     stops at 2,048 (in bfloat16 at 256). On ``cpu`` terms are added one after another, which is slow; ``cuda`` uses cuBLAS's
-    16-bit accumulator, also for convolutions, which are products there. ``accumulate_in(float32)`` restores normal products
-    inside. It needs no memory.
+    16-bit accumulator. ``accumulate_in(float32)`` restores normal products inside. It needs no memory.
 
     Raises:
         ArgumentError: the dtype is neither float16, bfloat16 nor float32.

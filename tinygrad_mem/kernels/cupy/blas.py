@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ...scope import local
 
 TYPES = {"e": (2, 68, np.float32), "f": (0, 68, np.float32), "d": (1, 70, np.float64)}
 """dtype -> cudaDataType_t, cublasComputeType_t (32F and 64F), and the dtype of alpha and beta."""
@@ -29,15 +28,18 @@ def _layout(x: Any) -> tuple[int, int, int]:
     raise ValueError(f"a product of strides {x.strides} and shape {x.shape}: make the array contiguous first")
 
 
-def gemm(x: Any, y: Any, out: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
-    """out = alpha * (x @ y) + beta * out, of (batch, m, k), (batch, k, n), (batch, m, n). The rows of out are contiguous."""
+def gemm(x: Any, y: Any, out: Any, alpha: float = 1.0, beta: float = 0.0, narrow: bool = False) -> None:
+    """out = alpha * (x @ y) + beta * out, of (batch, m, k), (batch, k, n), (batch, m, n). The rows of out are contiguous.
+
+    ``narrow``: products of float16 are added up in float16.
+    """
     from cupy.cuda import device
     from cupy_backends.cuda.libs import cublas
 
     if out.size == 0:
         return
     kind = "e" if x.dtype.char == "e" else out.dtype.char
-    _, compute, real = _NARROW if kind == "e" and local.narrow_products == "e" else TYPES[kind]
+    _, compute, real = _NARROW if kind == "e" and narrow else TYPES[kind]
     (x_how, x_lead, x_step), (y_how, y_lead, y_step), (turned, lead, step) = _layout(x), _layout(y), _layout(out)
     if turned:
         raise ValueError("the rows of a product must be contiguous")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cupy
 import numpy as np
 
+from ...scope import local
 from ..grouped import each_group
 from .blas import TYPES, gemm
 from .fused import Fused
@@ -43,12 +44,13 @@ def matmul(x, y, work, out):
 
 def _products(x, y, out, *factors):
     """Products of matrices, and of arrays of them, which are broadcast."""
+    narrow = local.narrow_products == "e"
     if out.ndim == 2:
-        gemm(x[None], y[None], out[None], *factors)
+        gemm(x[None], y[None], out[None], *factors, narrow=narrow)
         return
     xs, ys = (cupy.broadcast_to(a, (*out.shape[:-2], *a.shape[-2:])) for a in (x, y))
     for index in np.ndindex(out.shape[:-3]):
-        gemm(xs[index], ys[index], out[index], *factors)
+        gemm(xs[index], ys[index], out[index], *factors, narrow=narrow)
 
 
 def matmul_add(x, y, addend, alpha, beta, work, out):
