@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-
 TYPES = {"e": (2, 68, np.float32), "f": (0, 68, np.float32), "d": (1, 70, np.float64)}
 """dtype -> cudaDataType_t, cublasComputeType_t (32F and 64F), and the dtype of alpha and beta."""
 _NARROW = (2, 64, np.float16)  # cublasComputeType_t 16F, for ``backends.accumulate_in``
