@@ -84,8 +84,8 @@ def test_one_tip_has_its_timelines_and_its_reason():
     text = " ".join(ran.stdout.split())
     assert "lighter optimizers (optim.AdamW8bit" in text
     assert "Lessons: tutorials/11_optimizers.py." in text
-    assert "before: peak" in ran.stdout
-    assert "after: peak" in ran.stdout
+    assert "before: " in ran.stdout
+    assert "after: " in ran.stdout
     assert "optimizer state -2.5" in ran.stdout
     assert "█" in ran.stdout
 
