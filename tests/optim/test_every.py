@@ -82,6 +82,24 @@ def test_an_empty_group_and_one_that_is_added_later(name: str):
     o.load_state_dict(found)
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "LBFGS"])  # whose steps make new arrays
+def test_a_state_dict_that_was_not_copied_is_of_the_moment_when_it_is_loaded(name: str):
+    """Its arrays are the optimizer's own: an older step count among them would be another run's."""
+    found = []
+    for load in (False, True):
+        tm.manual_seed(0)
+        params = values(*SHAPES)
+        o = made(name, params)
+        step(name, o, params)
+        state = o.state_dict()
+        step(name, o, params, seed=1)
+        if load:
+            o.load_state_dict(state)
+        step(name, o, params, seed=2)
+        found.append(params)
+    same(*found)
+
+
 @every
 def test_without_gradients_nothing_happens(name: str):
     params = values(*SHAPES)

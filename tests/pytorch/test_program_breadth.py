@@ -490,6 +490,22 @@ def test_state_and_gradients_are_named_from_their_birth_on():
     assert not [owner for owner in owners if "zeros_like" in owner]
 
 
+@pytest.mark.parametrize("name", ["torch.cuda.HalfTensor", torch.cuda.HalfTensor])
+def test_names_of_types_have_the_device(name):
+    """As in programs that are older than ``.to``."""
+    found = []
+
+    def program() -> None:
+        x = torch.zeros(300, device="cuda")
+        there = torch.zeros(300).type(name)
+        found.extend([x.type(), x.type(torch.int64).type(), x.cpu().type(), there.type(), there.device.type, there.dtype])
+
+    peak = predict(program, device="cuda").peak
+    kinds = ["cuda.FloatTensor", "cuda.LongTensor", "FloatTensor", "cuda.HalfTensor"]
+    assert found == [*[f"torch.{kind}" for kind in kinds], "cuda", torch.float16]
+    assert peak == 1536 + 1024 + 2560  # 300 numbers in float32, in float16, and a moment in int64
+
+
 def test_a_prediction_without_memory_has_a_peak_of_0():
     track = predict(lambda: None)
     assert (track.peak, track.by_category(), track.live()) == (0, {}, [])

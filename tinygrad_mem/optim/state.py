@@ -99,9 +99,12 @@ def tensors(values: dict[str, Any]) -> list[tuple[str, Tensor]]:
 
 
 def saved(values: dict[str, Any], squares: tuple[str, ...]) -> dict[str, Any]:
-    """A parameter's state for a state dict: of mean squares whose roots are kept in float16, the squares in float32."""
+    """A parameter's state for a state dict: of mean squares whose roots are kept in float16, the squares in float32.
+
+    Else the dict itself, as in PyTorch: its step count and its arrays are of the same moment whenever they are read.
+    """
     roots = [name for name in squares if isinstance(values.get(name), Tensor) and values[name].dtype == np.float16]
-    return values | {name: values[name].float().square_() for name in roots}
+    return values | {name: values[name].float().square_() for name in roots} if roots else values
 
 
 def all_loaded(values: dict[str, Any], p: Tensor, kept: dict[str, StateArray], roots: bool, known: bool) -> dict[str, Any]:

@@ -128,6 +128,20 @@ def _to(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return torch.ops.aten._to_copy.default(tensor, **options)
 
 
+@handles(Tensor.type)
+def _type(watch: Watch, tensor: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """The name of a tensor's type, or the tensor as another: names such as ``torch.cuda.HalfTensor`` have a device, too."""
+    if dtype is None:
+        with torch._C.DisableTorchFunction():
+            return Tensor.type(tensor).replace("torch.meta.", "torch.cuda.")
+    name = dtype if isinstance(dtype, str) else f"{getattr(dtype, '__module__', '')}.{getattr(dtype, '__name__', '')}"
+    if not name.startswith("torch.cuda."):
+        return tensor.type(dtype, non_blocking)
+    with without_modes():
+        kind = torch.empty(0).type(name.replace(".cuda", "")).dtype
+    return _to(watch, tensor, torch.device("cuda"), kind, non_blocking)
+
+
 @handles(torch.tensor, torch.as_tensor, torch.asarray)
 def _tensor(watch: Watch, data: Any, *, device: Any = None, **kwargs: Any) -> Tensor:
     """Made on the CPU, then moved: as PyTorch does."""
