@@ -193,7 +193,7 @@ def test_unique(shape, dtype, inverse, counts):
         (lambda: tm.zeros(2, 0).median(1), IndexError, "non-zero size"),
         (lambda: tm.zeros(2, 3, dtype=tm.int64).logcumsumexp(0), RuntimeError, "expected a floating tensor"),
         (lambda: tm.zeros(2, 3).cumsum(-3), IndexError, "Dimension out of range"),
-        (lambda: tm.zeros(3, device="meta").unique(), tm.errors.DataDependenceError, "how many values differ"),
+        (lambda: tm.zeros(3, device="meta").unique(), tm.errors.DataDependenceError, "the number of results depends on values"),
         (
             lambda: tm.zeros(3, 0).unique(dim=0),
             tm.errors.ShapeError,

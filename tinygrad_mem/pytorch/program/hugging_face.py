@@ -10,6 +10,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ...interrupts import context
 from .cuda import handled, patched
@@ -27,7 +28,7 @@ def hugging_face(watch: Watch) -> Iterator[None]:
     with ExitStack() as stack:
 
         def masks(module: Any) -> None:
-            own = getattr(module, "is_tracing", None)
+            own: Any = getattr(module, "is_tracing", None)
             stack.enter_context(patched(module, {"is_tracing": lambda tensor=None: own()}))
 
         def ends(module: Any) -> None:
@@ -38,7 +39,7 @@ def hugging_face(watch: Watch) -> Iterator[None]:
         yield
 
 
-def _goes_on(watch: Watch, own: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+def _goes_on(watch: Watch, own: Callable[..., FakeTensor], *args: Any, **kwargs: Any) -> torch.Tensor:
     """Say that no text has ended."""
     made = own(*args, **kwargs)
     with without_modes():

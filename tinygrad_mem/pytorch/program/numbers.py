@@ -96,7 +96,12 @@ class KnownNumbers:
         if call is None or not _is_followed(target):
             return self.forget(target.untyped_storage()._cdata)
         with _disable_current_modes(), torch.no_grad():
-            value = func(*call[0], **call[1])
+            try:
+                value = func(*call[0], **call[1])
+            except (RuntimeError, IndexError):
+                if not on_gpu(target):
+                    raise
+                value = None  # a GPU's kernels do not refuse all that the host's do
             self._note(target, value if isinstance(value, torch.Tensor) else None)
 
     def _note(self, target: FakeTensor, value: torch.Tensor | None) -> None:

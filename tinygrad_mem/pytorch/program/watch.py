@@ -397,7 +397,7 @@ class Watch(TorchDispatchMode):
             )
         if fake.layout is not torch.strided:
             raise NotOfferedError(f"a tensor of layout {fake.layout}, {_DENSE}")
-        storage = fake.untyped_storage()
+        storage: Any = fake.untyped_storage()
         if storage._cdata not in self._held:
             older = fake.fake_device == self.device and self.device.type == "cuda"
             self._hold(storage, self._malloc(storage.nbytes(), Place(), "UNTRACKED") if older else None)
