@@ -80,7 +80,7 @@ ON_CUDA = {
 _SIGNS: dict[str, str] = {
     VECTORS: "gelu",
     MAXIMUM: "relu elu selu celu leaky_relu_negative amin max_dim min_dim adaptive_max_pool1d clamp_tensors",
-    SUMS: "batch_norm batch_norm_2d group_norm instance_norm layer_norm_plain layer_norm_two std_biased",
+    SUMS: "batch_norm batch_norm_2d group_norm instance_norm layer_norm_plain std_biased",
     UNDERFLOW: "lerp lerp_weight",
     RANGE: "pow",
     FEWER: "atan2 norm_3 prod prod_dim kl_div_none_True kl_div_batchmean_True linear_cross_entropy_none_0.0",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .blas import add_product, single
+from .blas import single
 from .channels import add
 from .folds import ONES, RUN
 from .threads import SCRATCH, scratch, split
@@ -41,19 +41,19 @@ def forward(x, weight, bias, eps, mean, rstd, out):
 
 
 def _normalise(x, weight, bias, eps, mean, rstd, out):
-    """One tile. It is centred first only if sums of squares, or the sum with a mean, would cancel."""
+    """One tile. Its squares are those of x, unless they would cancel with that of the mean."""
     centred = _statistics(x, mean, rstd)
     if centred is not x:
         _mean_squares(centred, rstd)
+    elif mean is not None:
+        centred = np.subtract(x, mean, out=out)
     np.add(rstd, eps, out=rstd)
     np.sqrt(rstd, out=rstd)
     np.divide(1.0, rstd, out=rstd)
     np.multiply(centred, rstd, out=out)
     if weight is not None:
         np.multiply(out, weight, out=out)
-    if mean is not None and centred is x:
-        _add_rest(weight, bias, mean, rstd, out)
-    elif bias is not None:
+    if bias is not None:
         np.add(out, bias, out=out)
 
 
@@ -77,19 +77,6 @@ def _statistics(x, mean, variance):
     if np.minimum.reduce(room, axis=None) >= 0:
         return x
     return np.subtract(x, mean, out=scratch(x.shape, x.dtype, 0, 4))
-
-
-def _add_rest(weight, bias, mean, rstd, out):
-    """out += bias - mean * rstd * weight: a product of a row and a column each for the weight and the bias, in one pass."""
-    terms = 1 if bias is None else 2
-    columns, rows = scratch((len(out), terms), out.dtype, 6, 8), scratch((terms, out.shape[1]), out.dtype, 7, 8)
-    np.multiply(mean, rstd, out=columns[:, :1])
-    np.negative(columns[:, :1], out=columns[:, :1])
-    rows[0] = 1 if weight is None else weight
-    if bias is not None:
-        columns[:, 1] = 1
-        rows[1] = bias
-    add_product(columns, rows, out)
 
 
 def backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias, out):
