@@ -333,7 +333,8 @@ names = list(tracks)
 peaks = [tracks[name].peak / 1e9 for name in names]
 left.plot(peaks, names, "o", color=LINES[4])  # points: the length of a bar says nothing on a scale of powers
 for name, peak in zip(names, peaks, strict=True):
-    left.annotate(f"  {peak:,.1f}", (peak, name), va="center", fontsize=8)
+    side = "left" if peak > CARD / 1e9 else "right"  # the line would cross a number on its other side
+    left.annotate(f"  {peak:,.1f}  ", (peak, name), va="center", ha=side, fontsize=8)
 left.axvline(CARD / 1e9, color="black", linewidth=1)
 left.set_title("The peak, technique by technique", loc="left")
 left.set(xscale="log", xlim=(10, 3000), xlabel="peak, GB (1000³); the line is the card")
