@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 from typing import Any
 
@@ -675,6 +676,46 @@ def test_a_slice_beside_a_gradient_that_is_not_ours():
     table = leaf(4, 2)
     (tm.nn.functional.embedding(tm.tensor([1, 1]), table, sparse=True).sum() + table[1:3].sum()).backward()
     assert table.grad.tolist() == [[0.0] * 2, [3.0] * 2, [1.0] * 2, [0.0] * 2]
+
+
+RESHAPED = [((3,), (1,)), ((1,), (3,)), ((3,), (2, 3)), ((2, 3), (3,)), ((2, 3), (3, 2)), ((), (1,)), ((1,), ()), ((4,), (5,))]
+USES = {
+    "product": lambda w: w * 2,
+    "broadcast": lambda w: w + tm.ones(2, *w.shape),
+    "sum": lambda w: w.sum(),
+    "slice": lambda w: w.reshape(-1)[:1],
+    "rows": lambda w: tm.nn.functional.embedding(tm.tensor([0]), w.reshape(-1, 1) * 1, sparse=False),
+    "view": lambda w: w.unsqueeze(0).expand(2, *w.shape),
+    "in place": lambda w: tm.zeros(2, *w.shape).add_(w),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(("before", "after"), RESHAPED)
+def test_a_leaf_that_gets_another_shape_before_backward_is_refused(before, after, use):
+    """Its gradient would be summed or spread over the new shape if that broadcasts."""
+    w, other = tm.ones(before, requires_grad=True), leaf(2)
+    y = USES[use](w).sum() + other.sum()
+    w.data = tm.ones(after)
+    shapes = rf"had the shape {re.escape(str(list(before)))} in the forward and has {re.escape(str(list(after)))} now"
+    with pytest.raises(RuntimeError, match=shapes):
+        y.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match=shapes):
+        tm.autograd.grad(y, w, retain_graph=True)
+    assert w.grad is None
+    w.data = tm.ones(before)
+    other.grad = None
+    y.backward()
+    assert w.grad.shape == before
+    assert other.grad.tolist() == [1.0, 1.0]
+
+
+def test_rows_of_a_table_that_got_another_shape_are_refused():
+    table = leaf(3, 2)
+    y = tm.nn.functional.embedding(tm.tensor([0, 1]), table, sparse=True).sum()
+    table.data = tm.ones(2, 2)
+    with pytest.raises(RuntimeError, match=r"had the shape \[3, 2\] in the forward and has \[2, 2\] now"):
+        y.backward()
 
 
 def test_a_gradient_of_another_shape_is_not_added_to_the_old_one():

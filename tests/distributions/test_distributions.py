@@ -27,6 +27,7 @@ NUMBERS: dict[str, tuple[list, Compute]] = {
     "Normal.log_prob": ([LOC, SCALE], lambda L, D, p: D.Normal(*p).log_prob(L.tensor(REALS))),
     "Normal.entropy": ([LOC, SCALE], lambda L, D, p: D.Normal(*p).entropy()),
     "Normal.cdf": ([LOC, SCALE], lambda L, D, p: D.Normal(*p).cdf(L.tensor(REALS))),
+    "Normal.icdf": ([LOC, SCALE], lambda L, D, p: D.Normal(*p).icdf(L.tensor(CHANCES))),
     "Normal.perplexity": ([LOC, SCALE], lambda L, D, p: D.Normal(*p).perplexity()),
     "Normal.variance": ([LOC, SCALE], lambda L, D, p: D.Normal(*p).variance),
     "KL of Normal": ([LOC, SCALE], lambda L, D, p: D.kl_divergence(D.Normal(*p), D.Normal(2 * p[0] + 1, 3 * p[1]))),

@@ -49,6 +49,29 @@ def test_by_zero_is_refused(form: str, dtype: str):
             REFLECTED["%"](tm, number, tm.tensor(divisors, dtype=dtype))
 
 
+BOOLS = {**FORMS, "-": lambda lib, x, y: x - y, "**": lambda lib, x, y: x**y, "<<": lambda lib, x, y: x << y}
+
+
+@pytest.mark.parametrize("form", BOOLS)
+def test_bools_are_refused_as_by_pytorch(form: str):
+    """A mask beside a mask or a bool: PyTorch has no such kernels, and a bool would be the sum of what nobody meant."""
+    run = BOOLS[form]
+    for other in ([True, True], True, "0-d", [1, 2], 3, [1.0, 2.0]):
+        found = []
+        for lib in (torch, tm):
+            x = lib.tensor([True, False])
+            y = lib.tensor(True) if other == "0-d" else lib.tensor(other) if isinstance(other, list) else other
+            try:
+                found.append(run(lib, x, y).tolist())
+            except (RuntimeError, NotImplementedError):
+                found.append("refused")
+                assert x.tolist() == [True, False]
+        assert found[0] == found[1], (form, other)
+    for lib in (torch, tm):
+        with pytest.raises(RuntimeError, match="bool tensor is not supported"):
+            lib.ones(2) - True
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_without_elements_nothing_is_divided(form: str):
     assert FORMS[form](tm, tm.zeros(0, dtype=tm.int64), 0).tolist() == []

@@ -53,6 +53,9 @@ def test_the_median_of_all_shares_its_gradient_among_equals(shape):
 def test_medians_of_nothing_and_of_nan():
     for x in (np.empty(0), np.array([1.0, np.nan, 0.0])):
         against_torch(*each(lambda lib, x: x.median()), [x], grad=False)
+    for dtype in ("uint8", "int8", "int16", "int32", "int64", "bool"):
+        mine, other = (lib.zeros(0, dtype=getattr(lib, dtype)).median() for lib in (tm, torch))
+        assert (str(mine.dtype), mine.item()) == (dtype, other.item())
 
 
 @given(SHAPES, st.booleans(), st.data())

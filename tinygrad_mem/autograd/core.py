@@ -44,7 +44,7 @@ class Node(Context, Inspectable):
 
     Attributes:
         op: the op's class.
-        edges: where the gradient of each input goes: ``(node, output index)`` or ``(leaf tensor, 0)``; ``None``: nowhere.
+        edges: where the gradient of each input goes: ``(node, output index)`` or ``(leaf, its shape)``; ``None``: nowhere.
         shapes: (shape, dtype) of each output; gradients are checked against them.
         sequence: position on the tape; backward walks from high to low.
         versions: (name, storage, version) of each saved array that an in-place op could change.
@@ -178,7 +178,7 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
                 if x._view is not None:
                     edge = x.edge() if x.requires_grad else None
                 elif x._requires_grad:
-                    edge = (x, 0) if x._node is None else (x._node, x._index)
+                    edge = (x, x.array.shape) if x._node is None else (x._node, x._index)
         else:
             arrays.append(admitted(x) if isinstance(x, FOREIGN) else x)
         edges.append(edge)
@@ -336,7 +336,7 @@ def run(roots: list, *, keep_graph: bool, inputs: list | None = None) -> list:
     """Send gradients from ``roots`` down the graph.
 
     Args:
-        roots: ``(edge, gradient array, owned)`` for each root. An edge is ``(node, output index)`` or ``(leaf, 0)``.
+        roots: ``(edge, gradient array, owned)`` for each root. An edge is ``(node, output index)`` or ``(leaf, its shape)``.
         keep_graph: keep what nodes saved, for another backward.
         inputs: edges whose gradients are wanted. Only the paths to them are walked; nothing is accumulated into leaves.
 
@@ -351,7 +351,7 @@ def run(roots: list, *, keep_graph: bool, inputs: list | None = None) -> list:
 
 
 def _key(edge: tuple) -> tuple:
-    return id(edge[0]), edge[1]
+    return id(edge[0]), edge[1] if isinstance(edge[0], Node) else 0
 
 
 class Walk:
@@ -498,7 +498,9 @@ class Walk:
         if isinstance(target, Node):
             shape, dtype = target.shapes[index]
         else:
-            shape, dtype = target.array.shape, target._dtype_of_grad(grad)
+            shape, dtype, index = index, target._dtype_of_grad(grad), 0
+            if shape != target.array.shape:
+                raise _reshaped(target, shape)
         if grad.shape != shape:
             grad, owned = unbroadcast(device, grad, shape), True
         present = state.grads[index]
@@ -537,6 +539,13 @@ class Walk:
             self.wanted[key] = grad if owned or type(grad) is RowsGradient else copy(target.device, grad)
 
 
+def _reshaped(leaf: Tensor, shape: tuple) -> GraphError:
+    return GraphError(
+        f"backward: a leaf had the shape {list(shape)} in the forward and has {list(leaf.shape)} now, so its gradient does not "
+        "fit: set .data to another shape before the forward or after backward, not between them"
+    )
+
+
 def _by_sequence(node: Node) -> int:
     return node.sequence
 
@@ -573,7 +582,7 @@ def _in_shape(node: Node, result: tuple) -> list:
         if grads[i] is None or edge is None:
             grads[i] = None
             continue
-        shape = edge[0].shapes[edge[1]][0] if isinstance(edge[0], Node) else edge[0].array.shape
+        shape = edge[0].shapes[edge[1]][0] if isinstance(edge[0], Node) else edge[1]
         if grads[i].shape != shape:
             grads[i] = unbroadcast(node.device, grads[i], shape)
         if type(grads[i]) in PARTIAL and type(grads[i]) is not RowsGradient:

@@ -162,7 +162,7 @@ class Tensor(Exchange, _Base):
         return former
 
     def edge(self) -> tuple:
-        """The place where its gradient goes: ``(node, output index)``, or ``(self, 0)`` for a leaf.
+        """The place where its gradient goes: ``(node, output index)``, or ``(self, its shape)`` for a leaf.
 
         If the base of a view was written in place since, the view is first connected to the base's new node.
         """
@@ -170,7 +170,7 @@ class Tensor(Exchange, _Base):
             self._view.connect(self)
         if self._node is not None:
             return self._node, self._index
-        return self, 0
+        return self, self.array.shape
 
     @property
     def grad(self) -> Tensor | None:

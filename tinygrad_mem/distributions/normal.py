@@ -77,6 +77,10 @@ class Normal(Distribution):
         self._validate_sample(value)
         return 0.5 * (1 + ((value - self.loc) / (self.scale * math.sqrt(2))).erf())
 
+    def icdf(self, value: Tensor) -> Tensor:
+        """The inverse of :meth:`cdf`: less than this has the probability ``value``."""
+        return self.loc + self.scale * (2 * value - 1).erfinv() * math.sqrt(2)
+
     def entropy(self) -> Tensor:
         """``0.5 + 0.5 * log(2 * pi) + log(scale)``."""
         return 0.5 + HALF_LOG_TWO_PI + self.scale.log()

@@ -6,7 +6,7 @@ from .. import dtypes
 from ..dtypes import is_floating
 from ..errors import DTypeError
 from .base import Op, broadcast, want_numbers
-from .elementwise import alike, binary_output
+from .elementwise import alike, binary_output, not_bool
 
 
 class Compare(Op):
@@ -46,6 +46,8 @@ class Bitwise(Op):
             if is_floating(getattr(z, "dtype", dtypes.int64)) or isinstance(z, float):
                 raise DTypeError(f"{kernel}: expected integers or bools, found {getattr(z, 'dtype', type(z).__name__)}")
         out = binary_output(ctx, kernel, x, y)
+        if "shift" in kernel:
+            not_bool(kernel, out)
         getattr(ctx.kernels, kernel)(*alike(ctx, x, y), out=out)
         return out
 

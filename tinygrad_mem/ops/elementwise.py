@@ -19,6 +19,15 @@ def binary_output(ctx, name, x, y, floating=False):
     return ctx.device.empty(shape, dtype) if ctx.target is None else ctx.output(shape, dtype)
 
 
+def not_bool(name: str, out: Any) -> Any:
+    """The output of an op of numbers. Raises: DTypeError: it would be bool."""
+    if out.dtype == dtypes.bool:
+        raise DTypeError(
+            f"{name} is not implemented for bool: give one operand another dtype, or use logical_and() or logical_xor()"
+        )
+    return out
+
+
 _NUMBERS = {bool: 0, int: 1, float: 2}  # the category of each kind of Python number
 
 
@@ -67,7 +76,7 @@ class Sub(Op):
 
     @staticmethod
     def forward(ctx, x, y):
-        if getattr(x, "dtype", None) == dtypes.bool or getattr(y, "dtype", None) == dtypes.bool:
+        if dtypes.bool in (getattr(x, "dtype", type(x)), getattr(y, "dtype", type(y))):
             raise DTypeError("Subtraction, the `-` operator, with a bool tensor is not supported: use ^ or logical_xor()")
         out = binary_output(ctx, "sub", x, y)
         ctx.kernels.subtract(x, y, out=out)
@@ -164,6 +173,8 @@ class Pow(Op):
     @staticmethod
     def forward(ctx, x, y):
         out = binary_output(ctx, "pow", x, y)
+        if hasattr(y, "dtype"):
+            not_bool("pow", out)
         if hasattr(x, "dtype") and hasattr(y, "dtype"):
             x, y = alike(ctx, x, y)
         if not hasattr(y, "dtype") and out.dtype.kind in "iu" and y < 0:
@@ -269,8 +280,9 @@ def divided(ctx, name, x, y):
 
     Raises:
         DivisionError: integers are divided by 0: by the number 0 on every device, by a 0 in an array where values can be read.
+        DTypeError: both are bool.
     """
-    out = binary_output(ctx, name, x, y)
+    out = not_bool(name, binary_output(ctx, name, x, y))
     if not is_floating(out.dtype):
         if not hasattr(y, "shape"):
             if y == 0 and out.size:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from .. import dtypes
 from ..dtypes import is_floating
 from .base import Op
@@ -104,6 +102,10 @@ def _to_nan(ctx, x, axis, places, top):
     ctx.kernels.where(flag, first, places, out=places)
 
 
+_NOTHING = {"i8": -(2**63), "i4": -(2**31), "b1": 1}
+"""The median of no integers: what nan becomes in each dtype, in PyTorch too; 0 in the others."""
+
+
 class MedianOfAll(Op):
     """The lower median of all elements; nan where there is one. Saves x and y.
 
@@ -117,7 +119,7 @@ class MedianOfAll(Op):
         y = ctx.empty((), x.dtype)
         ctx.save(x=x, y=y)
         if not x.size:
-            ctx.kernels.fill(math.nan if is_floating(x.dtype) else np.iinfo(x.dtype).min, out=y)
+            ctx.kernels.fill(math.nan if is_floating(x.dtype) else _NOTHING.get(x.dtype.str[1:], 0), out=y)
             return y
         line = ctx.contiguous(x).reshape(-1)
         place, value = ctx.empty((1,), dtypes.int64), y.reshape(1)
