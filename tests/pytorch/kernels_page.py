@@ -14,6 +14,12 @@ _HEAD = """# What PyTorch's CUDA kernels allocate beside their results
 more: workspaces, temporaries, staging buffers. This table lists them. Each row is a function in
 `tinygrad_mem/pytorch/program/kernels/`. *Seen* names the recordings of real GPUs that confirm a row, and says for what; the
 other rows are derived from sources only. What only a GPU or a closed library knows is given as a bound, with its reason.
+
+- *Staging*: if several thread blocks share a result of a reduction (a sum, a mean, a maximum), each block stores its part in
+  a buffer, and each group of results has a semaphore of 4 bytes. If each result is computed by one block, there is none.
+- *Temporary storage*: the working memory of a call of CUB or Thrust, which sort, scan and select.
+- *Contiguous*: row-major, or in the memory format that the kernel takes. A copy is made only of what is not.
+
 `h100`: PyTorch 2.11 with cuDNN 9.19 on an H100 of 80 GB.
 
 Ops that are not in the table are views, elementwise, or allocate only their results (`kernels/unread.py`). Some are composed of

@@ -223,7 +223,8 @@ def _is_close(watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
     made = torch.isclose(*args, **kwargs)
     block = 512 if watch.device.type == "cuda" else 1  # of the allocator
     watch.bound(
-        -(-made.numel() // block) * block * 2, "torch.isclose was counted with masks that it joins in place: it needs less"
+        -(-made.numel() // block) * block * 2,
+        "torch.isclose was counted with a new mask for each step. It joins masks in place, and needs less",
     )
     return made
 

@@ -71,9 +71,9 @@ def _shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shared: bool) -> 
 
 
 def _dense(mask: torch.Tensor | None, *tensors: torch.Tensor, single: bool) -> bool:
-    """The last axis lies densely; one of size 1 counts as dense where ``single``."""
-    lies = all(t.stride(-1) == 1 for t in tensors) or (single and tensors[0].shape[-1] == 1)
-    return lies and (mask is None or mask.stride(-1) == 1)
+    """True if the last axis has stride 1; with ``single``, an axis of size 1 counts too."""
+    dense = all(t.stride(-1) == 1 for t in tensors) or (single and tensors[0].shape[-1] == 1)
+    return dense and (mask is None or mask.stride(-1) == 1)
 
 
 def _flash(
@@ -153,7 +153,8 @@ def splits(gpu: Gpu, blocks: int, keys: int, most: int = 128) -> int:
 
 @row(
     "_scaled_dot_product_flash_attention",
-    takes="without dropout, where few blocks would run: the keys are split, and each part has a result of float32 and a sum",
+    takes="if the keys are split into parts to fill the GPU (never with dropout): for each part, the output and one sum for "
+    "each query, in float32",
     source="transformers/cuda/flash_attn/flash_api.cpp, set_params_splitkv",
 )
 def flash(call: KernelCall) -> None:
@@ -173,9 +174,9 @@ def flash(call: KernelCall) -> None:
 
 @row(
     "_scaled_dot_product_flash_attention_backward",
-    takes="copies of gradient and output that are not contiguous; after the results: a number of float32 for each query (a "
-    "multiple of 128), the gradient of q in float32 (sizes a multiple of 32), and, where heads are shared, gradients of k and "
-    "v of each head",
+    takes="contiguous copies of the gradient and the output; after the results: one float32 for each query (rounded up to 128 "
+    "queries) and the gradient of q in float32 (heads rounded up to sizes of 32); if heads share keys and values, gradients of "
+    "k and v for each head of q",
     source="transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu",
 )
 def flash_backward(call: KernelCall) -> None:
@@ -194,8 +195,8 @@ def flash_backward(call: KernelCall) -> None:
 
 @row(
     "_scaled_dot_product_efficient_attention _efficient_attention_forward",
-    takes="for values of more than 128 numbers of 16 bits: the result in float32; the sums are a result, a multiple of 32 for "
-    "each head",
+    takes="the output in float32, if it has 16 bits and heads of v have more than 128 numbers; the log-sums are a result of "
+    "the op, for each head a multiple of 32",
     source="transformers/cuda/attention.cu, _efficient_attention_forward",
     seen="h100",
 )
@@ -247,9 +248,9 @@ def _sums(gpu: Gpu, tile: _Tile, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
 
 @row(
     "_scaled_dot_product_efficient_attention_backward _efficient_attention_backward",
-    takes="a copy of a gradient that is not contiguous; after the results a number of float32 for each query, in float32 by "
-    "way of the products of gradient and output; sums of the gradient of q in tiles of 64 or 128 queries, and in 16 bits, "
-    "where they do not fit into registers, of those of k and v for each part of the keys",
+    takes="a contiguous copy of the gradient; after the results: one float32 for each query, which float32 inputs get from a "
+    "product of gradient and output; sums of the gradient of q in tiles of 64 or 128 queries; with 16 bits also sums of the "
+    "gradients of k and v for each part of the keys, if they do not fit into registers",
     source="transformers/cuda/attention_backward.cu, _efficient_attention_backward; mem_eff_attention/kernel_backward.h, "
     "workspace_size",
     seen="h100 (float32)",
@@ -279,17 +280,19 @@ def efficient_backward(call: KernelCall) -> None:
     call.ask(sizes[0 if first else -1])
     call.free(delta)
     if call.get("cu_seqlens_q") is not None:
-        call.bound(max(sizes) * call.get("cu_seqlens_q").shape[0], "sums of efficient attention's backward of each sequence")
+        call.bound(
+            max(sizes) * call.get("cu_seqlens_q").shape[0], "efficient attention's backward may keep its sums for each sequence"
+        )
     if half or not first:
         call.bound(
-            max(sizes), "sums of efficient attention's backward, of which the kernel that cutlass chooses knows the size"
+            max(sizes), "the size of the sums in efficient attention's backward depends on the kernel that CUTLASS chooses"
         )
 
 
 @row(
     "_scaled_dot_product_cudnn_attention",
-    takes="two numbers of 64 bits come first, for random ones; then the output, and a float32 for each query only where a "
-    "gradient is wanted; a workspace that only cuDNN knows, found to be 256 bytes where there is more than one query",
+    takes="first two 64-bit numbers for the random state; then the output, and, only if a gradient is needed, one float32 for "
+    "each query; a workspace whose size only cuDNN knows: 256 bytes wherever it was recorded with more than one query",
     source="cudnn/MHA.cpp, run_cudnn_SDP_fprop",
     seen="h100",
 )
@@ -306,9 +309,9 @@ def by_cudnn(call: KernelCall) -> None:
 
 @row(
     "_scaled_dot_product_cudnn_attention_backward",
-    takes="after the results, a copy of a gradient whose last axis is not dense; a workspace that only cuDNN knows, found to "
-    "be 256 bytes, the gradient of q in float32, a float32 for each query, and, where heads are shared, gradients of k and v "
-    "of each head",
+    takes="after the results: a copy of a gradient whose last axis has a stride other than 1; a workspace whose size only "
+    "cuDNN knows: recorded were 256 bytes, the gradient of q in float32, one float32 for each query, and, if heads share keys "
+    "and values, gradients of k and v for each head of q",
     source="cudnn/MHA.cpp, run_cudnn_SDP_bprop; cudnn_frontend, node/scaled_dot_product_flash_attention.h",
     seen="h100",
 )

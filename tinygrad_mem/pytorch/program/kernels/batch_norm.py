@@ -52,7 +52,7 @@ def blocks(pixels: int, channels: int) -> tuple[int, int]:
 
 
 def _staged(call: KernelCall, tensor: torch.Tensor, numbers: int) -> None:
-    """Ask for what blocks that share a channel stage: ``numbers`` for each block and channel, and their semaphores."""
+    """Ask for the staging of blocks that share a channel: ``numbers`` for each block and channel, and their semaphores."""
     channels = tensor.shape[1]
     across, sharing = blocks(prod(tensor.shape) // max(channels, 1), channels)
     if sharing > 1:
@@ -61,8 +61,8 @@ def _staged(call: KernelCall, tensor: torch.Tensor, numbers: int) -> None:
 
 @row(
     "native_batch_norm",
-    takes="while training, channels last: four numbers for each channel and block that shares it, and a semaphore for each "
-    "block across; with other strides what a mean and a variance of each channel stage",
+    takes="in training, channels last: four numbers for each channel and each block that shares it, and a semaphore for each "
+    "block across the channels; other strides: the staging of each channel's mean and variance; contiguous: nothing",
     source="cuda/Normalization.cu, batch_norm_mean_var; Normalization.cuh, batch_norm_stats_channels_last_cuda_template",
     seen="h100",
 )
@@ -79,9 +79,9 @@ def native_batch_norm(call: KernelCall) -> None:
 
 @row(
     "native_batch_norm_backward",
-    takes="channels last, or for weight and bias alone: two sums for each channel before the results, an inverse deviation "
-    "where cuDNN ran forward; in channels last the gradients of weight and bias even where nobody wants them, two numbers for "
-    "each channel and block that shares it, and semaphores; the input's gradient is asked for after them",
+    takes="contiguous: usually nothing. Channels last: before the results, two sums for each channel, and an inverse deviation "
+    "if the forward saved none (as cuDNN's does); the gradients of weight and bias even if they are not needed; two numbers "
+    "for each channel and each block that shares it, and semaphores. The input's gradient is allocated last",
     source="cuda/Normalization.cu, batch_norm_backward_cuda; Normalization.cuh, "
     "batch_norm_backward_reduce_cuda_channels_last_template",
     seen="h100",
@@ -111,8 +111,8 @@ def native_batch_norm_backward(call: KernelCall) -> None:
 
 @row(
     "cudnn_batch_norm _batch_norm_impl_index miopen_batch_norm",
-    takes="nothing where channels are the second axis; while training in channels last, of float32: 516 bytes for each 64 "
-    "pixels and 64 channels, 4 for each 64 channels, and 1,072",
+    takes="contiguous: nothing. Channels last, in training, for float32: 516 bytes for each 64 pixels of each 64 channels, 4 "
+    "bytes for each 64 channels, and 1,072 bytes",
     source="cudnn/BatchNorm.cpp, cudnn_batch_norm; cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize, by its sizes",
     seen="cnn-small (nothing: channels are the second axis), h100 (cuDNN 9.19, channels last, 450 sizes)",
 )
@@ -123,8 +123,8 @@ def cudnn_batch_norm(call: KernelCall) -> None:
 
 @row(
     "cudnn_batch_norm_backward",
-    takes="a copy of a gradient that is not in the input's layout; in channels last, of float32: 512 bytes for each 96 pixels "
-    "and 64 channels, 4 for each 64 channels, and 1,056",
+    takes="a copy of a gradient whose layout is not the input's; channels last, for float32: 512 bytes for each 96 pixels of "
+    "each 64 channels, 4 bytes for each 64 channels, and 1,056 bytes",
     source="cudnn/BatchNorm.cpp, cudnn_batch_norm_backward; cudnnGetBatchNormalizationBackwardExWorkspaceSize, by its sizes",
     seen="cnn-small (nothing), h100 (cuDNN 9.19, channels last, 450 sizes)",
 )
@@ -150,7 +150,7 @@ def _workspace(call: KernelCall, block: int, each: int, rest: int) -> None:
 
 @row(
     "batch_norm_elemt batch_norm_stats",
-    takes="statistics in channels last: as native_batch_norm",
+    takes="batch_norm_stats in channels last: as native_batch_norm; batch_norm_elemt: nothing",
     source="cuda/Normalization.cu, batch_norm_stats_cuda",
 )
 def batch_norm_stats(call: KernelCall) -> None:

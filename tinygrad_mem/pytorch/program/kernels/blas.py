@@ -67,7 +67,7 @@ def _nothing(call: KernelCall) -> bool:
 
 @row(
     "mm bmm baddbmm addmv mv dot vdot addbmm",
-    takes="cuBLAS's workspace at a thread's first product; a copy of a matrix whose strides cuBLAS does not take",
+    takes="cuBLAS's workspace, at the first product of a thread; a copy of a matrix whose strides cuBLAS does not accept",
     source="aten/src/ATen/cuda/CublasHandlePool.cpp, getCurrentCUDABlasHandle; aten/src/ATen/native/cuda/Blas.cpp, "
     "cublasCommonArgs",
     seen="cnn-small (after the result, in backward's thread)",
@@ -84,8 +84,8 @@ def products(call: KernelCall) -> None:
 
 @row(
     "_grouped_mm",
-    takes="before Hopper, or in other dtypes than bfloat16: cuBLAS's workspace, at a thread's first product; else a table of "
-    "each group's addresses, sizes and strides, and CUTLASS's workspace, found to be 512 bytes for each multiprocessor",
+    takes="bfloat16 on Hopper or Blackwell: a table of each group's addresses, sizes and strides, and CUTLASS's workspace "
+    "(recorded: 512 bytes for each multiprocessor); else cuBLAS's workspace, at the first product of a thread",
     source="cuda/GroupedBlas.cpp, _grouped_mm_cuda, _grouped_mm_fallback; GroupMM.cu, bf16bf16_grouped_gemm_impl_sm90_sm100",
     seen="h100",
 )
@@ -96,7 +96,7 @@ def grouped_products(call: KernelCall) -> None:
     groups = ends.shape[0] if ends is not None else left.shape[0]
     call.ask(up(groups, 2) * 2 * 3 * 8 + groups * 3 * 4 + groups * 3 * 8)
     call.ask(call.gpu.processors * _DESCRIPTORS)
-    return call.bound(1 << 20, "CUTLASS's grouped product says only when it runs how large its workspace is")
+    return call.bound(1 << 20, "CUTLASS chooses the workspace of a grouped product only when it runs")
 
 
 def by_cublaslt(call: KernelCall) -> bool:
@@ -116,8 +116,8 @@ def by_cublaslt(call: KernelCall) -> bool:
 
 @row(
     "addmm _addmm_activation",
-    takes="cuBLAS's workspace as above; with a bias of one axis cuBLASLt's 1 MiB: for the op before PyTorch 2.9, kept by the "
-    "handle from 2.9 on, cuBLAS's own from 2.12 on",
+    takes="cuBLAS's workspace, as for mm; with a 1-D bias also cuBLASLt's workspace of 1 MiB: before PyTorch 2.9 it is freed "
+    "after the op, from 2.9 on the handle keeps it, from 2.12 on cuBLAS's workspace is used instead",
     source="aten/src/ATen/cuda/CUDABlas.cpp, gemm_and_bias; aten/src/ATen/cuda/CublasHandlePool.cpp, getCUDABlasLtWorkspace",
     seen="cnn-small",
 )
@@ -144,7 +144,7 @@ def _cublaslt(call: KernelCall) -> None:
 
 @row(
     "_scaled_mm _scaled_mm_v2",
-    takes="cuBLAS's workspace and cuBLASLt's, as for a bias above",
+    takes="the workspaces of cuBLAS and cuBLASLt, as for addmm with a 1-D bias",
     source="cuda/ScaledBlas.cpp; aten/src/ATen/cuda/CUDABlas.cpp, scaled_gemm",
     seen="h100 (one scale, and one for each row)",
 )

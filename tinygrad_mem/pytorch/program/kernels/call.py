@@ -24,7 +24,7 @@ _CUDNN = {(2, 5): 90100, (2, 7): 90501, (2, 8): 91002, (2, 11): 91900, (2, 12): 
 class Gpu:
     """A GPU, and the PyTorch that runs on it, as kernels ask for them. By default an A100 and the PyTorch that is installed.
 
-    ``deterministic`` and ``benchmark`` are as PyTorch's own switches stand when they are read.
+    ``deterministic`` and ``benchmark`` read PyTorch's own switches.
 
     Attributes:
         capability: compute capability; ``(9, 0)`` is Hopper.
@@ -283,7 +283,7 @@ def one_axis(axes: Iterable[tuple[int, int]]) -> bool:
 
 
 def dense(tensor: torch.Tensor) -> bool:
-    """True if its elements lie beside each other, in whatever order, and none twice."""
+    """True if the elements fill their memory without gaps, in any order, and none is there twice."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != expected:

@@ -250,9 +250,10 @@ def _cudnn_is_faster(x: Image, weight: Image, stride: list[int]) -> bool:
 
 @row(
     "convolution _convolution",
-    takes="before the result a copy of an input that is not in cuDNN's layout, after it one of such a weight, until the op "
-    "ends; then the workspace of the algorithm that cuDNN's heuristics choose, which ends at once. That is an estimate: copies "
-    "of all three in channels last and 16 bytes, where tensor cores take a kernel of several elements; else nothing",
+    takes="until the op ends: before the result a copy of an input that is not in cuDNN's layout, after the result such a copy "
+    "of the weight; then the workspace of the algorithm that cuDNN's heuristics choose, which is freed at once. Its size is an "
+    "estimate: if tensor cores compute a kernel larger than 1 x 1, copies of input, weight and result in channels last, and 16 "
+    "bytes; else 0",
     source="Convolution.cpp, _convolution; cudnn/ConvShared.cpp, cudnn_convolution; Conv_v8.cpp, run_conv_plan; cuDNN, "
     "cudnnBackendExecute",
     seen="cnn-small, h100 (cuDNN 9.19: 1,588 workspaces)",
@@ -274,7 +275,8 @@ def convolution(call: KernelCall) -> None:
 
 @row(
     "convolution_backward",
-    takes="of each gradient, as forward: copies, the result, and a workspace that ends at once; what the bias's sum stages",
+    takes="for each gradient, as in the forward: copies, the result, and a workspace that is freed at once; the staging of the "
+    "bias's sum",
     source="Convolution.cpp, convolution_backward; cudnn/ConvShared.cpp, cudnn_convolution_backward; cuda/DepthwiseConv2d.cu, "
     "conv_depthwise2d_backward_cuda_out",
     seen="cnn-small (the input's gradient), h100 (cuDNN 9.19: 3,094 workspaces)",
@@ -295,13 +297,16 @@ def convolution_backward(call: KernelCall) -> None:
 
 
 def _columns(call: KernelCall, found: Convolution, out: torch.Tensor) -> None:
-    """Ask for cuBLAS's workspace, and bound what stands beside the products of columns: copies, and each group's results."""
+    """Ask for cuBLAS's workspace, and bound what products of unfolded columns allocate: copies, and each group's results."""
     handle(call)
     image = Image.of(out)
     fewer = found.x if found.transposed else image
     columns = prod(found.weight.shape[1:]) * prod(fewer.shape[2:]) * image.dtype.itemsize
     copies = 2 * (found.x.size + found.weight.size + image.size)
-    call.bound(copies + columns + found.groups * _SMALL, "a convolution that cuDNN does not take is products of columns")
+    call.bound(
+        copies + columns + found.groups * _SMALL,
+        "a convolution that cuDNN does not support is computed as products of unfolded columns",
+    )
 
 
 def _backward_of_pytorch(call: KernelCall, found: Convolution, mask: list[bool]) -> None:

@@ -14,8 +14,9 @@ _SOURCE = "cuda/TensorShape.cu"
 
 @row(
     "_to_copy copy_",
-    takes="between host and GPU, where dtypes or the order of elements differ: a contiguous copy on the GPU of a source or a "
-    "target there that is not contiguous; with non_blocking the dtype changes on the GPU, through a copy of another dtype",
+    takes="if a copy between host and GPU changes the dtype or the order of elements: a contiguous copy, on the GPU, of the "
+    "tensor that is there, if that is not contiguous; with non_blocking the dtype is changed on the GPU, which takes a copy in "
+    "the other dtype",
     source="cuda/Copy.cu, copy_kernel_cuda, copy_requires_temporaries",
 )
 def between(call: KernelCall) -> None:
@@ -45,7 +46,8 @@ def _lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 @row(
     "split_with_sizes_copy.out",
-    takes="8 bytes for each of: 3 numbers a part, the blocks of threads, and the blocks' sums; none where a dtype differs",
+    takes="a table with entries of 8 bytes: four for each part, one for each thread block, and one more; nothing if dtypes "
+    "differ",
     source=f"{_SOURCE}, split_with_sizes_copy_out_cuda_contiguous_no_cast",
 )
 def split_copy(call: KernelCall) -> None:
@@ -65,9 +67,10 @@ def split_copy(call: KernelCall) -> None:
 
 @row(
     "_chunk_cat _chunk_cat.out",
-    takes="8 bytes for each of: 6 numbers a tensor, the blocks of threads, and two more, which end before the copy; where "
-    "dtypes differ, other than bfloat16 to float32, or a tensor is not contiguous, before the result: a padded copy of each "
-    "such tensor, and of each that the chunks do not divide",
+    takes="a table with entries of 8 bytes: six for each tensor, one for each thread block, and two more; it is freed before "
+    "the op ends. If a tensor is not contiguous, or dtypes differ (unless bfloat16 becomes float32), instead of the table and "
+    "before the result: a copy of each tensor that is not contiguous, and a padded copy of each whose size is not a multiple "
+    "of the chunks",
     source=f"{_SOURCE}, get_chunk_cat_metadata; TensorShape.cpp, _pad_chunk",
     seen="h100 (_chunk_cat, 4 sizes)",
 )

@@ -68,7 +68,7 @@ def _onesweep(gpu: Gpu, key: int, value: int, offset: int) -> tuple[int, int]:
 
 
 def _states(tiles: int, word: int, value: int = 0) -> int:
-    """Bytes of the states of tiles, and of 32 before them; ``value``: what each tile found lies in two arrays of its own.
+    """Bytes of the states of tiles, and of 32 before them; ``value``: the result of each tile is in two arrays of its own.
 
     They are one request within another, and so take 256 bytes more than their own.
 

@@ -16,8 +16,8 @@ _SYMMETRIC, _JACOBI, _INDEFINITE = 278_168, 3_968, 98_432  # syevd, gesvdj, sytr
 
 @row(
     "linalg_cholesky_ex cholesky",
-    takes="of one matrix cuSOLVER's workspace, of several their addresses; cholesky: also a number of errors, and whether one "
-    "is there",
+    takes="one matrix: cuSOLVER's workspace; several: a table of their addresses; cholesky also allocates an error code for "
+    "each matrix, and checks them",
     source=f"{_LIBRARY}, cholesky_helper_cusolver",
     seen="h100",
 )
@@ -35,7 +35,7 @@ def cholesky(call: KernelCall) -> None:
 
 @row(
     "cholesky_inverse cholesky_solve",
-    takes="a copy of the decomposition; of one matrix a number of errors, of several cuBLAS's workspace, for MAGMA",
+    takes="a copy of the factor; one matrix: an error code; several: cuBLAS's workspace, which MAGMA's queue has",
     source=f"{_CUDA}, cholesky_inverse_kernel_impl, _cholesky_solve_helper_cuda",
     seen="h100",
 )
@@ -73,7 +73,7 @@ def _orgqr(call: KernelCall, matrix: torch.Tensor) -> None:
 
 @row(
     "linalg_householder_product",
-    takes="an integer, and cuSOLVER's workspace, for each matrix anew",
+    takes="an integer; cuSOLVER's workspace, once for each matrix",
     source=f"{_CUDA}, orgqr_kernel_impl",
     seen="h100",
 )
@@ -90,7 +90,8 @@ def ormqr(call: KernelCall) -> None:
 
 @row(
     "linalg_qr",
-    takes="a number for each reflection; what geqrf takes, and, unless only R is wanted, what orgqr takes",
+    takes="a number for each reflection; what geqrf allocates (an integer and cuSOLVER's workspace, or addresses of small "
+    "matrices and cuBLAS's workspace); unless only R is computed, what linalg_householder_product allocates",
     source=f"BatchLinearAlgebra.cpp, linalg_qr_out; aten/src/ATen/native/{_CUDA}, geqrf_kernel, orgqr_kernel_impl",
     seen="h100 (square matrices, reduced)",
 )
@@ -101,13 +102,13 @@ def qr(call: KernelCall) -> None:
     if call["mode"] != "r":
         _orgqr(call, call.outs[0])
     if m != n and nbytes(matrix):
-        call.bound(2 * nbytes(matrix), "what the QR decomposition of matrices that are not square copies is not known")
+        call.bound(2 * nbytes(matrix), "the copies that the QR decomposition of non-square matrices makes are not known")
 
 
 @row(
     "_linalg_eigh",
-    takes="a number of errors, cuSOLVER's workspace, whether an error is there; eigenvectors are asked for first, or, where "
-    "nobody wants them, a copy of the matrix after the values",
+    takes="an error code for each matrix, cuSOLVER's workspace, and the check of the codes; eigenvectors are allocated before "
+    "eigenvalues; if only eigenvalues are computed, a copy of the matrix after them",
     source=f"{_LIBRARY}, linalg_eigh_cusolver",
     seen="h100",
 )
@@ -125,8 +126,8 @@ def eigh(call: KernelCall) -> None:
 
 @row(
     "linalg_eig",
-    takes="before the results: copies of the matrix and of the results, and a workspace: known to cuSOLVER alone, or none "
-    "where MAGMA runs on the host",
+    takes="before the results: copies of the matrix and of the results, and a workspace whose size only cuSOLVER knows; no "
+    "workspace if MAGMA computes on the host",
     source="BatchLinearAlgebra.cpp, linalg_eig_out",
     seen="h100 (matrices of five rows)",
 )
@@ -136,13 +137,13 @@ def eig(call: KernelCall) -> None:
     with call.within():
         call.temporary(NUMBER * batch_of(matrix), *map(nbytes, call.outs), 3 * nbytes(matrix))
         solver(call, 132_608, matrix, "geev")
-    call.bound(4 * nbytes(matrix) + 4096, "what eigenvalues copy depends on PyTorch's build")
+    call.bound(4 * nbytes(matrix) + 4096, "the copies that linalg.eig makes depend on PyTorch's build")
 
 
 @row(
     "_linalg_svd",
-    takes="a number of errors, a copy of the matrix, a square of wide ones, cuSOLVER's workspace, whether an error is there; "
-    "without vectors also these",
+    takes="an error code for each matrix, a copy of the matrix, a square matrix if there are more columns than rows, "
+    "cuSOLVER's workspace, and the check of the codes; if only values are computed, also both matrices of vectors",
     source=f"{_LIBRARY}, svd_cusolver",
     seen="h100",
 )
@@ -168,7 +169,10 @@ def ldl_factor(call: KernelCall) -> None:
 
 
 @row(
-    "linalg_ldl_solve", takes="pivots of 8 bytes, and a number of errors", source=f"{_LIBRARY}, ldl_solve_cusolver", seen="h100"
+    "linalg_ldl_solve",
+    takes="the pivots as integers of 8 bytes, and an error code",
+    source=f"{_LIBRARY}, ldl_solve_cusolver",
+    seen="h100",
 )
 def ldl_solve(call: KernelCall) -> None:
     if nbytes(call.outs[0]):
@@ -177,7 +181,7 @@ def ldl_solve(call: KernelCall) -> None:
 
 @row(
     "linalg_matrix_exp",
-    takes="cuBLAS's workspace; powers of the matrices: how many depends on their norms",
+    takes="cuBLAS's workspace; powers of the matrices, whose number depends on the norms (a bound)",
     source="LinearAlgebra.cpp, linalg_matrix_exp, compute_T18_scale_square",
     seen="h100",
 )

@@ -12,7 +12,7 @@ from .reductions import number, summed
 
 @row(
     "abs angle",
-    takes="of complex numbers: a complex result, after the real one (abs), or before it",
+    takes="for complex numbers, a complex temporary: after the real result (abs) or before it (angle)",
     source="UnaryOps.cpp, unary_op_impl_with_complex_to_float_out",
     seen="h100 (abs)",
 )
@@ -26,7 +26,7 @@ def of_complex(call: KernelCall) -> None:
 
 @row(
     "where.self where.self_out",
-    takes="copies of arguments that have not the dtype of the result, and of a condition of bytes",
+    takes="copies of arguments whose dtype is not the result's, and of a condition of uint8",
     source="TensorCompare.cpp, where_self_out",
 )
 def where(call: KernelCall) -> None:
@@ -42,8 +42,9 @@ def where(call: KernelCall) -> None:
 
 @row(
     "normal",
-    takes="where the deviations are a tensor: twice the smallest of them, what finding it stages, and a comparison, which end: "
-    "before the result, and after it; where they are a number: a tensor as large as the result; a mean that is a number",
+    takes="if std is a tensor, once before and once after the result: its minimum, with the staging of that, and a comparison, "
+    "freed at once; if std is a number and mean a tensor: a temporary as large as the result; if mean is a number and std a "
+    "tensor: that number",
     source="DistributionTemplates.h, normal_impl, normal_out_impl, CHECK_NORMAL_TENSOR_STD",
     seen="h100",
 )
@@ -65,8 +66,8 @@ def normal(call: KernelCall) -> None:
 
 @row(
     "histc bincount",
-    takes="where no range is given: the smallest number and the largest one, with what finding them stages; each ends; "
-    "bincount: before the result, after weights in float64 that have another dtype",
+    takes="without a range: the minimum and the maximum, each with its staging, freed at once; bincount allocates its result "
+    "after them, and first of all a copy in float64 of weights that are neither float32 nor float64",
     source="cuda/SummaryOps.cu, _histc_cuda_template, _bincount_cuda, _bincount_cuda_template",
     seen="h100 (histc)",
 )
@@ -83,7 +84,7 @@ def histc(call: KernelCall) -> None:
 
 @row(
     "_sample_dirichlet",
-    takes="the sums of what is drawn over the last axis, with what adding stages",
+    takes="the sums of the samples over the last axis, and the staging of these sums",
     source="cuda/Distributions.cpp, _s_dirichlet_cuda",
 )
 def dirichlet(call: KernelCall) -> None:
@@ -95,7 +96,7 @@ def dirichlet(call: KernelCall) -> None:
 
 @row(
     "pow.Scalar",
-    takes="the base as a number on the GPU: 8 bytes",
+    takes="the base, as a number on the GPU: 8 bytes",
     source="Pow.cpp, pow_Scalar_out: wrapped_scalar_tensor",
     seen="h100 (7 sizes)",
 )

@@ -11,7 +11,7 @@ from .call import KernelCall, nbytes, one_axis, row
 
 @row(
     "_cdist_forward _pdist_forward",
-    takes="copies of rows that are not contiguous",
+    takes="copies of arguments that are not contiguous",
     source="Distance.cpp, cdist_impl; cuda/DistanceKernel.cu",
     seen="h100",
 )
@@ -21,7 +21,7 @@ def distances_forward(call: KernelCall) -> None:
 
 @row(
     "_cdist_backward",
-    takes="a gradient for each number of each pair of rows, unless p is 0",
+    takes="for each pair of rows a gradient as long as a row; nothing if p is 0",
     source="cuda/DistanceKernel.cu, cdist_backward_kernel_impl",
     seen="h100",
 )
@@ -33,7 +33,7 @@ def cdist_backward(call: KernelCall) -> None:
 
 @row(
     "_pdist_backward",
-    takes="as _cdist_backward, with each row beside all",
+    takes="for each row, with each other row, a gradient as long as a row; nothing if p is 0",
     source="cuda/DistanceKernel.cu, pdist_backward_kernel_impl",
     seen="h100",
 )
@@ -62,9 +62,10 @@ def _one_batch(tensor: torch.Tensor, strides: tuple[int, ...], dims: list[int]) 
 
 @row(
     "_fft_c2c _fft_r2c _fft_c2r",
-    takes="before the result, from real to complex, where the first axes are transformed: what lies between; after it, from "
-    "complex to real: a copy of the input, which cuFFT overwrites; a copy where axes that are not transformed cannot be one; a "
-    "workspace of sizes with a prime above 7, or above 4096, of which cuFFT knows the size",
+    takes="real to complex, if the first two or more than three axes are transformed: before the result, a complex temporary "
+    "as large as it. Complex to real: after the result, a copy of the input, which cuFFT overwrites. All: a copy if the axes "
+    "that are not transformed cannot be viewed as one; for sizes above 4,096, or with a prime factor above 7, a workspace "
+    "whose size only cuFFT knows",
     source="cuda/SpectralOps.cpp, _exec_fft, _fft_c2r_cufft",
     seen="h100 (no workspace)",
 )

@@ -19,9 +19,10 @@ _MAX = 2  # the mode of a bag
 
 @row(
     "_index_put_impl_ index_put_ index_put _unsafe_index_put",
-    takes="as index; with accumulate: for n indices of 8 bytes: the wrapped index, its place (the first of which ends at "
-    "once), sorted and original places, 0...n-1, and what CUB's sort takes (1 byte up to 2,304 indices); a value that is not "
-    "contiguous is copied; a number is one on the host, and is copied to the GPU, but not for a mask alone",
+    takes="as index. With accumulate, for n indices of 8 bytes: for each tensor of indices, a wrapped copy, freed at once, and "
+    "the positions in the flattened tensor; sorted positions, their original order, arange(n), and the temporary storage of "
+    "CUB's sort (1 byte up to 2,304 indices); a copy of a value that is not contiguous. A value that is a number is copied "
+    "from the host, except with a single mask",
     source="cuda/Indexing.cu, index_put_with_sort_kernel; CUB dispatch_radix_sort.cuh; TensorAdvancedIndexing.cpp, "
     "_index_put_impl_, canDispatchToMaskedFill",
     seen="lm-medium-128-train, h100",
@@ -36,7 +37,7 @@ def index_put(call: KernelCall) -> None:
         return  # written by ``masked_fill_``
     call.temporary(host * value.element_size())
     if masks or not indices:
-        call.bound(5 * LONG * prod(target.shape), "a mask is an index whose length is not known")
+        call.bound(5 * LONG * prod(target.shape), "the number of indices in a mask depends on its values")
         return
     if not (call.get("accumulate") or call.gpu.deterministic):
         return alike(call, indices)
@@ -65,7 +66,8 @@ def alike(call: KernelCall, indices: list[torch.Tensor]) -> None:
 
 @row(
     "index.Tensor _unsafe_index",
-    takes="before the result: 8 bytes for each place, of an index of int32, and of indices that differ in their strides",
+    takes="before the result, 8 bytes for each index: for indices of int32, and for indices that are not contiguous if strides "
+    "differ",
     source="TensorAdvancedIndexing.cpp, AdvancedIndex, make_info",
     seen="lm-medium-128-train (nothing: one index)",
 )
@@ -76,7 +78,7 @@ def index(call: KernelCall) -> None:
 
 @row(
     "embedding",
-    takes="a copy of indices that cannot be seen as one axis, such as ids[:, :-1]",
+    takes="a copy of indices that cannot be viewed as one axis, such as ids[:, :-1]",
     source="Embedding.cpp, embedding_symint: indices.reshape(-1)",
 )
 def embedding(call: KernelCall) -> None:
@@ -127,8 +129,9 @@ def sort_pairs(call: KernelCall, size: int, count: int, width: int, bits: int) -
 
 @row(
     "embedding_dense_backward",
-    takes="above 3,072 indices or with scale_grad_by_freq: sorted and original indices, 0...n-1 and CUB's sort before the "
-    "result; then offsets of segments and of parts, and a row of float32 for each 10 indices and each segment",
+    takes="above 3,072 indices, or with scale_grad_by_freq: before the result, sorted indices, their original order, "
+    "arange(n), and CUB's sort; after it, where each segment (the rows of one index) and each of its parts begins, and a row "
+    "in float32 for every 10 indices and every segment",
     source="cuda/Embedding.cu, embedding_dense_backward_cuda; EmbeddingBackwardKernel.cu",
     seen="h100",
 )
@@ -167,7 +170,8 @@ def segments(call: KernelCall, count: int, width: int, weights: int, grad: torch
 
 @row(
     "_embedding_bag",
-    takes="nothing: its results in the order of sizes of bags, bags of indices, sums, places of the largest",
+    takes="nothing; the results are allocated in this order: sizes of the bags, the bag of each index, the output, indices of "
+    "the maxima",
     source="cuda/EmbeddingBag.cu, _embedding_bag_cuda",
     seen="h100",
 )
@@ -178,7 +182,7 @@ def embedding_bag(call: KernelCall) -> None:
 
 @row(
     "_embedding_bag_backward _embedding_bag_dense_backward",
-    takes="of the largest: nothing; else as the gradient of a long embedding",
+    takes="mode max: nothing; else what embedding_dense_backward allocates for many indices",
     source="cuda/EmbeddingBag.cu, embedding_bag_backward_cuda_sum_avg",
     seen="h100",
 )
@@ -192,7 +196,7 @@ def embedding_bag_backward(call: KernelCall) -> None:
 
 @row(
     "index_reduce index_reduce_",
-    takes="of means: how many each is of, as large as the result; ones for the source and a mask of the result, which end",
+    takes="mean: counts, as large as the result; ones as large as the source, and a mask of the result, each freed at once",
     source="cuda/Indexing.cu, index_reduce_func_cuda",
     seen="h100",
 )
@@ -206,7 +210,7 @@ def index_reduce(call: KernelCall) -> None:
 
 @row(
     "scatter_reduce.two scatter_reduce_.two",
-    takes="of means: ones for the source, how many each is of, as large as the result, and a mask of the result",
+    takes="mean: ones as large as the source, counts as large as the result, and a mask of the result",
     source="TensorAdvancedIndexing.cpp, scatter_reduce_two",
     seen="h100",
 )
@@ -218,19 +222,23 @@ def scatter_reduce(call: KernelCall) -> None:
 
 @row(
     "masked_scatter_backward",
-    takes="what the mask selects, whose number is a value, zeros for the rest, and both joined (a bound)",
+    takes="the elements that the mask selects, zeros for the rest, and both joined: a bound, because their number depends on "
+    "values",
     source="TensorAdvancedIndexing.cpp, masked_scatter_backward_symint; cuda/Nonzero.cu",
 )
 def masked_scatter_backward(call: KernelCall) -> None:
     grad = call["grad_output"]
     count = prod(grad.shape)
     temporary = cub_reduce(call.gpu, count, 4) + select(call.gpu, count) + 8 * 512
-    call.bound(count * (1 + LONG * grad.dim()) + 2 * nbytes(grad) + temporary, "a mask selects a number that is a value")
+    call.bound(
+        count * (1 + LONG * grad.dim()) + 2 * nbytes(grad) + temporary, "how many elements a mask selects depends on its values"
+    )
 
 
 @row(
     "nonzero",
-    takes="before its result: a number of 4 bytes, what CUB's reduction takes; then what its selection takes",
+    takes="before the result: the count (4 bytes) and the temporary storage of CUB's reduction; after it, that of CUB's "
+    "selection",
     source="cuda/Nonzero.cu, nonzero_cuda_out_impl",
     seen="h100",
 )
@@ -246,7 +254,8 @@ def nonzero(call: KernelCall) -> None:
 
 @row(
     "masked_select masked_scatter masked_scatter_",
-    takes="the places of the mask: 8 bytes an element of it, a mask that is expanded, and CUB's scan",
+    takes="masked_scatter: an index of 8 bytes for each element of the mask, a copy of a mask that is broadcast, and CUB's "
+    "scan; masked_select: the indices of True, a bound, because their number depends on values",
     source="cuda/IndexKernel.cpp, masked_scatter__cuda; IndexKernel.cu, launch_masked_scatter_kernel",
     seen="h100",
 )
@@ -258,12 +267,14 @@ def masked(call: KernelCall) -> None:
         call.contiguous(call["mask"].expand(shape))
         call.once(scan(count, LONG))
     else:
-        call.bound(count * LONG * tensor.dim(), "a mask selects by the places that nonzero finds: their number is a value")
+        call.bound(
+            count * LONG * tensor.dim(), "masked_select allocates an index for each True, and their number depends on values"
+        )
 
 
 @row(
     "index_add_ index_add scatter_add_ scatter_add scatter gather index_select",
-    takes="nothing (unless deterministic algorithms are asked for)",
+    takes="nothing, unless deterministic algorithms are on",
     source="cuda/Indexing.cu, ScatterGatherKernel.cu",
     seen="lm-medium-128-train",
 )

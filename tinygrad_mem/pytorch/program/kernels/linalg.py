@@ -1,7 +1,7 @@
 """LU decompositions and systems of equations, by cuSOLVER, cuBLAS or MAGMA.
 
-Which library runs is PyTorch's choice, by the sizes; the rules here are those of 2.11. How much cuSOLVER works in, it tells
-only when it runs: counted is about what was recorded on an H100, and a bound is said.
+PyTorch chooses the library by the sizes; the rules here are those of 2.11. cuSOLVER reports the size of its workspace only when
+it runs: the rows count about what was recorded on an H100, and give a bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def batch_of(tensor: torch.Tensor) -> int:
 
 
 def solver(call: KernelCall, size: int, matrix: torch.Tensor, name: str, times: int = 1) -> None:
-    """A workspace of cuSOLVER's, for each of ``times`` matrices anew."""
+    """Ask for cuSOLVER's workspace, once for each of ``times`` matrices."""
     if nbytes(matrix):
         for _ in range(times):
             call.once(size)
@@ -39,7 +39,7 @@ def addresses(call: KernelCall, batch: int, count: int) -> None:
 
 
 def checked(call: KernelCall, count: int) -> None:
-    """Ask whether one of ``count`` matrices has an error. Source: ``BatchLinearAlgebra.cpp``, ``_linalg_check_errors``."""
+    """Ask for the check of ``count`` error codes. Source: ``BatchLinearAlgebra.cpp``, ``_linalg_check_errors``."""
     with call.within():
         call.temporary(*[1] * (2 if count == 1 else 1))
 
@@ -106,7 +106,7 @@ def _by_triangles(call: KernelCall, factors: torch.Tensor, right: torch.Tensor, 
 
 @row(
     "_linalg_check_errors",
-    takes="a byte, and one more of a single matrix",
+    takes="one byte; two for a single matrix",
     source="BatchLinearAlgebra.cpp, _linalg_check_errors",
     seen="h100",
 )
@@ -116,8 +116,8 @@ def check_errors(call: KernelCall) -> None:
 
 @row(
     "linalg_lu_factor_ex",
-    takes="of square matrices: one, or large ones: cuSOLVER's workspace; up to 16 rows, or up to 16 of 128: addresses, and "
-    "cuBLAS's workspace; others: cuBLAS's workspace, for MAGMA",
+    takes="one square matrix: cuSOLVER's workspace; square matrices of up to 16 rows, or up to 16 of them with up to 128 rows: "
+    "their addresses and cuBLAS's workspace; all others: cuBLAS's workspace, which MAGMA's queue has",
     source=f"{_CUDA}, lu_factor",
     seen="h100",
 )
@@ -127,8 +127,8 @@ def lu_factor(call: KernelCall) -> None:
 
 @row(
     "linalg_lu lu_unpack",
-    takes="the decomposition, its pivots and a number of errors (linalg_lu); a permutation of 8 bytes a row, and of several "
-    "matrices one more",
+    takes="linalg_lu: the factors, pivots, error codes, and what linalg_lu_factor_ex allocates; both: a permutation of 8 bytes "
+    "a row, and, for several matrices, one for each",
     source=f"BatchLinearAlgebra.cpp, linalg_lu_out, lu_unpack_out; aten/src/ATen/native/{_CUDA}, lu_factor",
     seen="h100",
 )
@@ -146,7 +146,7 @@ def lu(call: KernelCall) -> None:
 
 
 def _signs(call: KernelCall, batch: int, n: int) -> None:
-    """The sign of a permutation, of which a number is left. Source: ``LinearAlgebra.cpp``, ``lu_det_P``."""
+    """Ask for the sign of each permutation; a number for each stays. Source: ``LinearAlgebra.cpp``, ``lu_det_P``."""
     order, differ = call.temporary(NUMBER * n), call.temporary(batch * n)
     call.temporary(LONG * batch)
     call.once(LONG * batch * n, "TEMPORARY")
@@ -155,7 +155,7 @@ def _signs(call: KernelCall, batch: int, n: int) -> None:
 
 @row(
     "_linalg_det _linalg_slogdet",
-    takes="a number of errors; what the LU decomposition takes; the signs of permutations, the products of diagonals",
+    takes="error codes; what linalg_lu_factor_ex allocates; the signs of the permutations, and the products of the diagonals",
     source="LinearAlgebra.cpp, _linalg_det_out, _linalg_slogdet_out, lu_det_P",
     seen="h100",
 )
@@ -176,8 +176,8 @@ def det(call: KernelCall) -> None:
 
 @row(
     "_linalg_solve_ex linalg_inv_ex",
-    takes="the LU decomposition (linalg_inv_ex), and what it takes; a copy of a right side that is a vector; what "
-    "linalg_lu_solve takes",
+    takes="linalg_inv_ex: the factors and pivots; both: what linalg_lu_factor_ex and linalg_lu_solve allocate, and a copy of a "
+    "right-hand side that is a vector",
     source="BatchLinearAlgebra.cpp, _linalg_solve_ex_out, linalg_inv_ex_out",
     seen="h100",
 )
@@ -195,8 +195,9 @@ def solve_ex(call: KernelCall) -> None:
 
 @row(
     "linalg_lu_solve",
-    takes="a copy of a decomposition that is not in columns; by size addresses, and cuBLAS's workspace, or an integer, or "
-    "permutations, a copy of the right side, and what triangular systems take",
+    takes="a copy of factors that are not column-major; then, depending on the sizes: addresses and cuBLAS's workspace, or "
+    "cuBLAS's workspace alone, or an integer, or permutations, a copy of the right-hand side, and what two of triangular_solve "
+    "allocate",
     source=f"{_CUDA}, lu_solve_kernel; aten/src/ATen/native/BatchLinearAlgebra.cpp, linalg_lu_solve_out",
     seen="h100",
 )
@@ -208,7 +209,8 @@ def lu_solve(call: KernelCall) -> None:
 
 @row(
     "triangular_solve",
-    takes="cuBLAS's workspace, and addresses of up to 512 rows, unless there are at most 8 of 64 rows or more",
+    takes="cuBLAS's workspace; also addresses of the matrices, unless these have more than 512 rows, or are at most 8 with 64 "
+    "rows or more",
     source=f"{_CUDA}, triangular_solve_kernel",
     seen="h100",
 )
@@ -218,7 +220,8 @@ def triangular_solve(call: KernelCall) -> None:
 
 @row(
     "linalg_solve_triangular",
-    takes="copies of matrices that lie in neither order, or are shared; what triangular_solve takes",
+    takes="a copy of matrices that are neither row-major nor column-major, or that are broadcast; what triangular_solve "
+    "allocates",
     source="BatchLinearAlgebra.cpp, linalg_solve_triangular_out",
     seen="h100",
 )

@@ -12,7 +12,7 @@ from .cub import scan
 
 @row(
     "roll",
-    takes="for each axis after the first: a copy, before the result; of a tensor that is not contiguous, one more",
+    takes="for each axis after the first, a copy before the result; one more of a tensor that is not contiguous",
     source="cuda/TensorTransformations.cu, roll_cuda; TensorTransformations.h, roll_common",
     seen="h100 (8 sizes)",
 )
@@ -30,7 +30,7 @@ def roll(call: KernelCall) -> None:
 
 @row(
     "unfold_backward",
-    takes="where parts overlap: 0...n-1 for the places of the axis that parts reach",
+    takes="if windows overlap: arange over the part of the axis that they cover, 8 bytes each",
     source="cuda/UnfoldBackwardKernel.cu; UnfoldBackward.h, _make_unfold_backward_iter_over_grad_out",
     seen="h100 (14 sizes)",
 )
@@ -45,7 +45,8 @@ def unfold_backward(call: KernelCall) -> None:
 
 @row(
     "im2col col2im",
-    takes="first a block as large as the input, in which a smaller result lies; a larger one gets its own, and the first ends",
+    takes="first, a block as large as the input: a result that is not larger uses it; a larger result gets its own block, and "
+    "then the first one is freed",
     source="cuda/Im2Col.cu, im2col_out_cuda_template; Col2Im.cu, col2im_out_cuda_template",
     seen="h100 (4 sizes)",
 )
@@ -60,7 +61,7 @@ def columns(call: KernelCall) -> None:
 
 @row(
     "repeat_interleave.Tensor",
-    takes="before the result: sums along the repeats, and CUB's scan",
+    takes="before the result: the cumulative sum of the repeats, and the temporary storage of CUB's scan",
     source="Repeat.h, repeat_interleave_common; cuda/Repeat.cu",
     seen="h100 (1 size)",
 )
@@ -74,7 +75,7 @@ def repeat_interleave(call: KernelCall) -> None:
 
 @row(
     "max_unpool2d max_unpool3d",
-    takes="copies of values and places that are not contiguous",
+    takes="copies of values and indices that are not contiguous",
     source="cuda/MaxUnpooling.cu, max_unpooling2d_forward_out_cuda",
     seen="h100 (14 sizes)",
 )
@@ -85,7 +86,7 @@ def max_unpool(call: KernelCall) -> None:
 
 @row(
     "renorm renorm_",
-    takes="after the result: norms, in float32 for 16 bits, and then factors",
+    takes="after the result: the norms (in float32 for 16 bits), then the factors",
     source="Normalization.cpp, renorm_out",
     seen="h100 (4 sizes)",
 )
@@ -94,12 +95,12 @@ def renorm(call: KernelCall) -> None:
     count, wide = tensor.shape[call["dim"]], accumulated(tensor.dtype)
     call.temporary(count * wide)
     call.temporary(count * tensor.element_size() if wide != tensor.element_size() else 0)
-    call.bound(4 * 512 + 4 * count * wide, "renorm: what its norms stage was not read")
+    call.bound(4 * 512 + 4 * count * wide, "renorm: the staging buffers of its norms are not known")
 
 
 @row(
     "segment_reduce _segment_reduce_backward",
-    takes="checks of lengths first; then their sums from 0 on by CUB's scan; of offsets: their differences",
+    takes="lengths: first checks, then their cumulative sum from 0 on, by CUB's scan; offsets: their differences",
     source="SegmentReduce.cpp, segment_reduce_kernel; cuda/SegmentReduce.cu",
     seen="h100 (16 sizes)",
 )
@@ -128,7 +129,8 @@ def segment_reduce(call: KernelCall) -> None:
 
 @row(
     "_ctc_loss _ctc_loss_backward",
-    takes="lengths of inputs and targets and where targets begin, 8 bytes each; the gradient a table as large as the loss's",
+    takes="the lengths of inputs and of targets, and where each target begins, 8 bytes each; backward also a table as large as "
+    "the one that the forward returned",
     source="cuda/LossCTC.cu, ctc_loss_gpu_template, ctc_loss_backward_gpu_template",
     seen="h100 (4 sizes)",
 )

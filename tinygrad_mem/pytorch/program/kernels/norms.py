@@ -13,7 +13,7 @@ from .reductions import summed
 
 @row(
     "native_dropout _fused_dropout",
-    takes="nothing, but the mask is asked for before the result",
+    takes="nothing; the mask is allocated before the result",
     source="cuda/Dropout.cu, dropout_cuda",
     seen="cnn-small",
 )
@@ -34,8 +34,8 @@ def layer_norm(call: KernelCall) -> None:
 @row(
     "native_layer_norm_backward _fused_rms_norm_backward",
     takes="copies of arguments that are not contiguous, the gradient's after the results; since PyTorch 2.8, for more than "
-    "65,536 rows of few columns, partial gradients of weight and bias: a row of them for each 32 rows, whose sums replace the "
-    "results",
+    "65,536 rows of few columns: partial gradients of weight and bias, a row for every 32 rows, and their sums, which replace "
+    "the first results",
     source="cuda/layer_norm_kernel.cu, LayerNormBackwardKernelImplInternal, LaunchGammaBetaBackwardCUDAKernel",
     seen="h100",
 )
@@ -66,8 +66,8 @@ def layer_norm_backward(call: KernelCall) -> None:
 
 @row(
     "native_group_norm",
-    takes="with weight or bias and more than one value a channel: two numbers (float32 for 16 bits) for each channel of each "
-    "sample",
+    takes="with a weight or bias, and more than one value in a channel: two numbers for each channel of each sample (in "
+    "float32 for 16 bits)",
     source="cuda/group_norm_kernel.cu, GroupNormKernelImplInternal",
 )
 def group_norm(call: KernelCall) -> None:
@@ -77,8 +77,8 @@ def group_norm(call: KernelCall) -> None:
 
 @row(
     "native_group_norm_backward",
-    takes="two numbers for each channel of each sample; for the input's gradient two for each group, and, with a weight and "
-    "more than one value a channel, one more for each channel",
+    takes="two numbers for each channel of each sample; for the input's gradient also two for each group of each sample, and, "
+    "with a weight and more than one value in a channel, one more for each channel of each sample",
     source="cuda/group_norm_kernel.cu, GroupNormBackwardKernelImplInternal, GroupNorm1dBackward",
     seen="h100",
 )
@@ -104,8 +104,8 @@ def nll_loss(call: KernelCall) -> None:
 
 @row(
     "mse_loss smooth_l1_loss huber_loss",
-    takes="with a reduction: the losses of all elements, and what their sum stages; of mse_loss and smooth_l1_loss the result "
-    "is made as large as all losses, and keeps that memory",
+    takes="with a reduction: the loss of each element, and the staging of their sum; mse_loss and smooth_l1_loss first make "
+    "their result as large as all losses, and it keeps that block",
     source="Loss.cpp, mse_loss_out, smooth_l1_loss_out, huber_loss",
     seen="h100",
 )
@@ -122,7 +122,7 @@ def losses(call: KernelCall) -> None:
 
 @row(
     "binary_cross_entropy soft_margin_loss",
-    takes="with a reduction: a number, and what the sum of the losses stages; the result keeps the losses of all elements",
+    takes="with a reduction: a number, and the staging of the losses' sum; the result keeps the block of all losses",
     source="cuda/Loss.cu, binary_cross_entropy_out_cuda; Loss.cpp, soft_margin_loss_out",
     seen="h100",
 )
@@ -134,7 +134,7 @@ def binary_cross_entropy(call: KernelCall) -> None:
 
 @row(
     "max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d upsample_nearest2d upsample_bilinear2d",
-    takes="a copy of an input that is not contiguous in its memory format; of upsample_bilinear2d only in channels_last",
+    takes="a copy of an input that is not contiguous in its memory format; upsample_bilinear2d: only in channels last",
     source="cuda/DilatedMaxPool2d.cu, AveragePool2d.cu, AdaptiveAveragePooling.cu, UpSampleNearest2d.cu, UpSampleBilinear2d.cu",
     seen="cnn-small (nothing)",
 )
@@ -147,7 +147,7 @@ def pools(call: KernelCall) -> None:
 
 @row(
     "max_pool2d_with_indices_backward avg_pool2d_backward",
-    takes="copies of the input and of the gradient, where they are not contiguous in the input's memory format",
+    takes="copies of the input and of the gradient, if they are not contiguous in the input's memory format",
     source="cuda/DilatedMaxPool2d.cu, AveragePool2d.cu",
     seen="cnn-small (nothing)",
 )
@@ -159,7 +159,7 @@ def pools_backward(call: KernelCall) -> None:
 
 @row(
     "adaptive_max_pool2d",
-    takes="in channels_last both results again and the input, in rows; else a copy of an input that is not contiguous",
+    takes="channels last: contiguous copies of both results and of the input; else a copy of an input that is not contiguous",
     source="cuda/AdaptiveMaxPooling2d.cu, adaptive_max_pool2d_out_cuda",
     seen="h100",
 )
@@ -170,7 +170,7 @@ def adaptive_max_pool(call: KernelCall) -> None:
 
 @row(
     "adaptive_max_pool2d_backward",
-    takes="copies of gradient and places, and the result again, where they are not contiguous",
+    takes="copies of the gradient, of the indices and of the result, if they are not contiguous",
     source="cuda/AdaptiveMaxPooling2d.cu, adaptive_max_pool2d_backward_out_cuda",
     seen="h100",
 )
@@ -181,7 +181,7 @@ def adaptive_max_pool_backward(call: KernelCall) -> None:
 
 @row(
     "_adaptive_avg_pool2d_backward",
-    takes="a copy of a gradient that is not contiguous, unless the input is in channels_last",
+    takes="a copy of a gradient that is not contiguous, unless the input is in channels last",
     source="cuda/AdaptiveAveragePooling.cu",
 )
 def adaptive_pool_backward(call: KernelCall) -> None:
@@ -191,7 +191,8 @@ def adaptive_pool_backward(call: KernelCall) -> None:
 
 @row(
     "upsample_nearest2d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward",
-    takes="a copy of a gradient that is not contiguous in its memory format (upsample_bicubic2d: in rows)",
+    takes="a copy of a gradient that is not contiguous in its memory format; for upsample_bicubic2d, of one that is not "
+    "row-major",
     source="cuda/UpSampleNearest2d.cu, UpSampleBilinear2d.cu, UpSampleBicubic2d.cu",
 )
 def upsample_backward(call: KernelCall) -> None:

@@ -36,9 +36,9 @@ class Cells(NamedTuple):
     def reserve(self) -> int:
         """Bytes that a layer keeps for backward.
 
-        Of each cell: an LSTM's four gates and its state, a GRU's three gates with both of their sums, or an RNN's result; then
-        the input of each layer but the first, and a bit for each number that dropout has seen. Each part is a multiple of 32,
-        and 256 stand before them. A projection keeps the state before and after it.
+        A cell keeps an LSTM's four gates and its state, a GRU's three gates with both of their sums, or an RNN's result; then
+        the input of each layer but the first, and a bit for each number that dropout gets. Each part is a multiple of 32 bytes,
+        and 256 bytes come before them. A projection keeps the state before and after it.
         """
         after = self.layer * self.projected // self.hidden
         between = (self.layers - 1) * after
@@ -55,7 +55,7 @@ class Cells(NamedTuple):
         return self.layers * (times * self.layer + self.directions * _STREAM)
 
     def unsure(self, gpu: Gpu) -> int:
-        """By how many bytes the workspace and reserve may differ: recorded was at most 8 times the states, for tiny ones 24.
+        """Bytes by which workspace and reserve may differ. They differed by at most 8 times the states, tiny ones by 24.
 
         1 MiB more, as PyTorch's allocator does not split off what a block has more than that.
         """
@@ -85,10 +85,10 @@ WHY = "cuDNN alone knows the workspace and reserve of its recurrent layers: a ro
 
 @row(
     "_cudnn_rnn",
-    takes="a copy of an input that is not contiguous; the buffer of weights where they do not lie in one; while training a "
-    "reserve, and always a workspace: both are known to cuDNN alone. The reserve: of each cell of each layer 5 numbers (LSTM), "
-    "6 (GRU) or 1, the input of each layer but the first, a bit for each number that dropout sees. The workspace: 8 MiB for "
-    "each layer and direction, and about 17 times the states (a bound says how much that may be wrong)",
+    takes="a copy of an input that is not contiguous; one buffer for weights that are not in one already; a workspace; in "
+    "training also a reserve. Only cuDNN knows both sizes. Counted for the reserve: 5 numbers (LSTM), 6 (GRU) or 1 for each "
+    "cell of each layer, the input of each layer but the first, and a bit for each number that dropout gets. Counted for the "
+    "workspace: 8 MiB for each layer and direction, and about 17 times the states; a bound says how far off this may be",
     source=f"{_SOURCE}, _cudnn_rnn; cudnnGetRNNTempSpaceSizes",
     seen="h100 (cuDNN 9.19: all reserves of one layer in both directions, or of two in one; all workspaces within the bound)",
 )
@@ -105,7 +105,7 @@ def rnn(call: KernelCall) -> None:
 
 @row(
     "_cudnn_rnn_backward",
-    takes="gradients of all weights in one buffer; twice the workspace of the forward, one after the other",
+    takes="the gradients of all weights, in one buffer; the forward's workspace twice, one after the other",
     source=f"{_SOURCE}, _cudnn_rnn_backward_input, _cudnn_rnn_backward_weight",
     seen="h100",
 )
@@ -117,6 +117,6 @@ def rnn_backward(call: KernelCall) -> None:
     call.bound(cells.unsure(call.gpu), WHY)
 
 
-@row("_thnn_fused_lstm_cell _thnn_fused_gru_cell", takes="nothing: the gates are a result", source="cuda/RNN.cu")
+@row("_thnn_fused_lstm_cell _thnn_fused_gru_cell", takes="nothing; the gates are a result", source="cuda/RNN.cu")
 def cells(call: KernelCall) -> None:
     call.copies(*[argument.name for argument in call.func._schema.arguments])

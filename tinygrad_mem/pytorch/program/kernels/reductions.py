@@ -1,4 +1,4 @@
-"""Reductions: where few results need many values, blocks of threads share a result, and stage theirs in memory."""
+"""Reductions. If few results need many values, blocks of threads share a result, and stage their parts in memory."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _block(across: int, down: int, most: int) -> tuple[int, int]:
 
 
 def reduce(call: KernelCall, tensor: torch.Tensor, reduced: Any, element: int, vector: int = 4) -> None:
-    """Ask for what a reduction of ``tensor`` over the axes ``reduced`` stages."""
+    """Ask for the staging of a reduction of ``tensor`` over the axes ``reduced``."""
     if prod(tensor.shape) == 0:
         return
     if isinstance(reduced, int):
@@ -180,14 +180,14 @@ def _parts(dims: list[Dim], width: int) -> int:
 
 
 def loads(call: KernelCall, dtype: torch.dtype) -> int:
-    """Values that a sum or a mean loads at once: of 16 bits eight since PyTorch 2.7."""
+    """The number of values that a thread of a sum loads at once: 4, or 8 of 16 bits since PyTorch 2.7."""
     return 8 if dtype in _16_BITS and call.gpu.version >= (2, 7) else 4
 
 
 @row(
     "sum mean prod nansum",
-    takes="where blocks share a result: a value for each block (of float32 for 16 bits) and a semaphore for each group of "
-    "results; a copy of an input that is summed in another dtype (bool, int32)",
+    takes="staging, with one value for each block (in float32 for 16 bits); a copy of an input that is summed in another dtype "
+    "(bool, int32)",
     source="cuda/Reduce.cuh, setReduceConfig; ReduceOps.cpp, make_reduction_from_out_ty",
     seen="cnn-small (576 and 4 bytes)",
 )
@@ -196,7 +196,7 @@ def sums(call: KernelCall) -> None:
 
 
 def summed(call: KernelCall, tensor: torch.Tensor, dim: Any = None, into: torch.dtype | None = None) -> None:
-    """Ask for what a sum takes, into the dtype ``into`` where it is another one."""
+    """Ask for what a sum allocates; ``into``: the dtype of the sum, if it is not the tensor's."""
     dtype = tensor.dtype
     if into not in (None, dtype) and not (dtype in _16_BITS and into == torch.float32):
         call.temporary(prod(tensor.shape) * into.itemsize)
@@ -206,7 +206,7 @@ def summed(call: KernelCall, tensor: torch.Tensor, dim: Any = None, into: torch.
 
 @row(
     "count_nonzero",
-    takes="a mask of one byte an element before the result, and what its sum takes",
+    takes="before the result, a mask of one byte for each element; what its sum allocates",
     source="TensorAdvancedIndexing.cpp, count_nonzero_cuda",
     seen="h100",
 )
@@ -218,7 +218,7 @@ def count_nonzero(call: KernelCall) -> None:
 
 
 def number(call: KernelCall, tensor: torch.Tensor, name: str) -> int:
-    """A number that an op asks of all elements, with what finding it stages, which ends at once: ``"sum"`` or an extreme."""
+    """Ask for one number of all elements, ``"sum"`` or an extreme, and for its staging, which is freed at once."""
     width = tensor.element_size()
     found = call.temporary(width)
     with call.within():
@@ -231,8 +231,7 @@ def number(call: KernelCall, tensor: torch.Tensor, name: str) -> int:
 
 @row(
     "any all",
-    takes="where blocks share a result: one byte for each block and a semaphore for each group of results; of one number: "
-    "another of one byte",
+    takes="staging, with one byte for each block; for a tensor of one element instead one byte",
     source="cuda/ReduceLogicKernel.cu; ReduceOps.cpp, allany_impl",
     seen="cnn-small (16, 32, 64, 128 and 144 bytes, and 4), h100",
 )
@@ -245,7 +244,7 @@ def logic(call: KernelCall) -> None:
 
 @row(
     "amax amin aminmax max min",
-    takes="where blocks share a result: a value for each block (two for aminmax) and a semaphore for each group of results",
+    takes="staging, with one value for each block (aminmax: two)",
     source="cuda/ReduceMaxValuesKernel.cu, ReduceAMinMaxKernel.cu",
 )
 def extremes(call: KernelCall) -> None:
@@ -258,7 +257,7 @@ def extremes(call: KernelCall) -> None:
 
 @row(
     "max.dim min.dim argmax argmin",
-    takes="where blocks share a result: a value and its place for each block, and a semaphore for each group of results",
+    takes="staging, with a value and its index for each block",
     source="cuda/ReduceArgMaxKernel.cu; ReduceMaxValuesKernel.cu, max_launch_kernel",
 )
 def extremes_with_places(call: KernelCall) -> None:
@@ -272,7 +271,7 @@ def norm(call: KernelCall) -> None:
 
 @row(
     "std var std_mean var_mean",
-    takes="where blocks share a result: mean, squares and two counts for each block, and a semaphore for each group of results",
+    takes="staging, with the mean, the squared deviations and two counts for each block",
     source="cuda/ReduceMomentKernel.cu; SharedReduceOps.h, WelfordData",
 )
 def moments(call: KernelCall) -> None:
@@ -281,8 +280,8 @@ def moments(call: KernelCall) -> None:
 
 @row(
     "logsumexp",
-    takes="the largest values, their size and a mask of them; the difference to them, as large as the input, before the "
-    "result; what finding the largest and summing stage",
+    takes="before the result: the maxima, then their absolute values and a mask of infinite ones, and the input minus the "
+    "maxima, as large as the input; the staging of the maxima and of the sum",
     source="ReduceOps.cpp, logsumexp_out_impl",
     seen="h100",
 )
@@ -300,7 +299,7 @@ def log_sum_exp(call: KernelCall) -> None:
 
 @row(
     "_foreach_norm",
-    takes="before its results: of each tensor one number of float32 for each 65,536 elements that the longest tensor has",
+    takes="before the results: for each tensor, one float32 for each 65,536 elements of the longest tensor",
     source="cuda/ForeachReduceOp.cu, foreach_tensor_norm_cuda",
 )
 def foreach_norm(call: KernelCall) -> None:
@@ -348,8 +347,8 @@ def copied(call: KernelCall) -> None:
 
 @row(
     "cumsum cumprod logcumsumexp",
-    takes="a copy of an input that is not contiguous; of one long axis the states of CUB's scan, or, for a cumsum of floats "
-    "that must be deterministic, a number for each multiprocessor",
+    takes="a copy of an input that is not contiguous; if all elements are in one row: the temporary storage of CUB's scan, or, "
+    "for a deterministic cumsum of floats, one number for each multiprocessor",
     source="cuda/ScanUtils.cuh, scan_dim; cub.cuh, inclusive_deterministic_scan; CUB dispatch_scan.cuh",
     seen="h100",
 )
@@ -379,7 +378,7 @@ def plain(dtype: torch.dtype) -> bool:
 
 @row(
     "_foreach_max",
-    takes="before its results: of each tensor one number for each 65,536 elements that the longest tensor has",
+    takes="before the results: for each tensor, one number for each 65,536 elements of the longest tensor",
     source="cuda/ForeachReduceOp.cu, foreach_tensor_max_cuda",
 )
 def foreach_max(call: KernelCall) -> None:
@@ -396,7 +395,7 @@ _OF_EACH = """
 @row(
     " ".join(f"_foreach_{name}" for name in _OF_EACH.split() if hasattr(torch.ops.aten, f"_foreach_{name}"))
     + " _fused_adagrad_ _fused_adam_ _fused_adamw_ _fused_sgd_ _amp_foreach_non_finite_check_and_unscale_",
-    takes="nothing: the addresses of a list travel with the launch",
+    takes="nothing; the addresses of the tensors are passed as arguments of the kernel",
     source="cuda/MultiTensorApply.cuh, multi_tensor_apply; Foreach*Op*.cu",
     seen="cnn-small (_foreach_sqrt)",
 )

@@ -52,8 +52,8 @@ def sorted_along(call: KernelCall, tensor: torch.Tensor, dim: int) -> None:
 
 @row(
     "sort argsort msort",
-    takes="up to 4,096 elements of an axis: 0...n-1; of a longer one: their places (8 bytes each; twice for 2 to 127 rows) and "
-    "CUB's sort; where the axis is not the densest, copies of values and places",
+    takes="an axis of up to 4,096 elements: arange(n). A longer one: indices (8 bytes each; twice for 2 to 127 rows) and CUB's "
+    "sort; if its stride is not 1, copies of values and indices",
     source="cuda/Sort.cpp, sort_cuda_kernel; SortStable.cu; CUB dispatch_radix_sort.cuh",
     seen="h100",
 )
@@ -76,8 +76,9 @@ def _items(gpu: Gpu, slices: int, length: int) -> int:
 
 @row(
     "topk",
-    takes="where blocks share a slice: for each slice a value, two counts and two patterns of bits (one of each before PyTorch "
-    "2.7) and 256 sums of 4 bytes (one before 2.10); for each block 520 bytes; two of CUB's scans; more than 4,096 are sorted",
+    takes="if several blocks share a slice: for each slice a value, two counts, two bit patterns (one of each before PyTorch "
+    "2.7) and 256 sums of 4 bytes (one before 2.10); for each block 520 bytes; CUB's scan, twice. If k is above 4,096, what "
+    "sorting the results allocates",
     source="cuda/TensorTopK.cu, mbtopk::launch; TensorTopK.cpp, topk_out_cuda; CUB scan_by_key",
     seen="h100",
 )
@@ -86,7 +87,7 @@ def topk(call: KernelCall) -> None:
 
 
 def largest(call: KernelCall, tensor: torch.Tensor, dim: int, k: int, ordered: bool = True) -> None:
-    """Ask for what finding the ``k`` largest, or smallest, numbers along an axis takes."""
+    """Ask for what finding the ``k`` largest, or smallest, numbers along an axis allocates."""
     if tensor.dim() == 0 or prod(tensor.shape) == 0 or k == 0:
         return
     length = tensor.shape[dim]
@@ -118,8 +119,8 @@ def _many_blocks(call: KernelCall, tensor: torch.Tensor, slices: int, length: in
 
 @row(
     "randperm",
-    takes="n as a number; 0...n-1; keys of 4 bytes (8 from about 40,000 on: the chance of two equal keys stays under a tenth) "
-    "twice; CUB's sort",
+    takes="n as a number; arange(n); random keys, twice, of 4 bytes (of 8 bytes from about 40,000 on, to keep the chance of "
+    "two equal keys under a tenth); CUB's sort",
     source="cuda/Randperm.cu; TensorFactories.h, check_supported_max_int_with_precision",
     seen="h100",
 )
@@ -137,8 +138,9 @@ def randperm(call: KernelCall) -> None:
 
 @row(
     "multinomial",
-    takes="without replacement, or for one sample: checks of the probabilities (extremes, sums and masks), exponential numbers "
-    "as large as them, of which the largest are taken; else three copies of them, and a scan of one row",
+    takes="without replacement, or for one sample: checks of the probabilities (extremes, sums and masks), exponential random "
+    "numbers as large as the probabilities, and what finding the largest of them allocates; else three copies of the "
+    "probabilities, and, for one row, CUB's scan",
     source="Distributions.cpp, multinomial_out; cuda/MultinomialKernel.cu",
     seen="h100",
 )
@@ -181,18 +183,20 @@ def _checks(call: KernelCall, tensor: torch.Tensor, rows: int) -> None:
 
 @row(
     "_unique2 unique_dim unique_consecutive _unique",
-    takes="sorted copies of values and places; the number of results is a value",
+    takes="sorted copies of values and indices: a bound, because the number of results depends on values",
     source="cuda/UniqueCub.cu, compute_unique",
 )
 def unique(call: KernelCall) -> None:
     tensor = call["self"]
-    call.bound(3 * nbytes(tensor) + 4 * LONG * prod(tensor.shape), "unique sorts: its temporaries depend on what it finds")
+    call.bound(
+        3 * nbytes(tensor) + 4 * LONG * prod(tensor.shape), "the temporaries of unique depend on the values that it sorts"
+    )
 
 
 @row(
     "median.default nanmedian.default",
-    takes="of all elements: they are sorted, with their places (8 bytes each), and read by a few numbers; nanmedian also makes "
-    "a mask of one byte an element, and sums it",
+    takes="a sorted copy of all elements, their indices (8 bytes each), and a few numbers; nanmedian also a mask of one byte "
+    "for each element, and what its sum allocates",
     source="cuda/Sorting.cpp, median_impl",
     seen="h100",
 )
@@ -221,8 +225,9 @@ def median_of_all(call: KernelCall) -> None:
 
 @row(
     "mode",
-    takes="a copy with the axis last, where it is not; of an axis of more than 2,048 elements always, and for each row: places "
-    "(8 bytes), what Thrust sorts with, different numbers and how many of each, and what Thrust counts with",
+    takes="a contiguous copy with the axis last, if it is not so already. For an axis of more than 2,048 elements: always a "
+    "copy, and for each row: indices (8 bytes each), the temporary storage of Thrust's sort, the distinct values with their "
+    "counts, and the temporary storage of counting them",
     source="cuda/TensorModeKernel.cpp, mode_kernel_impl; TensorModeKernel.cu, ModeImpl",
     seen="h100",
 )
@@ -246,12 +251,12 @@ def mode(call: KernelCall) -> None:
             call.once(thrust_extreme(gpu))
             call.once(cub_reduce(gpu, length, 16) + 16)  # and where that number is
     less = length * (width + LONG) + thrust_extreme(gpu)
-    call.bound(less, "mode was counted as for numbers that all differ. With equal ones it needs less")
+    call.bound(less, "mode was counted as if all numbers differed. With equal ones it needs less")
 
 
 @row(
     "searchsorted bucketize",
-    takes="copies of what is not contiguous, and of what has another dtype than both together",
+    takes="copies of arguments that are not contiguous, and of arguments whose dtype is not the common one",
     source="cuda/Bucketization.cu; BucketizationUtils.h, searchsorted_maybe_trim_input_tensors",
 )
 def searchsorted(call: KernelCall) -> None:

@@ -1,4 +1,4 @@
-"""Ops of CUDA without a row: those that write their results alone, and those whose kernels nobody has read for the table."""
+"""CUDA ops without a row: those that allocate only their results, and those whose kernels were not read for the table."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _IN_ROWS = """
     upsample_trilinear3d_backward
 """
 _OF_DENSE = frozenset(_IN_ROWS.split())
-"""Ops that an H100 recorded, with arguments that lie in rows, to ask for nothing beside their results."""
+"""Ops that allocated only their results in recordings of an H100, with row-major arguments."""
 
 
 def unread(func: Any, args: tuple, kwargs: Mapping[str, Any], outputs: list[Any]) -> Requests:
