@@ -114,7 +114,7 @@ class _LockedCounter:
 
     def __call__(self) -> int:
         with lock:
-            number = next(self._numbers)  # not returned from here: the tests hear a signal at the bytecode after the call
+            number = next(self._numbers)  # not returned here: the tests send a signal at the bytecode after the call
         return number
 
 
@@ -180,7 +180,7 @@ class _Context:
         finally:
             if error is None:
                 if next(self._steps, self) is not self:
-                    raise RuntimeError("a context yields once")
+                    raise RuntimeError("context: the function has a second yield: expected one")
             else:
                 try:
                     self._steps.throw(error)

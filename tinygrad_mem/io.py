@@ -139,7 +139,7 @@ def load(
     if pickle_module is not None:
         raise NotOfferedError("load: pickle_module is not offered: nothing here is pickled")
     if callable(map_location) or isinstance(map_location, dict):
-        raise TypeError("load: a file knows no devices that map_location could map: name the device, such as 'cpu'")
+        raise TypeError("load: files do not record devices, so map_location is one device, such as 'cpu'")
     where = Device(map_location if map_location is not None else local.default_device or "cpu")
     if isinstance(f, (str, os.PathLike)):
         with open(f, "rb") as file:
@@ -207,12 +207,12 @@ def _check(node: Any, names: set[str]) -> None:
         elif marker == _PAIRS and len(node) == 1 and isinstance(node[_PAIRS], list):
             for pair in node[_PAIRS]:
                 if not isinstance(pair, list) or len(pair) != 2 or isinstance(pair[0], (list, dict)):
-                    raise ValueError(f"no key and what belongs to it, but {pair!r:.60}")
+                    raise ValueError(f"expected a pair of a key and its value, found {pair!r:.60}")
                 _check(pair[1], names)
             if len({pair[0] for pair in node[_PAIRS]}) != len(node[_PAIRS]):
                 raise ValueError("a key appears twice")
         else:
-            raise ValueError(f"{node!r:.80} refers to nothing")
+            raise ValueError(f"{node!r:.80} is neither a tensor of the file, a tuple nor a dict")
 
 
 def _rebuild(node: Any, tensors: dict[str, Tensor]) -> Any:

@@ -132,13 +132,13 @@ def _skip(text: str, at: int) -> int:
 
 def _after(sign: str, text: str, at: int) -> int:
     if text[at : at + 1] != sign:
-        raise ValueError(f"{sign} should stand at character {at:,}, found {text[at : at + 20]!r}")
+        raise ValueError(f"expected {sign} at character {at:,}, found {text[at : at + 20]!r}")
     return _skip(text, at + 1)
 
 
 def _string(text: str, at: int) -> tuple[str, int]:
     if text[at : at + 1] != '"':
-        raise ValueError(f"a name should stand at character {at:,}, found {text[at : at + 20]!r}")
+        raise ValueError(f"expected a name at character {at:,}, found {text[at : at + 20]!r}")
     found, end = _JSON.raw_decode(text, at)
     found.encode()  # JSON can write half of a character, which no text can hold
     return found, end
@@ -176,7 +176,7 @@ def no_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 _JSON = json.JSONDecoder(object_pairs_hook=no_duplicates, parse_constant=_no_constant)

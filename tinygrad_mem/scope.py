@@ -238,7 +238,7 @@ class scanning:
                     pass
 
     @classmethod
-    def forget(cls) -> None:
+    def end_others(cls) -> None:
         """End the scans of other threads: for a forked child, where these threads do not exist."""
         for scan in cls._open.copy():
             if scan._thread != threading.get_ident():
@@ -248,7 +248,7 @@ class scanning:
 def _in_child() -> None:
     """A forked child has no listeners, and no other thread that scans."""
     global listeners
-    scanning.forget()
+    scanning.end_others()
     _listening.clear()
     listeners = Listeners()
 
@@ -289,11 +289,11 @@ def unlisten(listener: Listener) -> None:
     with lock:
         if listener not in _listening:
             raise ValueError("this listener is not listening; listen() and unlisten() come in pairs")
-        forget(listener)
+        discard(listener)
 
 
-def forget(listener: Listener) -> None:
-    """Remove ``listener`` if it was added: an interrupt may have come before."""
+def discard(listener: Listener) -> None:
+    """Remove ``listener``, if an interrupt has not kept it from being added."""
     with lock:
         _listening.pop(listener, None)
         _publish()
@@ -328,7 +328,7 @@ def listening(listener: Listener) -> Iterator[None]:
         listen(mine)
         yield
     finally:
-        cleanup(forget, mine)
+        cleanup(discard, mine)
 
 
 class setting(contextlib.ContextDecorator):

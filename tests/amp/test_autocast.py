@@ -408,7 +408,7 @@ def test_the_state_can_be_kept_and_set_again_later():
     assert kept.cache == {}, "what is kept pins no casts"
     pool = device("cpu").pool
     before = pool.used_bytes()
-    scope.local.autocast = kept.anew()
+    scope.local.autocast = kept.fresh()
     try:
         assert state() == (True, tm.float16, True)
         assert (w @ w).dtype == tm.float16

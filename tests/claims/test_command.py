@@ -95,7 +95,7 @@ def test_what_is_not_there_is_said():
     assert "there is no claim 'nonsense': there are gpt2-small-parameters, " in ran.stderr
     ran = claims("--about", "nonsense")
     assert ran.exit_code == 2
-    assert "no claim is about 'nonsense': without --about, all are run" in ran.stderr
+    assert "no claim is about 'nonsense': leave --about out to run all of them" in ran.stderr
 
 
 def test_a_claim_that_needs_more_says_so(monkeypatch: pytest.MonkeyPatch):

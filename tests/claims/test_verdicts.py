@@ -86,7 +86,7 @@ def test_parts_are_not_asked_where_the_figure_is_reproduced():
 
 @pytest.mark.parametrize("text", ["31.4", "31.4 gb", "GB", "roughly 3 GB", "-3 GB", "3GB", ""])
 def test_what_is_no_figure_is_refused(text: str):
-    with pytest.raises(ArgumentError, match="is no figure: write it as 'about 6 GB', with one of the units B, KiB"):
+    with pytest.raises(ArgumentError, match="is not a figure: write it as 'about 6 GB', with one of the units B, KiB"):
         judge(Figure(text), Counted(1))
 
 

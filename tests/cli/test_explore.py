@@ -137,7 +137,7 @@ def test_offload_takes_what_forward_saves_away(made: Any):
         ({"network": "vgg16"}, "vgg16 is not offered here"),
         ({"optimizer": "magic"}, "there is no optimizer 'magic': there are sgd"),
         ({"precision": "float8"}, "precision is one of float32"),
-        ({"batch_size": 0}, "a batch has 1 to 4096 samples"),
+        ({"batch_size": 0}, "batch_size must be 1 to 4096, and accumulate 1 to batch_size; found 0"),
         ({"batch_size": "many"}, "batch_size is a whole number, found 'many'"),
         ({"batch_size": 6, "accumulate": 4}, "4 parts do not divide a batch of 6"),
         ({"optimizer": "lomo", "accumulate": 4}, "--optimizer lomo updates each parameter in backward"),

@@ -346,5 +346,5 @@ def test_arguments_that_pytorchs_load_takes(tmp_path):
             assert found["w"].tolist() == [1.0, 1.0]
     with pytest.raises(NotOfferedError, match="nothing here is pickled"):
         tm.load(path, pickle_module=object())
-    with pytest.raises(TypeError, match="name the device"):
+    with pytest.raises(TypeError, match="one device, such as"):
         tm.load(path, map_location=lambda storage, location: storage)

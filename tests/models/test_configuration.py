@@ -15,9 +15,9 @@ WRONG = [
     ({"num_hidden_layers": 0}, "expected a number of at least 1 for num_hidden_layers, found 0"),
     ({"num_hidden_layers": "3"}, "expected a number of at least 1 for num_hidden_layers, found '3'"),
     ({"vocab_size": 97.5}, "expected a whole number for vocab_size, found 97.5"),
-    ({"num_key_value_heads": 3}, "num_attention_heads=8 is not a multiple of num_key_value_heads=3"),
-    ({"head_dim": 7}, "7 numbers are no pairs: that is partial_rotary_factor=1 of head_dim=7"),
-    ({"partial_rotary_factor": 0.1}, "0 numbers are no pairs: that is partial_rotary_factor=0.1 of head_dim=8"),
+    ({"num_key_value_heads": 3}, "expected num_attention_heads to be a multiple of num_key_value_heads, found 8 and 3"),
+    ({"head_dim": 7}, "expected an even number of rotated numbers in each head, found 7: partial_rotary_factor=1 of head_dim=7"),
+    ({"partial_rotary_factor": 0.1}, "expected an even number of rotated numbers in each head, found 0: partial_rotary_factor=0.1 of head_dim=8"),
     ({"partial_rotary_factor": 2.0}, "expected a number of at most 1 for partial_rotary_factor, found 2.0"),
     ({"model_type": ["llama"]}, r"the model_type \['llama'\] is not offered"),
     ({"hidden_size": 66}, "hidden_size=66 is not a multiple of num_attention_heads=8, and head_dim is missing"),
@@ -47,7 +47,7 @@ WRONG = [
     ({"model_type": "gemma2", "attn_logit_softcapping": "x"}, "at least 1e-09 for attn_logit_softcapping, found 'x'"),
     ({"layer_types": "full_attention"}, "expected a list of names for layer_types, found 'full_attention'"),
     ({"model_type": "qwen3_moe", "mlp_only_layers": 3}, "expected a list of whole numbers for mlp_only_layers, found 3"),
-    ({"model_type": "qwen3_moe", "mlp_only_layers": [99]}, "mlp_only_layers names layers of 3, from 0 on, found"),
+    ({"model_type": "qwen3_moe", "mlp_only_layers": [99]}, "expected layers from 0 to 2 in mlp_only_layers, found"),
     ({"hidden_act": "relu"}, "the activation 'relu' is not offered"),
     ({"tie_word_embeddings": "yes"}, "expected true or false for tie_word_embeddings, found 'yes'"),
     ({"rope_scaling": {"type": "ntk"}}, "the rope_type 'ntk' is not offered"),
@@ -57,7 +57,7 @@ WRONG = [
     ({"model_type": "phi3", "rope_scaling": {"type": "longrope"}}, "short_factor and long_factor are missing"),
     ({"layer_types": ["full_attention"]}, "in layer_types for each of 3 layers, found 1"),
     ({"layer_types": ["sliding_attention"] * 3}, "sliding_window is missing"),
-    ({"model_type": "mixtral", "num_experts_per_tok": 9}, "num_experts_per_tok=9 of 8 experts"),
+    ({"model_type": "mixtral", "num_experts_per_tok": 9}, "expected num_experts_per_tok to be at most the 8 experts, found 9"),
 ]
 
 

@@ -189,7 +189,7 @@ BAD = [
     (([[1]], (4,)), {}, ValueError, "weight has to be a 2D Tensor, but got Tensor of dimension 1"),
     (([1, 2], (4, 3), [1]), {}, RuntimeError, r"offsets\[0\] has to be 0.* However, got 1"),
     (([1, 2], (4, 3), [0, 5]), {}, RuntimeError, "can not be greater than input's length 2 but got .* of 5"),
-    (([1, 2], (4, 3), [0, 2, 1]), {}, RuntimeError, "offsets must not fall, found 2 and then 1 at position 2"),
+    (([1, 2], (4, 3), [0, 2, 1]), {}, RuntimeError, "offsets must not decrease, found 2 and then 1 at position 2"),
     (([1, 2], (4, 3), []), {"include_last_offset": True}, RuntimeError, "number of offset should be at least 1"),
     (([[1, 4]], (4, 3)), {}, IndexError, "expected 0 to 3, found 4"),
     (([[1, -1]], (4, 3)), {"mode": "max"}, IndexError, "expected 0 to 3, found -1"),

@@ -482,8 +482,8 @@ def test_cdist(p: float):
         [a, b],
     )
     for run, match in (
-        (lambda: tm.cdist(tm.ones(3), tm.ones(2, 3)), r"rows of one size, found \[3\] and \[2, 3\]"),
-        (lambda: tm.cdist(tm.ones(2, 3), tm.ones(2, 2)), "rows of one size"),
+        (lambda: tm.cdist(tm.ones(3), tm.ones(2, 3)), r"rows of the same size, found \[3\] and \[2, 3\]"),
+        (lambda: tm.cdist(tm.ones(2, 3), tm.ones(2, 2)), "rows of the same size"),
         (lambda: tm.cdist(tm.ones(2, 3), tm.ones(2, 3), -1), "non-negative p values, found -1"),
         (lambda: tm.cdist(tm.ones(2, 3), tm.ones(2, 3), 0), "p=0 has no gradient"),
     ):

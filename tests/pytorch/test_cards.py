@@ -146,5 +146,5 @@ def test_the_version_of_pytorch_on_the_gpus_machine():
 def test_a_card_that_is_not_one_is_refused():
     with pytest.raises(ArgumentError, match="the GPU 'TPU' is not in the table: name one of RTX 3080"):
         pytorch.predict(products, gpu="TPU")
-    with pytest.raises(ArgumentError, match="gpu='T4' names a card, and device='cpu' is none"):
+    with pytest.raises(ArgumentError, match="found gpu='T4' with device='cpu', which has no GPU"):
         pytorch.predict(products, gpu="T4", device="cpu")

@@ -142,7 +142,7 @@ def test_what_is_not_predicted_is_refused():
             predict(run, world_size=2)
         assert not dist.is_initialized()
     for wrong in ({"rank": 1}, {"world_size": 2, "rank": 2}):
-        with pytest.raises(ValueError, match="predict: rank="):
+        with pytest.raises(ValueError, match="predict: found rank="):
             predict(hooked, **wrong)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:

@@ -124,7 +124,7 @@ def test_recorded_settings_that_are_not_known_are_refused(tmp_path, said):
     path = written(tmp_path, snapshot(events, allocator_settings={"PYTORCH_CUDA_ALLOC_CONF": said}))
     assert pytorch.read(path).of().settings == said
     for settings in (None, ""):
-        with pytest.raises(ValueError, match=f"the program ran with settings '{said}', which this model does not know"):
+        with pytest.raises(ValueError, match=f"the program ran with settings '{said}', which are not modelled"):
             pytorch.replay(path, settings)
 
 

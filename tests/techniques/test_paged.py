@@ -320,7 +320,7 @@ def test_refusals_in_words():
     with pytest.raises(ValueError, match="the state of this optimizer is paged already"):
         paged_optimizer(optimizer)
     host = device("cpu").host(pinned=True)
-    with pytest.raises(ValueError, match=r"a parameter of shape \[3\] lies on the host, and so does its state"):
+    with pytest.raises(ValueError, match=r"a parameter of shape \[3\] is on the host, and so is its state"):
         paged_optimizer(tm.optim.Adam([tm.zeros(3, device=host).requires_grad_()]))
     table = nn.Embedding(5, 3, sparse=True)
     rows = paged_optimizer(tm.optim.SGD(table.parameters(), lr=0.1, momentum=0.0))

@@ -75,10 +75,10 @@ class Region:
             self.policies[name] = POLICIES.get(device_type, POLICIES["cpu"]) if setting.enabled else {}
         self.cache: dict[int, _Cached] = {} if outer is None else outer.cache
 
-    def anew(self) -> Region:
+    def fresh(self) -> Region:
         """The same state with an empty cache, for code that runs later in this state, such as a recomputation.
 
-        ``kept = local.autocast`` in the forward; later ``before, local.autocast = local.autocast, kept and kept.anew()``, and
+        ``kept = local.autocast`` in the forward; later ``before, local.autocast = local.autocast, kept and kept.fresh()``, and
         ``local.autocast = before`` in a ``finally``. The casts go with the new region.
         """
         region = object.__new__(Region)

@@ -10,7 +10,7 @@ from ..errors import DataDependenceError
 def _refuse(what: str) -> Any:
     def method(self: Unknown, *args: Any) -> NoReturn:
         raise DataDependenceError(
-            f"{what} of a value that is not known in a dry run: the program would decide by it. It may be logged, summed and "
+            f"{what} of a value that is not known in a dry run: the program would branch on it. It may be logged, summed and "
             "printed. For a decision, give the dry run a fixed answer, such as a fixed number of steps"
         )
 

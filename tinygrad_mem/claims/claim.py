@@ -74,7 +74,7 @@ class Figure:
         match = _FIGURE.fullmatch(self.text)
         if match is None or match[3] not in UNITS | OTHER_UNITS:
             units = ", ".join(UNITS | OTHER_UNITS)
-            raise ArgumentError(f"{self.text!r} is no figure: write it as 'about 6 GB', with one of the units {units}")
+            raise ArgumentError(f"{self.text!r} is not a figure: write it as 'about 6 GB', with one of the units {units}")
         return (match[1] or "").strip(), match[2].replace(",", ""), match[3]
 
     @property

@@ -41,5 +41,5 @@ def _chosen(names: list[str], about: str | None) -> list[Claim]:
     if about is not None:
         found = [claim for claim in found if about.lower() in f"{claim.name} {claim.source.title} {claim.says}".lower()]
         if not found:
-            raise ArgumentError(f"no claim is about {about!r}: without --about, all are run")
+            raise ArgumentError(f"no claim is about {about!r}: leave --about out to run all of them")
     return sorted(found, key=lambda claim: claim.seconds)

@@ -123,7 +123,7 @@ def run(asked: EstimateOptions) -> int:
             tell(f"predicting for {card.name}{within} {settings}")
             return _predicted(program, card, settings, capacity)
 
-        found, advice = _told(program, cards[0] if gpu is not None else USUAL, room, cards, again), None
+        found, advice = _estimate(program, cards[0] if gpu is not None else USUAL, room, cards, again), None
         if asked.advise:
             tell("predicting again with each change that could help")
             with redirect_stdout(sys.stderr), forgotten(program.module):
@@ -161,7 +161,7 @@ def _predicted(program: TorchProgram, card: GraphicsCard, settings: str, capacit
 # --- the answers ----------------------------------------------------------------------------------------------------------
 
 
-def _told(
+def _estimate(
     program: TorchProgram, usual: GraphicsCard, room: int | None, cards: list[GraphicsCard], again: Again
 ) -> TorchEstimate:
     """The answer: in detail for the card ``usual``, in a line for each of ``cards``."""

@@ -90,7 +90,7 @@ def run(
     console = Console(stderr=as_json)
     where = tm.device(device)
     if where.type == "meta":
-        raise DeviceError("a network on meta has shapes and no values, and learns nothing: use cpu or cuda")
+        raise DeviceError("a network on meta has no values, so it cannot be trained: use cpu or cuda")
     tm.manual_seed(seed)
     train_x, train_y, test_x, test_y = _load(data, data_dir)
     train_set = TensorDataset(tm.from_numpy(train_x), tm.from_numpy(train_y))

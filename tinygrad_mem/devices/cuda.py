@@ -252,7 +252,7 @@ class _Pool:
     def __init__(self, pool: Any, gpu: Any, device: str) -> None:
         self._pool, self._gpu, self.device = pool, gpu, device
         self.peak_used = self.peak_total = 0  # CuPy keeps no peaks: they are updated after each allocation of ours
-        self._told = 0  # bytes taken from the machine, as last reported to listeners
+        self._reported = 0  # bytes taken from the machine, as last reported to listeners
         self._host: dict[bool, Pool] = {}
 
     def host(self, *, pinned: bool = False) -> Pool:
@@ -285,7 +285,7 @@ class _Pool:
         """
         with self._gpu:
             total = self._pool.total_bytes()
-        released, self._told = self._told + size - total, total
+        released, self._reported = self._reported + size - total, total
         for listener in scope.listeners_of(self):
             if released > 0:
                 listener.segment(self.device, 0, -released)

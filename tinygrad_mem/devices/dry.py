@@ -1,4 +1,4 @@
-"""A dry run: in one thread, and in those that it starts, every device stands for a ``meta`` device that computes nothing.
+"""A dry run: in one thread, and in those that it starts, every device is replaced by a ``meta`` device that computes nothing.
 
 A dry run changes only the state of its own threads. So several can run at once, beside threads that compute.
 """
@@ -20,7 +20,7 @@ from .random import Apart, Draws, Noted
 
 @context
 def dry_run(like: str = "cpu") -> Iterator[Any]:
-    """Inside, every device name stands for one new ``meta`` device with an empty pool.
+    """Inside, every device name means one new ``meta`` device with an empty pool.
 
     Generators start from their current states and are not changed. Threads that are started inside, and tasks that are given to
     a ``ThreadPoolExecutor`` or a ``ThreadPool``, belong to the run. Tensors that outlive it can be inspected, but not computed

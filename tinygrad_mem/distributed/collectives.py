@@ -143,7 +143,7 @@ def reduce_scatter_tensor(
     out, array = _tensor(name, output, found, "output"), _tensor(name, input, found, "input")
     _fits(name, array, out, found.size(), "input tensor must be the same size as output size times world size")
     if output.device.xp.may_share_memory(out, array):
-        raise ArgumentError(f"{name}: the output lies in the input: give it memory of its own")
+        raise ArgumentError(f"{name}: the output shares memory with the input: give it memory of its own")
     return _done(name, found.reduce_scatter(out, array, _op(name, op)), async_op, output)
 
 

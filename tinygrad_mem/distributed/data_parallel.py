@@ -163,7 +163,7 @@ class Reducer:
         self._used = buffer(device, (len(trained),), np.dtype(np.int32)) if finds_unused else None
         self._expected, self._arrived, self._next = True, set[int](), 0
         for index, p in enumerate(tensors):
-            p.register_post_accumulate_grad_hook(partial(_hear, weakref.ref(self), index))
+            p.register_post_accumulate_grad_hook(partial(_arrived, weakref.ref(self), index))
 
     def expect(self, syncs: bool) -> None:
         """A forward begins: the next backward averages, or adds up on this rank alone."""
@@ -269,7 +269,7 @@ def _dtype(p: Tensor) -> np.dtype:
     return p.array.dtype if p.grad_dtype is None else p.grad_dtype
 
 
-def _hear(reducer: weakref.ref[Reducer], index: int, leaf: Tensor) -> None:
+def _arrived(reducer: weakref.ref[Reducer], index: int, leaf: Tensor) -> None:
     found = reducer()
     if found is not None:
         found.arrived(index, leaf)

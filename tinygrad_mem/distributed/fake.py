@@ -19,14 +19,14 @@ from ..errors import ArgumentError
 from ..scope import local
 from .group import Array, ProcessGroup, ReduceOp, Work
 
-NOBODY = -1
+NOT_A_MEMBER = -1
 """In place of a rank in the group: not a member."""
 
 
 def note(answer: np.ndarray) -> None:
     """Record the answer that each rank of the world would get, if the answers differ."""
     if local.dry is not None and (answer != answer[0]).any():
-        local.dry.__dict__.setdefault("told", {})[answer.tobytes()] = answer
+        local.dry.__dict__.setdefault("answers", {})[answer.tobytes()] = answer
 
 
 def note_mesh(names: tuple[str, ...], ranks: np.ndarray) -> None:
@@ -77,15 +77,15 @@ class FakeGroup(ProcessGroup):
         return self._rank
 
     def choose(self, of_rank: Callable[[Any], Any]) -> Any:
-        note(np.where(self._places == NOBODY, NOBODY, of_rank(self._places)))
+        note(np.where(self._places == NOT_A_MEMBER, NOT_A_MEMBER, of_rank(self._places)))
         return of_rank(self._rank)
 
     def split(self, parts: Sequence[Sequence[int]]) -> FakeGroup | None:
-        within = np.full(self.size() + 1, NOBODY)  # the last entry is that of a rank that is not in this group
+        within = np.full(self.size() + 1, NOT_A_MEMBER)  # the last entry is that of a rank that is not in this group
         for part in parts:
             within[list(part)] = range(len(part))
         places = within[self._places]
-        note(places == NOBODY)
+        note(places == NOT_A_MEMBER)
         for part in parts:
             if self._rank in part:
                 return FakeGroup(part.index(self._rank), [self.ranks[i] for i in part], self.timeout, places)

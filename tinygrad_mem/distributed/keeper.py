@@ -68,10 +68,10 @@ def main(*command: str) -> None:
             start_new_session=True, preexec_fn=_ends_with_keeper,
         )  # fmt: skip
     note(rank, "started", child.pid)
-    told = False
+    reported = False
     while _held(lifeline):
-        if not told and child.poll() is not None:
-            told = True
+        if not reported and child.poll() is not None:
+            reported = True
             note(rank, "ended" if child.returncode >= 0 else "killed", abs(child.returncode))
         time.sleep(_TURN)
     _end(child)

@@ -157,7 +157,7 @@ class _Launch:
             if left := text[sum(map(len, lines)) :]:
                 self.rest[key.data] = left
             for line in lines:
-                self._hear(key.data, line)
+                self._handle(key.data, line)
         sys.stdout.flush()
         sys.stderr.flush()
 
@@ -166,9 +166,9 @@ class _Launch:
         while self.pipes.select(0):
             self._read(0)
         for what in list(self.rest):
-            self._hear(what, self.rest.pop(what) + b"\n")
+            self._handle(what, self.rest.pop(what) + b"\n")
 
-    def _hear(self, what: str, line: bytes) -> None:
+    def _handle(self, what: str, line: bytes) -> None:
         if what == "notes":
             rank, word, number = line.split()
             self._note(int(rank), word.decode(), int(number))

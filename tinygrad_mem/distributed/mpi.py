@@ -125,11 +125,11 @@ class MPIGroup(ProcessGroup):
 
     def recv(self, array: Array, source: int | None, tag: int) -> Work:
         MPI, header, status = mpi(), np.empty(LONGEST, np.uint8), mpi().Status()
-        heard = self._control.Irecv(header, MPI.ANY_SOURCE if source is None else source, 1 + tag)
+        received = self._control.Irecv(header, MPI.ANY_SOURCE if source is None else source, 1 + tag)
         waited = [self.ranks[source]] if source is not None else [r for r in self.ranks if r != self.ranks[self._rank]]
 
         def steps() -> Iterator[Any]:
-            while not heard.Test(status):
+            while not received.Test(status):
                 yield waited
             work.source = sender = status.Get_source()
             serial, _, sent = bytes(header[: status.Get_count(MPI.BYTE)]).decode().partition(" ")
@@ -182,8 +182,8 @@ class MPIGroup(ProcessGroup):
         """
         peers = [i for i in range(self.size()) if i != self._rank]
         headers = [np.frombuffer(f"{call}\n{sends[i] if sends else 0}".encode()[:LONGEST], np.uint8) for i in peers]
-        heard = np.empty((len(peers), LONGEST), np.uint8)
-        arrivals = [self._control.Irecv(row, i, 0) for row, i in zip(heard, peers, strict=True)]
+        received = np.empty((len(peers), LONGEST), np.uint8)
+        arrivals = [self._control.Irecv(row, i, 0) for row, i in zip(received, peers, strict=True)]
         said = [self._control.Isend(header, i, 0) for header, i in zip(headers, peers, strict=True)]
         turn, self._called = self._called, self._called + 1
 
@@ -198,7 +198,7 @@ class MPIGroup(ProcessGroup):
                 if waiting:
                     yield [self.ranks[i] for i in waiting.values()]
             mpi().Request.Waitall(said)  # they were received, or fit into MPI's own buffers
-            texts = {i: bytes(heard[k, : lengths[k]]).decode() for k, i in enumerate(peers)}
+            texts = {i: bytes(received[k, : lengths[k]]).decode() for k, i in enumerate(peers)}
             try:
                 self._compare(call, texts, expects)
                 while turn != self._started:  # MPI wants the collectives of a group in one order on all ranks

@@ -67,7 +67,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         if parameters_as_bucket_view or overlap_with_ddp:
             raise NotOfferedError(
                 "ZeroRedundancyOptimizer: parameters_as_bucket_view and overlap_with_ddp are not offered: leave them out. "
-                "Parameters are sent from where they lie"
+                "Parameters are sent without a copy"
             )
         if optimizer_class.needs_closure:
             raise NotOfferedError(

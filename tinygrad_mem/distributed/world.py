@@ -117,14 +117,14 @@ class World:
         """Learn the machine, the process and the file of each rank. From then on the ranks of a machine see each other."""
         mine = zlib.crc32(socket.gethostname().encode()), os.getpid(), secrets.randbits(63)
         self._presence = Presence(_FILE.format(mine[2]))
-        self._places = self._told(mine, timeout)
+        self._places = self._exchanged(mine, timeout)
         for rank, (host, _, number) in enumerate(self._places):
             if rank != self.rank and host == mine[0]:
                 self._presence.watch(rank, _FILE.format(number))
-        self._told(mine, timeout)  # all have opened the files
+        self._exchanged(mine, timeout)  # all have opened the files
         self._presence.hide()
 
-    def _told(self, mine: tuple[int, ...], timeout: float) -> np.ndarray:
+    def _exchanged(self, mine: tuple[int, ...], timeout: float) -> np.ndarray:
         """A row of numbers from each rank. Here no call of MPI may wait for a rank: nobody looks for errors yet."""
         others = [i for i in range(self.comm.size) if i != self.rank]
         places = np.zeros((self.comm.size, len(mine)), np.int64)

@@ -65,7 +65,9 @@ class StepSetting:
             if getattr(made, name) not in known:
                 raise ArgumentError(f"{name} is one of {', '.join(known)}; found {getattr(made, name)!r}")
         if not 1 <= made.batch_size <= MOST or not 1 <= made.accumulate <= made.batch_size:
-            raise ArgumentError(f"a batch has 1 to {MOST} samples, and at most as many parts")
+            raise ArgumentError(
+                f"batch_size must be 1 to {MOST}, and accumulate 1 to batch_size; found {made.batch_size} and {made.accumulate}"
+            )
         if made.batch_size % made.accumulate:
             raise ArgumentError(f"{made.accumulate} parts do not divide a batch of {made.batch_size}")
         return made

@@ -46,7 +46,7 @@ def _batch(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple
     depth = max(t.ndim for t in given)
     leads = [(1,) * (depth - t.ndim) + tuple(t.shape[:-2]) for t in given]
     if key.shape[-2] != value.shape[-2]:
-        raise ShapeError(f"scaled_dot_product_attention: key and value have one number of tokens: {_shapes(*given)}")
+        raise ShapeError(f"scaled_dot_product_attention: key and value must have the same number of tokens: {_shapes(*given)}")
     grouped = enable_gqa and depth > 2 and leads[0][-1] != leads[1][-1]
     try:
         if grouped:
@@ -208,7 +208,7 @@ def varlen_attn(
         if t.ndim != 3:
             raise ShapeError(f"varlen_attn: {name} must be (tokens, heads, numbers), found {list(t.shape)}")
     if key.shape[0] != value.shape[0]:
-        raise ShapeError(f"varlen_attn: key and value have one number of tokens: {_shapes(query, key, value)}")
+        raise ShapeError(f"varlen_attn: key and value must have the same number of tokens: {_shapes(query, key, value)}")
     if not enable_gqa and query.shape[1] != key.shape[1]:
         raise ShapeError(
             f"varlen_attn: different numbers of heads: {_shapes(query, key, value)}; heads that are shared need enable_gqa=True"
@@ -218,11 +218,13 @@ def varlen_attn(
             raise DTypeError(f"varlen_attn: {name} must be a vector of int32 or int64, found {t.dtype} {list(t.shape)}")
     if cu_seq_q.shape != cu_seq_k.shape:
         raise ShapeError(
-            f"varlen_attn: cu_seq_q and cu_seq_k are of the same sequences, found {cu_seq_q.numel()} and {cu_seq_k.numel()} "
+            f"varlen_attn: cu_seq_q and cu_seq_k must have the same length, found {cu_seq_q.numel()} and {cu_seq_k.numel()} "
             "offsets"
         )
     if len(window_size) != 2 or min(window_size) < -1:
-        raise ArgumentError(f"varlen_attn: window_size is (keys before, keys behind), -1 for all, found {tuple(window_size)}")
+        raise ArgumentError(
+            f"varlen_attn: window_size must be (keys before, keys after), -1 for all, found {tuple(window_size)}"
+        )
     if softcap is not None and not softcap > 0:
         raise ArgumentError(f"varlen_attn: softcap bounds the scores and must be positive, found {softcap!r}")
     left, right = (None if n == -1 else n for n in window_size)

@@ -65,7 +65,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_fo
     if p == 0:
         raise NotOfferedError("cdist: p=0 has no gradient: write (x1[..., :, None, :] != x2[..., None, :, :]).sum(-1)")
     if x1.ndim < 2 or x2.ndim < 2 or x1.size(-1) != x2.size(-1):
-        raise ShapeError(f"cdist: X1 and X2 must be rows of one size, found {list(x1.shape)} and {list(x2.shape)}")
+        raise ShapeError(f"cdist: X1 and X2 must have rows of the same size, found {list(x1.shape)} and {list(x2.shape)}")
     if p < 0:
         raise ArgumentError(f"cdist only supports non-negative p values, found {p}")
     return reduce.norm(elementwise.sub(x1.unsqueeze(-2), x2.unsqueeze(-3)), p=p, dim=-1)

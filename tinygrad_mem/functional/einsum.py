@@ -92,7 +92,7 @@ def _parse(equation: str, ndims: tuple[int, ...]) -> tuple[list[list[str]], list
         if not all(c.isascii() and c.isalpha() for c in term.replace("...", "", 1)):
             raise ShapeError(f"einsum: {term!r} in {equation!r}: subscripts are letters a to z, A to Z, and one '...' a term")
     if len(inputs) != len(ndims):
-        raise ShapeError(f"einsum: {equation!r} names {len(inputs)} operands, {len(ndims)} were given")
+        raise ShapeError(f"einsum: {equation!r} names {len(inputs)} operands, found {len(ndims)}")
     extra = [n - len(term.replace("...", "")) if "..." in term else 0 for term, n in zip(inputs, ndims, strict=True)]
     most = max(extra, default=0)
     dots = [chr(0xE000 + i) for i in range(most)]
@@ -109,7 +109,9 @@ def _parse(equation: str, ndims: tuple[int, ...]) -> tuple[list[list[str]], list
         result = dots + sorted({c for c in every if every.count(c) == 1 and c not in dots})
     unknown = [c for c in result if not any(c in term for term in terms)]
     if unknown or len(set(result)) != len(result):
-        raise ShapeError(f"einsum: the output of {equation!r} names {unknown or result}, which no operand has once")
+        raise ShapeError(
+            f"einsum: the output of {equation!r} names {unknown or result}: each must be in an operand, and once in the output"
+        )
     return terms, result
 
 

@@ -22,7 +22,7 @@ class Codes:
         codes: uint8, flat; of 4 bits, two in a byte, the first in the lower half.
         absmax: of each block of neighbours, float32; with double quantization its codes, uint8.
         nested, offset: with double quantization, float32: the scale of each 256 of ``absmax``, and its mean; else ``None``.
-        table: the name of the numbers that codes stand for: see ``kernels/code_tables.py``.
+        table: the name of the table of numbers that codes are decoded to: see ``kernels/code_tables.py``.
         block: the numbers that share an ``absmax``.
         shape: the tensor's.
     """

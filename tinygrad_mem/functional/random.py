@@ -235,7 +235,9 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
     if num_samples <= 0:
         raise ArgumentError(f"cannot sample n_sample <= 0 samples, found {num_samples}")
     if not replacement and num_samples > input.size(-1):
-        raise ShapeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+        raise ShapeError(
+            f"cannot sample n_sample > prob_dist.size(-1) samples without replacement, found {num_samples} > {input.size(-1)}"
+        )
     if not input.is_meta:
         host = input.detach().cpu().numpy()
         if not np.isfinite(host).all() or (host < 0).any() or (host.sum(-1) <= 0).any():

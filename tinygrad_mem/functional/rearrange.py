@@ -26,7 +26,8 @@ def repeat(input: Tensor, *repeats: Any) -> Tensor:
     """Repeat the tensor along each dimension: a copy. Saves nothing."""
     times = shape.sizes_of(repeats)
     if len(times) < input.ndim:
-        raise ShapeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
+        said = "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor"
+        raise ShapeError(f"{said}: found {list(times)} for {list(input.shape)}")
     sizes = (1,) * (len(times) - input.ndim) + tuple(input.shape)
     x = shape.reshape(input, [m for n in sizes for m in (1, n)])
     x = shape.expand(x, [m for k, n in zip(times, sizes, strict=True) for m in (k, n)])

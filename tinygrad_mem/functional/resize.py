@@ -47,12 +47,15 @@ def interpolate(
     if n not in (1, 2, 3) or _DIMENSIONS.get(mode, n) != n:
         raise ShapeError(f"interpolate: mode {mode!r} does not fit an input of {input.ndim} dimensions {list(input.shape)}")
     if (size is None) == (scale_factor is None):
-        raise ArgumentError("either size or scale_factor should be defined, and only one of them")
+        found = "neither" if size is None else "both"
+        raise ArgumentError(f"either size or scale_factor should be defined, and only one of them; found {found}")
     if mode not in ("nearest", "nearest-exact", "area", *_DIMENSIONS):
-        raise ArgumentError(f"interpolate: unknown mode {mode!r}")
+        known = ", ".join(("nearest", "nearest-exact", "area", *_DIMENSIONS))
+        raise ArgumentError(f"interpolate: unknown mode {mode!r}: expected one of {known}")
     if align_corners is not None and mode not in _DIMENSIONS:
         raise ArgumentError(
-            "align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear"
+            "align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear, "
+            f"found {mode!r}: leave it out"
         )
     if recompute_scale_factor and size is not None:
         raise ArgumentError("recompute_scale_factor is not meaningful with an explicit size.")

@@ -58,7 +58,7 @@ def searchsorted(
 
 @public("torch")
 def bucketize(input: Tensor | Number, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
-    """The interval between sorted boundaries that each value lies in: int64. No gradient. Raises: as :func:`searchsorted`.
+    """The interval between sorted boundaries that contains each value: int64. No gradient. Raises: as :func:`searchsorted`.
 
     Args:
         right: ``boundaries[i - 1] <= value < boundaries[i]`` instead of ``boundaries[i - 1] < value <= boundaries[i]``.

@@ -31,7 +31,7 @@ def _filled(input: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
     """``shape`` with a -1 replaced by the remaining size."""
     count = input.numel()
     if shape.count(-1) > 1:
-        raise ShapeError("only one dimension can be inferred")
+        raise ShapeError(f"only one dimension can be inferred, found several -1 in {list(shape)}")
     if any(n < -1 for n in shape):
         raise ShapeError(f"invalid shape dimension {min(shape)} in {list(shape)}")
     if -1 in shape:
@@ -103,7 +103,7 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     axis = normalize_dim(dim, input.ndim)
     sizes = list(sizes)
     if sizes.count(-1) > 1:
-        raise ShapeError("only one dimension can be inferred")
+        raise ShapeError(f"only one dimension can be inferred, found several -1 in {sizes}")
     if -1 in sizes:
         known = math.prod(n for n in sizes if n != -1)
         sizes[sizes.index(-1)] = input.size(axis) // max(known, 1)
@@ -167,7 +167,7 @@ def movedim(input: Tensor, source: int | Sequence[int], destination: int | Seque
     sources = [normalize_dim(d, input.ndim) for d in ((source,) if isinstance(source, int) else source)]
     targets = [normalize_dim(d, input.ndim) for d in ((destination,) if isinstance(destination, int) else destination)]
     if len(sources) != len(targets):
-        raise ShapeError(f"movedim: source and destination must name as many dims, found {source} and {destination}")
+        raise ShapeError(f"movedim: source and destination must name the same number of dims, found {source} and {destination}")
     for name, given, dims in (("source", source, sources), ("destination", destination, targets)):
         if len(set(dims)) < len(dims):
             raise ShapeError(f"movedim: repeated dim in `{name}` ({given})")

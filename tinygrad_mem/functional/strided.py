@@ -25,8 +25,8 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
 
     Raises:
         ShapeError: a stride is negative, or elements lie outside of the memory.
-        GraphError: a gradient is wanted, and ``input`` is not dense, in any order of its axes, or does not hold all that is
-            shown.
+        GraphError: a gradient is needed, and ``input`` is not dense, in any order of its axes, or does not contain all
+            elements of the result.
     """
     sizes, steps = shape.sizes_of((size,)), shape.sizes_of((stride,))
     if len(sizes) != len(steps):

@@ -38,7 +38,7 @@ def watch(model: Module) -> list[Layer]:
     layers = []
     for name, module in model.named_modules():
         sizes = [tuple(p.shape) for p in module._parameters.values() if p is not None]
-        if isinstance(module, QuantizedLinear):  # its codes stand for a matrix
+        if isinstance(module, QuantizedLinear):  # its codes encode a matrix
             sizes = [(module.out_features, module.in_features), *[tuple(p.shape) for p in (module.bias,) if p is not None]]
         layer = Layer(name, type(module).__name__, (), formula(sizes), sum(map(prod, sizes)))
         module.register_forward_hook(lambda module, inputs, output, layer=layer: _note(layer, output))

@@ -60,8 +60,8 @@ class Block:
         if self.deduced and self.op and self.line:  # of another program, whose modules are not known
             asked = f"{self.op} at {self.line}"
         older = not self.deduced or self.category is Category.UNTRACKED
-        nobody = "made before the track" if older else f"asked for in {self.phase}" if self.phase != "unknown" else "not known"
-        kept = next((f"kept by {holder.op}" for holder in self.holders if holder.op), nobody)
+        unowned = "made before the track" if older else f"asked for in {self.phase}" if self.phase != "unknown" else "not known"
+        kept = next((f"kept by {holder.op}" for holder in self.holders if holder.op), unowned)
         return self.name or asked or kept
 
     @property

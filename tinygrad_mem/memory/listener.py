@@ -74,7 +74,7 @@ class Recorder(scope.Listener):
     def end(self) -> None:
         """Stop listening, also if the beginning failed. The last events name the parameters of modules that never ran."""
         try:
-            scope.forget(self)
+            scope.discard(self)
             held = self._held.copy()  # one copy: a garbage collection may end roles meanwhile
             if any(role in ("PARAMETER", "BUFFER") and at not in self._named for (_, role), (at, _) in held.items()):
                 with scope.scanning():

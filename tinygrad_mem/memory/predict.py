@@ -49,20 +49,20 @@ def predict(
     it gives to a ``ThreadPoolExecutor`` or a ``ThreadPool``, belong to the prediction. (So do threads of
     ``_thread.start_new_thread``, unless that name was imported before the first prediction.) If such threads run at the same
     time, the order of events is one of many, as in a real run. Workers of a ``DataLoader`` have a fixed order: each batch is
-    made when it is requested, before the program goes on. This is a run with fast workers: ``num_workers * prefetch_factor``
+    made when it is requested, before the program continues. This is a run with fast workers: ``num_workers * prefetch_factor``
     batches are ready while a step runs. If reference cycles hold memory, the peak depends on when Python's collector runs,
     which cannot be predicted: a warning says so. There is also a warning on free-threaded Python if memory that passes between
     threads may be freed late.
 
     Args:
         like: ``"cpu"`` or ``"cuda"``, whose kernels need other workspaces; by default the kind of the default device. CuPy must
-            be installed for ``"cuda"``; a GPU is not needed. On a GPU, nobody can predict how CuPy chooses among equal free
-            blocks; :meth:`Track.replay` shows what several choices would reserve. ``kernels/uncounted.py`` lists memory that
+            be installed for ``"cuda"``; a GPU is not needed. How CuPy chooses among equal free blocks on a GPU cannot be
+            predicted; :meth:`Track.replay` shows what several choices would reserve. ``kernels/uncounted.py`` lists memory that
             libraries use outside of the pool.
-        world_size, rank: ``run`` calls ``distributed.init_process_group()``, and is rank ``rank`` of so many. The others do
-            not run, and nothing is sent.
-        ranks: ``"all"``: predict every rank. Ranks are alike if everything that the program was told about its rank would have
-            been the same for them; such ranks are predicted once. A program that asks for ``distributed.get_rank()`` has no two
+        world_size, rank: ``run`` calls ``distributed.init_process_group()``, and is rank ``rank`` of ``world_size``. The others
+            do not run, and nothing is sent.
+        ranks: ``"all"``: predict every rank. Ranks are alike if all that the program reads about its rank is the same for
+            them; such ranks are predicted once. A program that asks for ``distributed.get_rank()`` has no two
             ranks alike: ask a mesh for the rank along one dimension.
 
     Returns:
@@ -121,7 +121,7 @@ class _Cycles(EndsAlways, scope.Listener):
         return self
 
     def _end(self) -> None:
-        scope.forget(self)
+        scope.discard(self)
         while self._collects in gc.callbacks:
             gc.callbacks.remove(self._collects)
 

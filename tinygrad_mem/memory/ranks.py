@@ -117,7 +117,7 @@ def in_runs(numbers: Sequence[int]) -> str:
 def check_ranks(rank: int, world_size: int | None, ranks: str | None) -> None:
     """Raises: ArgumentError: arguments of a prediction name no rank, or all of an unknown number."""
     if not (world_size is None and rank == 0) and not 0 <= rank < (world_size or 0):
-        raise ArgumentError(f"predict: rank={rank} is none of world_size={world_size}: give both, with 0 <= rank < world_size")
+        raise ArgumentError(f"predict: found rank={rank} and world_size={world_size}: give both, with 0 <= rank < world_size")
     if ranks is not None and (ranks != "all" or world_size is None):
         raise ArgumentError(f"predict: ranks={ranks!r}, world_size={world_size}: give ranks='all' with a world_size")
 
@@ -148,7 +148,7 @@ def different(predict: Callable[[int], tuple[T, Any]], size: int) -> Iterator[tu
         rank = int(rest[0])
         result, meta = predict(rank)
         same = np.ones(size, bool)
-        for answer in vars(meta).get("told", {}).values():
+        for answer in vars(meta).get("answers", {}).values():
             same &= answer == answer[rank]
         yield tuple(rest[same[rest]].tolist()), result, meta
         rest = rest[~same[rest]]

@@ -104,7 +104,7 @@ class Timeline(Sequence[Moment]):
         """The position of the first moment with most bytes in use, from event ``since`` on. ValueError: there is none."""
         start = int(np.searchsorted(self.event, since))
         if start == len(self.event):
-            raise ValueError("peak: nothing was allocated or freed in that time")
+            raise ValueError("peak: nothing was allocated or freed in that time, so it has no peak: choose a longer time")
         return start + int(np.argmax(self.used[start:]))
 
     def __len__(self) -> int:

@@ -29,9 +29,9 @@ def repeated(predict: Callable[[int], Track], layers: int, period: int = 1) -> T
     """The track of ``predict(layers)``, from four with fewer layers, or five.
 
     Args:
-        predict: the track of a run of the network with so many layers. What it does must not depend on their number, but for
-            doing it for each. Its model must outlive the graph: Python ends long chains of objects in an order of its own.
-        period: after so many layers their kinds repeat.
+        predict: the track of a run of the network with the given number of layers. It must do the same for each layer, whatever
+            their number is. Its model must outlive the graph: Python frees long chains of objects in an order of its own.
+        period: the number of layers after which their kinds repeat.
 
     Returns:
         ``None`` if it is no faster, or if the tracks do not follow from each other: see :func:`unrolled`.
@@ -194,7 +194,7 @@ def _middle(long: np.ndarray, at: int, length: int) -> int:
 
 
 def _length(rest: np.ndarray, long: np.ndarray, at: int) -> int | None:
-    """The length of the piece at ``at``: it repeats what stands before it, and ``rest`` goes on after it."""
+    """The length of the piece at ``at``: it repeats the events before it, and ``rest`` continues after it."""
     for length in range(1, min(at, len(long) - at) + 1):
         after = long[at + length : at + length + min(length, _ENOUGH)]
         again = np.array_equal(long[at - length : at], long[at : at + length])

@@ -310,7 +310,7 @@ class _Fields:
         step = self.count("decoder_sparse_step")
         dense = self.items("mlp_only_layers", int) or []
         if dense and not 0 <= min(dense) <= max(dense) < layers:
-            raise ArgumentError(f"{self.name}: mlp_only_layers names layers of {layers}, from 0 on, found {dense}")
+            raise ArgumentError(f"{self.name}: expected layers from 0 to {layers - 1} in mlp_only_layers, found {dense}")
         return tuple(number if i not in dense and (i + 1) % step == 0 else 0 for i in range(layers))
 
     def ropes(self, windows: tuple[int | None, ...]) -> tuple[Rope, ...]:
@@ -361,13 +361,13 @@ class _Fields:
 def _checked(found: Configuration) -> Configuration:
     heads, keys = found.num_attention_heads, found.num_key_value_heads
     if heads % keys:
-        raise ArgumentError(
-            f"num_attention_heads={heads} is not a multiple of num_key_value_heads={keys}: each key head is shared by as many"
-        )
+        raise ArgumentError(f"expected num_attention_heads to be a multiple of num_key_value_heads, found {heads} and {keys}")
     for rope in {id(rope): rope for rope in found.ropes}.values():
         _check_rotated(found, rope)
     if any(found.experts) and not found.experts_per_token <= max(found.experts):
-        raise ArgumentError(f"num_experts_per_tok={found.experts_per_token} of {max(found.experts)} experts")
+        raise ArgumentError(
+            f"expected num_experts_per_tok to be at most the {max(found.experts)} experts, found {found.experts_per_token}"
+        )
     return found
 
 
@@ -375,7 +375,7 @@ def _check_rotated(config: Configuration, rope: Rope) -> None:
     rotated = int(config.head_dim * rope.share)
     if rotated % 2 or not rotated:
         raise ArgumentError(
-            f"pairs of numbers are rotated, and {rotated} numbers are no pairs: that is partial_rotary_factor={rope.share:g} "
+            f"expected an even number of rotated numbers in each head, found {rotated}: partial_rotary_factor={rope.share:g} "
             f"of head_dim={config.head_dim}"
         )
     for field in ("short_factor", "long_factor") if rope.kind == "longrope" else ():

@@ -63,16 +63,16 @@ class _ConvNd(FunctionLayer):
 
     def _check(self) -> None:
         if self.groups <= 0:
-            raise ValueError("groups must be a positive integer")
+            raise ValueError(f"groups must be a positive integer, found {self.groups}")
         if self.in_channels % self.groups:
-            raise ValueError("in_channels must be divisible by groups")
+            raise ValueError(f"in_channels must be divisible by groups, found {self.in_channels} and {self.groups}")
         if self.out_channels % self.groups:
-            raise ValueError("out_channels must be divisible by groups")
+            raise ValueError(f"out_channels must be divisible by groups, found {self.out_channels} and {self.groups}")
         if isinstance(self.padding, str):
             if self.padding not in ("same", "valid"):
                 raise ValueError(f"Invalid padding string {self.padding!r}, should be one of 'same', 'valid'")
             if self.padding == "same" and any(s != 1 for s in self.stride):
-                raise ValueError("padding='same' is not supported for strided convolutions")
+                raise ValueError(f"padding='same' is not supported for strided convolutions, found stride {self.stride}")
         if self.padding_mode not in _PADDING_MODES:
             raise ValueError(f"padding_mode must be one of {_PADDING_MODES}, but got padding_mode='{self.padding_mode}'")
         if self.transposed and self.padding_mode != "zeros":

@@ -114,7 +114,7 @@ class RNNBase(Module):
         steps, count = input.shape[1 - axis], input.shape[axis]
         self._check(input, states, count, 3, "padded")
         if not steps:
-            raise ShapeError("Expected sequence length to be larger than 0 in RNN")
+            raise ShapeError(f"Expected sequence length to be larger than 0 in RNN, found input {list(input.shape)}")
         turned = input.transpose(0, 1) if self.batch_first else input
         y, last = self._layers(turned.reshape(steps * count, self.input_size), states, (count,) * steps)
         y = y.reshape(steps, count, y.shape[1])
@@ -190,7 +190,7 @@ def _check_options(input_size: Any, hidden_size: Any, num_layers: int, bias: Any
                 raise TypeError(f"{name} should be of type {kind.__name__}, got: {type(value).__name__}")
     for name, value in (sizes | {"num_layers": num_layers}).items():
         if value <= 0:
-            raise ValueError(f"{name} must be greater than zero")
+            raise ValueError(f"{name} must be greater than zero, found {value}")
 
 
 class RNN(RNNBase):

@@ -130,7 +130,7 @@ class Ramp(Op):
             want_numbers("hardtanh", min_val=low, max_val=high)
             low, high = _of_dtype(x, low), _of_dtype(x, high)
             if x.dtype == dtypes.uint8 and low < 0:
-                raise DTypeError(f"hardtanh: the limit {low} is no {x.dtype}: convert the tensor to a dtype with a sign")
+                raise DTypeError(f"hardtanh: {x.dtype} cannot hold the limit {low}: convert the tensor to a dtype with a sign")
         else:
             want_floating("hardsigmoid", x)
         y = ctx.output_like(x)

@@ -1,8 +1,8 @@
 """Attention without the matrix of scores: two ops, of a batch and of concatenated sequences.
 
-Both save what the scores can be made of again, and one number per row. Results and gradients lie in memory as the inputs that
-they belong to do (heads before or behind tokens), so that what follows needs no copy: the projection behind attention
-saves the same memory as attention does.
+Both save the inputs, from which the scores are computed again, and one number per row. Results and gradients have the memory
+order of the inputs that they belong to (heads before or after tokens), so the next op needs no copy: the projection after
+attention saves the same memory as attention does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _readable(ctx, x):
 
 
 def _laid_out_as(ctx, x, shape):
-    """An uninitialised buffer of ``shape`` whose axes but the last lie in memory in the order of ``x``'s."""
+    """An uninitialised buffer of ``shape`` whose axes, except the last, have the memory order of ``x``'s."""
     order = [*sorted(range(x.ndim - 1), key=lambda axis: -x.strides[axis]), x.ndim - 1]
     out = ctx.empty(tuple(shape[axis] for axis in order), x.dtype)
     return out if order == list(range(x.ndim)) else out.transpose([order.index(axis) for axis in range(x.ndim)])

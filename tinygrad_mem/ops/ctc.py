@@ -8,12 +8,12 @@ from .base import Op, want_floating
 
 
 class CTCLoss(Op):
-    """-ln of the sum over all alignments of the targets. Saves x, targets, and spans; backward sums anew.
+    """-ln of the sum over all alignments of the targets. Saves x, targets, and spans; backward computes the sums again.
 
     ``x`` is (T, N, C) log-probabilities, ``targets`` a line of labels, ``spans`` (3, N): how many rows of x count, how many
     labels, and where they begin. Paths go through ``states`` places: blanks before, between and after the labels.
 
-    PyTorch keeps the sums over all beginnings, T * N * states numbers, from forward to backward; here backward makes them anew.
+    PyTorch saves the sums over all prefixes, T * N * states numbers, for backward; here backward computes them again.
     """
 
     saves = ("x", "targets", "spans")

@@ -75,7 +75,7 @@ class DequantizeBlocks(Op):
 def _numbers(ctx, quantized, table, block, shape, dtype):
     """A new array with the numbers of codes."""
     if not is_floating(dtype):
-        raise DTypeError(f"quantized numbers are floating, found {dtype}: ask for a floating dtype, or give such an input")
+        raise DTypeError(f"dequantized numbers have a floating dtype, found {dtype}: pass a floating dtype or a floating input")
     out = ctx.empty(shape, dtype)
     ctx.kernels.dequantize_blocks(*map(ctx.contiguous, quantized), table, block, out=out.reshape(-1))
     return out

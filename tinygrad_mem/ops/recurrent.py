@@ -1,7 +1,7 @@
 """Recurrent layers: one node for all time steps of a layer, both directions of it.
 
 Rows are packed as :class:`~tinygrad_mem.nn.utils.rnn.PackedSequence` packs them: all sequences' first steps, then all second
-steps, so that steps beyond a sequence's end do not exist; where all are of one length that is (T, N, ...) as it lies in memory.
+steps, so there are no steps beyond a sequence's end. If all sequences have the same length, that is a contiguous (T, N, ...).
 
 Steps go in chunks of 512 rows. A chunk's input product is one product, its recurrent products are one per step, and its share
 of the weights' gradients is one product again. Beside what is kept, backward needs the workspace of one chunk. While one

@@ -115,7 +115,7 @@ def _extremum_gradients(ctx, gy, index):
 
 
 def _product_gradients(ctx, gy, index):
-    """The product of the others: the result over a factor, and made anew without the factor where that is the only 0."""
+    """The product of the other factors: the result over a factor, or computed without the factor if that is the only 0."""
     x, source = ctx.take("x"), ctx.take("source")[tuple(slice(0, n) for n in index.shape)]
     gx = gs = None
     if ctx.needs[0]:

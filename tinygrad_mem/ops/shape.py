@@ -42,7 +42,7 @@ def _reshaped(x, shape):
 
 
 def _regroups(old, strides, new):
-    """True if runs of axes that lie behind one another in memory can be cut into ``new``: then a reshape is a view."""
+    """True if runs of axes that are contiguous with each other can be divided into ``new``: then a reshape is a view."""
     if 0 in old:
         return True
     axes = [(n, s) for n, s in zip(old, strides, strict=True) if n != 1]
@@ -181,8 +181,8 @@ class Windows(Op):
 class AsStrided(Op):
     """Any shape and strides over the memory that x shares, ``offset`` elements from x's first. Saves nothing.
 
-    The gradient is a buffer that lies as x does, into which elements that are shown several times add up: so x has to be dense,
-    in any order of its axes, and to hold all that is shown, where a gradient is wanted.
+    The gradient is a buffer with the strides of x. Gradients of an element that the result shows several times are added in it.
+    So if a gradient is needed, x must be dense, in any order of its axes, and must contain all elements of the result.
     """
 
     view = True
@@ -190,7 +190,7 @@ class AsStrided(Op):
     @staticmethod
     def forward(ctx, x, *, size, stride, offset):
         span = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if 0 not in size else 0
-        axes = sorted(range(x.ndim), key=lambda a: -x.strides[a])  # as they lie in memory
+        axes = sorted(range(x.ndim), key=lambda a: -x.strides[a])  # in memory order
         dense = x.transpose(axes)
         whole = dense.flags.c_contiguous and offset >= 0 and offset + span <= x.size
         if ctx.needs[0] and not whole:

@@ -37,7 +37,7 @@ class AdamMini(Optimizer):
         blocks: into how many blocks of rows each parameter is cut; ``None``: as said above. Usually a group's option.
 
     Raises:
-        ValueError: a rate outside of its range; in a step: rows that cannot be cut into so many blocks.
+        ValueError: a rate outside of its range; in a step: rows that cannot be divided into this number of blocks.
 
     Source: Zhang et al., *Adam-mini: use fewer learning rates to gain more*, 2024, algorithms 1 and 3.
     """

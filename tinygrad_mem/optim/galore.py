@@ -14,7 +14,7 @@ __all__ = ("GaLore",)
 
 
 class GaLore(Projected):
-    """AdamW in the space of the gradient's largest singular vectors, which are found anew every ``update_proj_gap`` steps.
+    """AdamW in the space of the gradient's largest singular vectors, which are recomputed every ``update_proj_gap`` steps.
 
     The rule for a matrix of n rows and m >= n columns: every ``update_proj_gap`` steps ``P = U[:, :rank]`` of
     ``U, S, V = svd(g)``; ``r = P.T @ g``; Adam's step ``d = m' / (sqrt(v') + eps)`` of r;

@@ -35,13 +35,13 @@ _NUMBERS = ("t", "H_diag", "prev_loss")
 
 
 class LBFGS(Optimizer):
-    """Newton's method with a matrix that it does not make: a history of steps and changes of the gradient stands for it.
+    """Newton's method without a matrix of second derivatives: a history of steps and gradient changes approximates it.
 
     A step evaluates ``closure`` several times. It has up to ``max_iter`` iterations, each with a direction, a move along it,
     and a new gradient. All gradients are one flat vector, so all parameters have one dtype and one device.
 
-    If ``closure`` raises, memory runs out or Ctrl-C comes, the iteration that runs is undone: parameters and state are those
-    after the last iteration that was complete, and the next step goes on from there.
+    If ``closure`` raises, memory runs out or Ctrl-C comes, the current iteration is undone: parameters and state are those
+    after the last complete iteration, and the next step continues from there.
 
     Memory: ``8 * min(k - 1, history_size) + 8`` bytes a float32 parameter after k iterations (over all steps): ``old_dirs`` and
     ``old_stps`` have ``history_size`` vectors each at most, ``d`` and ``prev_flat_grad`` are one each. An iteration needs 16
@@ -113,7 +113,7 @@ class LBFGS(Optimizer):
         params = self.param_groups[0]["params"]
         refuse_shards("LBFGS", params)  # first: a rank may have none of the elements
         if not sum(p.numel() for p in params):
-            raise ArgumentError(f"LBFGS.step: its {len(params)} parameters have no elements: give it some to move")
+            raise ArgumentError(f"LBFGS.step: its {len(params)} parameters have no elements: give it parameters with elements")
         self._opt_called = True
         step = _Step(self, closure)
         if step.assumes:

@@ -81,8 +81,8 @@ def of_optimizer(rule: str, state_dict: Any, groups: list[dict[str, Any]], defau
     if not isinstance(saved, (list, tuple)):
         raise _other("param_groups", "a list", saved)
     if len(saved) != len(groups):
-        told = f"{len(groups)} here, {len(saved)} in the dict"
-        raise ArgumentError(f"loaded state dict has a different number of parameter groups: {told}")
+        found = f"{len(groups)} here, {len(saved)} in the dict"
+        raise ArgumentError(f"loaded state dict has a different number of parameter groups: {found}")
     for i, (new, group) in enumerate(zip(saved, groups, strict=True)):
         where = f"param_groups[{i}]"
         mapping(where, new, ("params",))

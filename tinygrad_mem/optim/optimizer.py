@@ -1,4 +1,4 @@
-"""The base of every optimizer: parameter groups, state, and a step that is made as a whole or not at all."""
+"""The base of every optimizer: parameter groups, state, and a step that either completes or changes nothing."""
 
 from __future__ import annotations
 

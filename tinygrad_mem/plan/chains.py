@@ -79,7 +79,7 @@ def watch(model: Module, seen: list[Found]) -> None:
     A ``Sequential`` is a chain, with all that is in it; so are the modules of a ``ModuleList``, one by one.
     """
     for path, module in _chains(model, ""):
-        _hear(module[0] if isinstance(module, ModuleList) else module, Found(path, module), seen)
+        _record_calls(module[0] if isinstance(module, ModuleList) else module, Found(path, module), seen)
 
 
 def _chains(module: Module, path: str) -> Iterator[tuple[str, Module]]:
@@ -99,7 +99,7 @@ def _alike(listed: ModuleList) -> bool:
     return len(kinds) == 1 and not isinstance(listed[0], Sequential) and any(True for _ in listed[0].children())
 
 
-def _hear(module: Module, found: Found, seen: list[Found]) -> None:
+def _record_calls(module: Module, found: Found, seen: list[Found]) -> None:
     def called(_: Module, inputs: tuple, named: dict[str, Any]) -> None:
         given = tuple((name, _cut(x)) for name, x in named.items())
         version = inputs[0]._version if inputs and isinstance(inputs[0], Tensor) else 0

@@ -104,7 +104,7 @@ class Plan:
         return TrainingStep(self.choice, model, optimizer, loss or self.search.recipe.loss)
 
     def table(self, width: int = 128) -> str:
-        """The front as a table of so many columns to print, with the plan's row marked.
+        """The front as text: a table of at most ``width`` columns, with the plan's row marked.
 
         Raises:
             ModuleNotFoundError: rich is missing: ``pip install rich``.

@@ -245,7 +245,7 @@ def _multiplications(op: str, shapes: list[tuple[int, ...]], params: dict[str, A
         if op == "Conv":
             places = prod(n // s for n, s in zip(x[2:], params.get("stride", (1,) * len(x[2:])), strict=False))
         return float(x[0] * places * prod(w))
-    ranks = params.get("group", 1)  # over which the rows of the input lie, or keys and values
+    ranks = params.get("group", 1)  # over which the rows of the input, or keys and values, are divided
     if op in ("Linear", "GatheredLinear"):
         return float(prod(x) * prod(w[:1]) * (ranks if op == "GatheredLinear" else 1))
     if op in ("Attention", "RingAttention"):

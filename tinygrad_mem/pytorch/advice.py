@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ..errors import needs
 from ..memory.sizes import bytes_text
 
-_WIDE = 110  # columns from which on the costs stand in the table
+_WIDE = 110  # columns that a terminal needs for costs in the table
 _ROOMY = 80  # columns from which on it says what is saved beside what is left
 
 

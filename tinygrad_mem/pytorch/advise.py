@@ -103,7 +103,7 @@ class _Trials:
         self.changes: dict[str, ProgramChange] = {}
         self._rows: dict[tuple[str, ...], Advised] = {}
         self._runs: dict[tuple, _Run] = {}
-        self._refused = self._catches = False  # a request was refused; the program goes on after that
+        self._refused = self._catches = False  # a request was refused; the program continues after that
 
     def begin(self) -> list[ProgramChange]:
         """Predict the program as it is, observe it, and list the changes that apply."""

@@ -18,7 +18,7 @@ from .recording import Action, Recording
 from .snapshot import Snapshot, read
 from .stacks import Origins
 
-_HUGE, _HIGH = 1 << 48, 1 << 62  # no machine has requests, or addresses, of so many bytes
+_HUGE, _HIGH = 1 << 48, 1 << 62  # limits of sizes and addresses on real machines
 
 
 def load(path: str | os.PathLike, device: int | None = None, progress: Callable[[int], object] = lambda count: None) -> Track:

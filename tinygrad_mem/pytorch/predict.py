@@ -99,9 +99,10 @@ def predict(
         capacity: the card's memory for PyTorch in bytes. If it is too small, the program gets PyTorch's
             ``torch.OutOfMemoryError``.
         world_size, rank: ``run`` calls ``torch.distributed.init_process_group``, with any backend, and is process ``rank`` of
-            so many. The others do not run, and nothing is sent. PyTorch's own ``DistributedDataParallel``, ``fully_shard``,
-            ``DTensor``, ``parallelize_module`` and ``ZeroRedundancyOptimizer`` run. ``LOCAL_RANK`` is 0, as for a process that
-            sees one GPU. What NCCL takes lies outside of PyTorch's allocator; on the CPU, what gloo takes is counted.
+            ``world_size``. The others do not run, and nothing is sent. PyTorch's own ``DistributedDataParallel``,
+            ``fully_shard``, ``DTensor``, ``parallelize_module`` and ``ZeroRedundancyOptimizer`` run. ``LOCAL_RANK`` is 0, as
+            for a process that sees one GPU. NCCL allocates outside of PyTorch's allocator; on the CPU, what gloo allocates is
+            counted.
         ranks: ``"all"``: predict each rank, one after the other.
         version: of the PyTorch on the GPU's machine, such as ``"2.6"``, if it is not the one here. Workspaces, the choice of
             attention and what autocast keeps follow it; autograd and its formulas are those of the PyTorch here.
@@ -120,7 +121,7 @@ def predict(
     """
     card = card_of(gpu)
     if gpu and device == "cpu":
-        raise ArgumentError(f"predict: gpu={gpu!r} names a card, and device={device!r} is none: give one of them")
+        raise ArgumentError(f"predict: found gpu={gpu!r} with device={device!r}, which has no GPU: leave one of them out")
     check_ranks(rank, world_size, ranks)
     room = card.room if gpu and capacity is None else capacity
     if version and not re.fullmatch(r"2\.\d+(\..*)?", version):
@@ -137,7 +138,7 @@ def predict(
 def _in_groups(every: Iterable[Prediction]) -> AllRanks:
     """The ranks in groups of those that ask for the same bytes, for the same purpose, in the same order.
 
-    What a rank is told by PyTorch's meshes, tensors and networks is not observed, so each was predicted.
+    What a rank reads from PyTorch's meshes, tensors and networks is not observed, so each rank was predicted.
     """
     found: dict[bytes, Alike] = {}
     grid = None

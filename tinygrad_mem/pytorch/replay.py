@@ -289,8 +289,8 @@ def _recorded(settings: str) -> Settings:
         return parse(settings)
     except ArgumentError as error:
         raise ArgumentError(
-            f"replay: the program ran with settings {settings!r}, which this model does not know, so its blocks when the "
-            f"recording began cannot get their addresses ({error})"
+            f"replay: the program ran with settings {settings!r}, which are not modelled ({error}). So the blocks that were "
+            "in use when the recording began cannot be placed"
         ) from None
 
 

@@ -108,7 +108,7 @@ def _mebibytes(key: str, value: str) -> int:
 def _share(key: str, value: str) -> float:
     share = _number(key, value, float)
     if not 0 < share < 1 and not (share == 1 and key == "per_process_memory_fraction"):
-        raise ArgumentError(f"settings: {key} lies between 0 and 1, found {value}")
+        raise ArgumentError(f"settings: {key} must be between 0 and 1, found {value}")
     return share
 
 

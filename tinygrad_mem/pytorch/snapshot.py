@@ -156,7 +156,7 @@ def _blocks(blocks: list[dict[str, Any]], address: int, stacks: Stacks) -> Itera
         size = block["size"]
         requested = block.get("requested_size", history[0].get("real_size", size))
         if block["state"] not in _STATES:
-            raise ValueError(f"no block is {block['state']!r:.40}")
+            raise ValueError(f"expected one of {', '.join(_STATES)} as the state of a block, found {block['state']!r:.40}")
         state = "active_awaiting_free" if block["state"] == "active_pending_free" else block["state"]
         yield RecordedBlock(block.get("address", address), size, requested, state, stack)
         address = block.get("address", address) + size

@@ -20,7 +20,7 @@ from typing import IO, Any, NoReturn
 from ..errors import FileFormatError
 
 _CHUNK = 1 << 22
-_ROOM = 1 << 16  # bytes in memory before an instruction is read, if the file has so many
+_ROOM = 1 << 16  # bytes in memory before an instruction is read, unless the file ends before
 _LONGEST = 1 << 24  # bytes of one text
 _WIDEST = 1 << 14  # values that wait for their container: pickle adds a thousand at a time
 _DEEPEST = 64  # open containers
@@ -96,7 +96,7 @@ class _Trace:
         self.device = device
 
 
-_EVENT = object()  # stands for an event in the memo
+_EVENT = object()  # in place of an event in the memo
 
 
 class Reader:

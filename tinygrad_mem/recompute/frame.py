@@ -38,7 +38,7 @@ class Checkpoint(Op):
 
 
 class Wanted:
-    """Stands in a node for an array that was not kept. When it is freed, the array is no longer needed."""
+    """Replaces an array in a node that does not keep it. When the node drops it, the array is no longer needed."""
 
     __slots__ = ("__weakref__", "index")
 
@@ -105,7 +105,7 @@ class Frame:
         return wanted
 
     def hand_out(self, wanted: Wanted) -> Tensor:
-        """The unpack hook of the forward: returns the array, and forgets it."""
+        """The unpack hook of the forward: return the array, and drop the frame's reference to it."""
         kept = {} if local.walk is None else local.walk.kept
         values = kept.get(self)
         if values is None or wanted.index not in values:
@@ -126,7 +126,7 @@ class Frame:
             with ExitStack() as stack:
                 stack.enter_context(scope.switched(self.switches))
                 stack.enter_context(self.draws.again())
-                local.autocast = local.autocast and local.autocast.anew()  # its cache of casts is freed with it
+                local.autocast = local.autocast and local.autocast.fresh()  # its cache of casts is freed with it
                 stack.enter_context(scope.setting(phase="recompute", op="", line=""))  # afterwards backward's op runs again
                 args, kwargs = _put_in(self.layout, self._twins())
                 stack.enter_context(self.again)

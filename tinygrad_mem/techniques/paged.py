@@ -1,4 +1,4 @@
-"""Paged optimizer state: it lies in host memory, and is brought to the device for a step, one parameter after the other."""
+"""Paged optimizer state: it is kept in host memory, and is copied to the device for a step, one parameter after the other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def paged_optimizer(optimizer: Optimizer) -> Optimizer:
 
     Raises:
         NotOfferedError: an optimizer that evaluates the loss itself or keeps another optimizer; in a step, a sparse gradient.
-        ArgumentError: the state is paged already; a parameter lies on the host, where its state lies too.
+        ArgumentError: the state is paged already; a parameter is on the host, so its state is there too.
 
     Source: Dettmers, Pagnoni, Holtzman and Zettlemoyer, *QLoRA: efficient finetuning of quantized LLMs*, 2023.
 
@@ -53,7 +53,8 @@ def paged_optimizer(optimizer: Optimizer) -> Optimizer:
         for p in group["params"]:
             if p.device.host_of is not None:
                 raise ArgumentError(
-                    f"paged_optimizer: a parameter of shape {list(p.shape)} lies on the host, and so does its state"
+                    f"paged_optimizer: a parameter of shape {list(p.shape)} is on the host, and so is its state: "
+                    "use the plain optimizer"
                 )
     optimizer.__class__ = type(kind.__name__, (_Paged, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
     for group in optimizer.param_groups:
@@ -64,9 +65,9 @@ def paged_optimizer(optimizer: Optimizer) -> Optimizer:
 
 
 class _Paged(Optimizer):
-    """An optimizer whose state lies on the host: this class stands before the optimizer's own."""
+    """An optimizer whose state is on the host: this class comes before the optimizer's own class."""
 
-    _stages: dict[Device, Any]  # during a step: where the state of the parameter that is being updated lies on the device
+    _stages: dict[Device, Any]  # during a step: the memory on the device for the state of the parameter that is being updated
 
     def _step(self, due: list[tuple[dict[str, Any], Tensor]]) -> None:
         for _, p in due:

@@ -79,7 +79,7 @@ def _of_block(block: Any) -> dict[str, Any]:
     }
 
 
-_TOLD: dict[str, Callable[[Any], dict[str, Any]]] = {
+_ARGUMENTS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "MultiheadAttention": lambda m: {"bias": m.in_proj_bias is not None, "add_bias_kv": m.bias_k is not None},
     "TransformerEncoderLayer": _of_block,
     "TransformerDecoderLayer": _of_block,
@@ -87,7 +87,7 @@ _TOLD: dict[str, Callable[[Any], dict[str, Any]]] = {
 """Arguments of layers that are not attributes of the layer."""
 
 _OF_PARTS = ("Transformer", "TransformerEncoder", "TransformerDecoder", "ParameterList", "ParameterDict")
-"""Layers that are their attributes and their parts, and whose constructors would fill the weights of these anew."""
+"""Layers that consist of attributes and parts. Their constructors are not called: they would fill the weights again."""
 
 
 class _Conversion(Code):
@@ -205,13 +205,13 @@ class _Conversion(Code):
         mine = self._ours(kind)
         assert mine is not None
         arguments = {}
-        told = _TOLD.get(kind.__name__, lambda module: {})(module)
+        explicit = _ARGUMENTS.get(kind.__name__, lambda module: {})(module)
         for name, parameter in inspect.signature(mine.__init__).parameters.items():
             if name in ("self", *_SKIPPED) or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
             holder = module if hasattr(module, name) else getattr(module, "linear", None)  # a loss that has a layer inside
-            if name in told:
-                arguments[name] = self.value(told[name])
+            if name in explicit:
+                arguments[name] = self.value(explicit[name])
             elif hasattr(holder, name) and not inspect.ismethod(getattr(holder, name)):
                 value = getattr(holder, name)
                 is_flag = name == "bias" and not isinstance(value, bool)

@@ -49,7 +49,7 @@ class Code:
         raise NotImplementedError
 
     def note(self, original: Any, copy: Any) -> Any:
-        """Remember that ``copy`` stands for ``original``, and return it."""
+        """Record that ``copy`` replaces ``original``, and return it."""
         self.made[id(original)] = copy
         self.originals.append(original)
         return copy

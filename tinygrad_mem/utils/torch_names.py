@@ -63,7 +63,7 @@ def _objects_of(place: str) -> list[tuple[Any, str, Any]]:
 
 
 class Names:
-    """The public names of PyTorch, as they are loaded now, and what each stands for here.
+    """The public names of PyTorch, as they are loaded now, with the object of this library for each.
 
     An object is known by its identity, so it does not matter under which name, through which module or how it was imported.
     """

@@ -120,8 +120,8 @@ class Together:
         kinds: dict[str, list] = {}
         differing: dict[str, None] = {}  # an ordered set
         table = {key: [list(box.shape), str(box.tensor.dtype), *map(list, box.extent())] for key, box in boxes.items()}
-        for rank, (theirs, told) in enumerate(exchanged(group, (table, values))):
-            _merge(self.values, told, differing)
+        for rank, (theirs, others) in enumerate(exchanged(group, (table, values))):
+            _merge(self.values, others, differing)
             for key, (shape, dtype, starts, part) in theirs.items():
                 self.shapes[key] = shape
                 self.holders.setdefault((key, tuple(starts), tuple(part)), []).append(rank)

@@ -57,10 +57,10 @@ class Unit:
 
     def listen(self) -> None:
         """Call :meth:`arrived` for each gradient of its parameters. They refer to the unit weakly."""
-        hear = partial(_hear, weakref.ref(self))
+        arrived = partial(_arrived, weakref.ref(self))
         for shard in self.shards:
             shard.full._post_accumulate = {}
-            RemovableHandle(shard.full._post_accumulate, hear)
+            RemovableHandle(shard.full._post_accumulate, arrived)
 
     def join(self, root: Unit, prefix: str) -> None:
         """Make it a unit under ``root``, at the path ``prefix``."""
@@ -212,7 +212,7 @@ class Unit:
         return None if found is None or found.full.device is not tensor.device else found
 
 
-def _hear(unit: weakref.ref[Unit], leaf: Tensor) -> None:
+def _arrived(unit: weakref.ref[Unit], leaf: Tensor) -> None:
     found = unit()
     if found is not None:
         found.arrived()

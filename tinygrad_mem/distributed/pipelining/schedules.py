@@ -158,7 +158,7 @@ class _Results:
 
 
 def _check_parts(count: int, *batch: Any) -> None:
-    """Refuse tensors that cannot be cut into so many equal parts."""
+    """Refuse tensors that cannot be divided into ``count`` equal parts."""
     for x in batch:
         if isinstance(x, Tensor) and (not x.ndim or x.shape[0] % count):
             raise ArgumentError(
@@ -268,7 +268,7 @@ class ScheduleInterleaved1F1B(PipelineSchedule):
 def _alternating(
     total: int, first: int, forward: Callable[[int], tuple], backward: Callable[[int], tuple]
 ) -> list[PipelineAction]:
-    """So many forwards first; then a forward and a backward in turns; then the other backwards."""
+    """``first`` forwards; then a forward and a backward in turns; then the other backwards."""
     first = min(first, total)
     order = [PipelineAction("F", *forward(k)) for k in range(first)]
     for k in range(total):

@@ -137,7 +137,7 @@ class PipelineStage:
     def _received(self, way: int, likes: list) -> list:
         """Arrays from the stage before, or gradients from the next one.
 
-        They are asked for before this rank waits for what it has sent: two ranks that send to each other wait for nobody.
+        They are requested before this rank waits for what it has sent: else two ranks that send to each other would deadlock.
         """
         neighbour = self.stage_index + (1 if way == _BACKWARD else -1)
         with scope.phase("backward" if way == _BACKWARD else "forward"):
@@ -168,7 +168,7 @@ class PipelineStage:
             self._sends[way].pop(0).wait()
 
     def begin(self) -> None:
-        """A step begins: forget what an earlier one left, which may have ended with an error."""
+        """Begin a step: drop what an earlier step left, which may have ended with an error."""
         self._under_way.clear()
         self._sends = ([], [])
 

@@ -1,4 +1,4 @@
-"""``torch.distributed.tensor``'s names: how a tensor lies over ranks. A rank's part is an ordinary tensor here."""
+"""``torch.distributed.tensor``'s names for how a tensor is divided over ranks. A rank's part is an ordinary tensor here."""
 
 from ... import absent as _absent
 from . import parallel as parallel

@@ -41,7 +41,7 @@ def gemm(x: Any, y: Any, out: Any, alpha: float = 1.0, beta: float = 0.0, narrow
     _, compute, real = _NARROW if kind == "e" and narrow else TYPES[kind]
     (x_how, x_lead, x_step), (y_how, y_lead, y_step), (turned, lead, step) = _layout(x), _layout(y), _layout(out)
     if turned:
-        raise ValueError("the rows of a product must be contiguous")
+        raise ValueError(f"the rows of a product's result must be contiguous, found strides {out.strides} of {out.shape}")
     x_kind, y_kind, out_kind = (TYPES[a.dtype.char][0] for a in (x, y, out))
     count, m, n = out.shape
     times, plus = np.full(1, alpha, real), np.full(1, beta, real)

@@ -54,7 +54,7 @@ def _compiled(source, name, **meanings):
 
 
 def launch(source, name, meanings, total, *arguments, threads=128, most=(1 << 31) - 1):
-    """Run a kernel with a thread for each of ``total``, in at most so many blocks; none if there is nothing to do.
+    """Run a kernel with a thread for each of ``total``, in at most ``most`` blocks; if ``total`` is 0, do nothing.
 
     ``None`` is passed as a null pointer.
     """

@@ -112,7 +112,7 @@ def check_offsets(name, offsets, tokens, longest):
     found = offsets.tolist()
     if not found or found[0] != 0 or found[-1] != tokens:
         raise ShapeError(
-            f"varlen_attn: {name} begins with 0 and ends with the number of tokens, {tokens}; found {_short(found)}"
+            f"varlen_attn: {name} must begin with 0 and end with the number of tokens, {tokens}; found {_short(found)}"
         )
     lengths = [b - a for a, b in pairwise(found)]
     if min(lengths, default=0) < 0:

@@ -36,7 +36,7 @@ _GUESSES = {table: _guesses(table) for name, table in TABLES.items() if name != 
 
 
 def _numbers(codes, top, block, coded, shape):
-    """The numbers that bytes stand for."""
+    """The numbers that bytes are decoded to."""
     size = int(np.prod(shape))
     codes = codes.reshape(-1) if coded.each == 1 else np.stack([codes & 15, codes >> 4], -1).reshape(-1)[:size]
     return (coded.values["d"][codes] * np.repeat(top, block)[:size]).reshape(shape)
@@ -162,7 +162,7 @@ def _by_block(tile, block):
 
 
 def _unpack(codes, top, coded, block, out):
-    """out = the numbers that the codes stand for."""
+    """out = the numbers that the codes are decoded to."""
     _look_up(codes, coded, out)
     for some, numbers in _by_block(out, block):
         np.multiply(numbers, top[some, None], out=numbers)
@@ -207,7 +207,7 @@ def _pack(x, coded, block, top, codes):
 
 
 def _nearest(share, coded, codes):
-    """codes = those of the numbers of the map nearest to the shares, which lie in slot 1 of 8 of the scratch."""
+    """codes = those of the numbers of the map that are nearest to the shares, which are in slot 1 of 8 of the scratch."""
     index = scratch(share.shape, np.int64, 7, 8)
     np.right_shift(share.view(np.uint32), 16, out=index, casting="unsafe")
     found = scratch(share.shape, np.uint8, 6, 8)

@@ -88,7 +88,7 @@ def check_bags(offsets, count):
         raise ArgumentError(f"offsets[-1] can not be greater than input's length {count} but got offsets[-1] of {marks[-1]}")
     for i in range(1, len(marks)):
         if marks[i] < marks[i - 1]:
-            raise ArgumentError(f"offsets must not fall, found {marks[i - 1]} and then {marks[i]} at position {i}")
+            raise ArgumentError(f"offsets must not decrease, found {marks[i - 1]} and then {marks[i]} at position {i}")
 
 
 def _bags(offsets, count, bags):

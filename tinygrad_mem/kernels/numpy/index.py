@@ -169,7 +169,7 @@ def _along(x, axis, index):
 
 
 def _selected(x, key):
-    """The places of x[key]: arrays that stand together leave their axes where they are, else these go first."""
+    """The places of x[key]. If arrays in ``key`` are adjacent, their axes keep their position; else these come first."""
     line, strides = _memory(x)
     arrays = [a for a, k in enumerate(key) if isinstance(k, np.ndarray)]
     rest = [a for a in range(x.ndim) if a not in arrays]
@@ -202,7 +202,7 @@ class _Places:
             self.counts = [c for c in counts if c[0] != len(shape) - 1]
 
     def get(self, out):
-        """out = what lies at the places; out is contiguous."""
+        """out = the elements at the places; out is contiguous."""
         for places, target in self.tiles(out):
             if self.width == 1:
                 np.take(self.line, places, out=target, mode="clip")  # other modes buffer the output
@@ -297,9 +297,9 @@ def _count(places, axis, first, step, slots):
 
 
 def _add_inside(part, places, total):
-    """total[places] += part, in order, for the places that lie within total; of the others 0 is added somewhere.
+    """total[places] += part, in order, for the places that are within total; for the others, 0 is added to some element.
 
-    The places are overwritten; neither they nor total lie in the slots 2 and 4 of 5 of the scratch.
+    The places are overwritten; neither they nor total are in the slots 2 and 4 of 5 of the scratch.
     """
     values = scratch(places.shape, total.dtype, 2, 5)
     if isinstance(part, np.ndarray):

@@ -57,7 +57,7 @@ def fold_scores(x, first, target, weight, ignore, smoothing, classes, lse, picke
             found = threads.scratch(goal.shape, wide, 5, 8)
             np.take(tile.reshape(-1), at, out=found, mode="clip")
             np.copyto(found, 0, where=missing)
-            w = weights(weight, goal, ignore, wide, 1)  # where half of a tile of float64 was: it is made anew below
+            w = weights(weight, goal, ignore, wide, 1)  # in the memory of half of a float64 tile, which is computed again below
             np.multiply(w, found, out=w)
             np.multiply(w, 1 - smoothing, out=w)
             np.add(picked[a, b], w, out=picked[a, b])

@@ -144,7 +144,7 @@ def _order(sizes, reverse, first, last):
 
 @formula(None, "a worker")
 def beside(numbers):
-    """Runs tasks beside steps of so many numbers each: for :func:`hand_over` and :func:`finish`.
+    """Run tasks beside steps of ``numbers`` numbers each: for :func:`hand_over` and :func:`finish`.
 
     One thread runs all steps while another runs the tasks, and then both run what is left: threads that share a step wait for
     the interpreter lock. If steps are large, all threads share each step and task. If steps are so small that the interpreter
@@ -291,7 +291,7 @@ def lstm(gates, weight, sizes, reverse, h, c, y):
 
 
 def _carried(states, latest, count):
-    """The first ``count`` states: the latest ones if these are so many, else ``states``, where the latest are put first."""
+    """The first ``count`` states: ``latest`` if it has ``count``, else ``states``, into which ``latest`` is copied first."""
     if latest is not None:
         if len(latest) == count:
             return latest

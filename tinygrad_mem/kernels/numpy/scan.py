@@ -174,7 +174,7 @@ def logcumsumexp(x, axis, out):
 def logcumsumexp_backward(gy, x, y, axis, out):
     """out_i = the sum over k >= i of gy_k * e**(x_i - y_k): gy by sign, in logarithms, float32 in float64.
 
-    In tiles from the end of the lines; each goes on where the last ended.
+    In tiles from the end of the lines; each continues from the result of the one before.
     """
     wide = np.float32 if is_half(out.dtype) else np.float64
     gy, x, y, out = (np.moveaxis(a, axis, -1) for a in (gy, x, y, out))

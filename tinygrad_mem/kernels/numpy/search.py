@@ -87,7 +87,7 @@ def _histogram(x, bounds, out):
 
 @formula(_histogram)
 def histogram(x, bounds, out):
-    """out += how many of a contiguous x lie in each of as many equal intervals between the bounds; the last one is closed."""
+    """out += the count of x, contiguous, in each of ``out.size`` equal intervals between the bounds; the last is closed."""
     line, low, width = x.reshape(-1), bounds[0], bounds[1] - bounds[0]
     for i in range(0, line.size, _TILE):
         part = line[i : i + _TILE]

@@ -125,7 +125,7 @@ def _head(line: bytes, what: str) -> tuple[Log, int]:
 def _records(line: bytes, texts: list[str]) -> np.ndarray:
     """The events of one line; its new texts are appended to ``texts``."""
     if _nested(line) - sum(_nested(found[0]) for found in _STRING.finditer(line)) > len(_NAMES) + 2:
-        raise ValueError("a line holds one object of columns")  # checked before json makes forty bytes of each
+        raise ValueError("expected one object of columns in a line")  # checked before json makes forty bytes of each
     columns = json.loads(line.removesuffix(b"\n").removesuffix(b","), object_pairs_hook=no_duplicates)
     fresh, length = columns["texts"], len(columns["kind"])
     if not isinstance(fresh, list) or not all(isinstance(text, str) for text in fresh):
@@ -137,7 +137,7 @@ def _records(line: bytes, texts: list[str]) -> np.ndarray:
     roles = np.unique(records["role"]).tolist()
     unknown = [texts[code] for code in roles if texts[code] and texts[code] not in CODE]
     if unknown:
-        raise ValueError(f"there is no role {unknown[0]!r:.40}")
+        raise ValueError(f"unknown role {unknown[0]!r:.40}")
     return records
 
 

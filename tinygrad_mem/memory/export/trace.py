@@ -68,7 +68,7 @@ class _Counters:
 
 
 class _Slices:
-    """The slices of each thread. One ends and the next begins where two successive events lie in different slices."""
+    """The slices of each thread. A slice ends, and the next begins, between two events that belong to different slices."""
 
     def __init__(self, texts: list[str]) -> None:
         self._texts = texts
@@ -103,9 +103,9 @@ class _Slices:
         if thread not in self._open:
             self._open[thread] = []
             yield _THREAD % (thread + 1, thread)
-        stands = self._open[thread]
-        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(stands, inside, strict=False)))
-        for name in reversed(stands[common:]):
+        opened = self._open[thread]
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(opened, inside, strict=False)))
+        for name in reversed(opened[common:]):
             yield _EVENT % ("E", thread + 1, time, name, "")
         for name in inside[common:]:
             yield _EVENT % ("B", thread + 1, time, name, "")

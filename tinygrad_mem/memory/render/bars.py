@@ -21,7 +21,7 @@ from ..sizes import bytes_text  # noqa: E402
 from .palette import COLOURS  # noqa: E402
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-_SIDE_BY_SIDE = 80  # columns of a terminal from which on two pictures stand beside each other
+_SIDE_BY_SIDE = 80  # columns that a terminal needs for two pictures side by side
 
 
 @dataclass(frozen=True)

@@ -107,11 +107,11 @@ def _draw(axes: Any, track: Record, size: int, letter: float) -> None:
 def _mark_peak(axes: Any, track: Record, top: int, height: float, moments: int) -> None:
     """Draw a line to the peak, its bytes, and the modules, or else the source lines, that had most of them."""
     moment = track.timeline()[top]
-    sizes, nobody = track.by_module(moment), "no module"
+    sizes, unowned = track.by_module(moment), "no module"
     if not any(sizes):  # a recording that knows no modules
-        sizes, nobody = track.by_line(moment), "no line"
+        sizes, unowned = track.by_line(moment), "no line"
     owners = list(sizes.items())[:OWNERS]
-    lines = [f"peak {bytes_text(moment.used)}", *(f"{bytes_text(n)}  {visible(name) or nobody}" for name, n in owners)]
+    lines = [f"peak {bytes_text(moment.used)}", *(f"{bytes_text(n)}  {visible(name) or unowned}" for name, n in owners)]
     right = top > moments * 0.6
     axes.annotate(
         "\n".join(lines),

@@ -34,7 +34,7 @@ def document(title: str, body: str, script: str, style: str = "") -> str:
 
 
 def write(path: Path | str, title: str, intro: Sequence[str], table: str, sections: Iterable[str]) -> None:
-    """Write a page to ``path``, whole or not at all.
+    """Write a page to ``path``; if that fails, no partial file is left.
 
     Args:
         intro: paragraphs of plain text; all but the first are quiet.

@@ -22,7 +22,7 @@ def fuse_conv_bn_eval(conv: Any, bn: Any, transpose: bool = False) -> Any:
     if conv.training or bn.training:
         raise RuntimeError("Fusion only for eval!: call eval() on both modules")
     if bn.running_mean is None or bn.running_var is None:
-        raise RuntimeError("fuse_conv_bn_eval: the norm keeps no running statistics")
+        raise RuntimeError("fuse_conv_bn_eval: the norm has no running statistics: make it with track_running_stats=True")
     fused = copy.deepcopy(conv)
     fused.weight, fused.bias = fuse_conv_bn_weights(
         fused.weight, fused.bias, bn.running_mean, bn.running_var, bn.eps, bn.weight, bn.bias, transpose

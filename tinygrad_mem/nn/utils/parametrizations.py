@@ -30,7 +30,9 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
         ValueError: there is no such parameter, or another function computes it already.
     """
     if is_parametrized(module, name):
-        raise RuntimeError(f"{name} of {type(module).__name__} is parametrized already")
+        raise RuntimeError(
+            f"{name} of {type(module).__name__} is parametrized already: call parametrize.remove_parametrizations first"
+        )
     parts = WeightParts(parameter_of(module, name), dim)
     del module._parameters[name]
     return compute_by(module, name, parts)

@@ -41,7 +41,7 @@ class Layout(NamedTuple):
         return np.concatenate([ranked[:size] + t * step for t, size in enumerate(self.sizes)])
 
     def rows_of_padded(self, steps: int, batch_first: bool) -> np.ndarray:
-        """The index of each packed row among the rows of a padded batch of so many steps."""
+        """The index of each packed row among the rows of a padded batch of ``steps`` steps."""
         sequences = np.arange(self.sizes[0])
         return self.rows(sequences * steps, 1) if batch_first else self.rows(sequences, len(sequences))
 

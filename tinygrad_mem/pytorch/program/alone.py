@@ -75,12 +75,12 @@ class Alone:
         Args:
             args, kwargs: what it got; only numbers and the like are read.
             results: what it returned to the prediction.
-            most: bytes that it makes at most, where ``results`` does not tell yet.
+            most: bytes that it makes at most, if ``results`` does not have them yet.
         """
         key = call, tuple(tuple(t.shape) for t in tensors_in(results))
         found = _learned.get(key)
         if found is None:
-            found = self._told(call, args, kwargs, results) or self.remembered.get(call)
+            found = self._from_results(call, args, kwargs, results) or self.remembered.get(call)
             made = most or sum(storage_bytes(t) for t in tensors_in(results))
             why = "" if found else self._prevented(call, made)
             if why:
@@ -90,8 +90,8 @@ class Alone:
             _before_results[call] = None if found.unknown else found
         return found
 
-    def _told(self, call: AloneCall, args: tuple, kwargs: dict[str, Any], results: Any) -> Within | None:
-        """The memory of a call that is known by its results, or by those of a smaller one."""
+    def _from_results(self, call: AloneCall, args: tuple, kwargs: dict[str, Any], results: Any) -> Within | None:
+        """The memory of a call that follows from its results, or from those of a smaller one."""
         if call.func in FACTORIES:
             return results_only(tuple(map(Made.of, tensors_in(results))))
         cut = cut_call(call)
@@ -106,7 +106,7 @@ class Alone:
 
 
 def _most(func: Any, args: tuple) -> int | None:
-    """Bytes that the results have at most in memory of their own; ``None``: only their formulas tell."""
+    """Bytes that the results have at most in memory of their own; ``None``: only their formulas show that."""
     if func in NO_LARGER or func._schema.name.endswith("_"):  # in place
         return 0
     if func is not aten.convolution.default or args[6]:
@@ -170,8 +170,8 @@ def _by_itself() -> Iterator[None]:
 def run_alone(call: AloneCall, args: tuple, kwargs: dict[str, Any], most: bool = False) -> Within:
     """The memory of a call, from running it now on tensors of zeros, or on what :func:`.by_values.fill` writes."""
     fill = _Fill()
-    real = [fill(value, told) for value, told in zip(args, call.args, strict=True)]
-    named = {key: fill(kwargs[key], told) for key, told in call.kwargs}
+    real = [fill(value, given) for value, given in zip(args, call.args, strict=True)]
+    named = {key: fill(kwargs[key], given) for key, given in call.kwargs}
     by_values.made_by_forward(call.func, real)
     by_values.fill(call.func, fill.made, most)
     by_values.choose(call.func, real, most)
@@ -215,13 +215,13 @@ class _Fill:
     def __init__(self) -> None:
         self.made: list[torch.Tensor] = []
 
-    def __call__(self, value: Any, told: Any) -> Any:
-        if isinstance(told, Given):
-            tensor = self.made[told.same] if told.same >= 0 else _zeros(told)
+    def __call__(self, value: Any, given: Any) -> Any:
+        if isinstance(given, Given):
+            tensor = self.made[given.same] if given.same >= 0 else _zeros(given)
             self.made.append(tensor)
             return tensor
         if isinstance(value, (list, tuple)):
-            return [self(*each) for each in zip(value, told, strict=True)]
+            return [self(*each) for each in zip(value, given, strict=True)]
         return None if isinstance(value, torch.Generator) else value
 
 

@@ -154,7 +154,7 @@ class CudaAutocast:
 
 
 def _end(values: list) -> None:
-    """Let go of values, from the first to the last."""
+    """Drop the references to values, from the first to the last."""
     for place, value in enumerate(values):
         values[place] = None
         if isinstance(value, list):

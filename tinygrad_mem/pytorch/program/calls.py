@@ -76,7 +76,7 @@ def _is_meta_device(device: Any) -> bool:
 
 
 def _without_memory(watch: Watch) -> torch.device:
-    """The place of the program's own tensors on ``meta``: C++ believes that those of the GPU are there, so another one."""
+    """The device for the program's own tensors on ``meta``. C++ uses ``meta`` for the GPU, so they need another one."""
     if watch.device.type == "cpu":
         raise NotOfferedError('the program makes tensors on "meta": predict it with device="cuda", or make them on the CPU')
     return torch.device("cpu")
@@ -270,7 +270,7 @@ def _deepcopy(watch: Watch, tensor: Tensor, memo: dict) -> Tensor:
 
 
 def _with_its_storage(tensor: Tensor, memo: dict) -> Tensor:
-    """A copy of a tensor in a copy of all that it lies in, which tensors that are copied together share."""
+    """A copy of a tensor, in a copy of its whole storage. Tensors that are copied together share the copy of a storage."""
     storage = tensor.untyped_storage()
     copies = memo.setdefault("torch", {})
     held = copies.get(storage._cdata)

@@ -69,7 +69,7 @@ class Collectives:
         return args[0], _done(written)
 
     def _in_lists(self, func: Any, args: tuple[Any, ...]) -> Any:
-        """One that gathers into a list of tensors, or scatters one: all of it lies beside each other until it has ended.
+        """Gather into a list of tensors, or scatter one: until it has ended, all tensors are also in one block.
 
         NCCL sends tensors of unlike sizes one by one. Source: ``torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp``,
         ``allgather``, ``reduce_scatter``, and ``ProcessGroupGloo.cpp``, ``AsyncAllgatherWork``: ``newLikeFlat``.
@@ -83,7 +83,7 @@ class Collectives:
         return args[0], _done(written)
 
     def _made(self, func: Any, args: tuple[Any, ...]) -> Any:
-        """A collective with a result of its own, which whoever asked waits for."""
+        """A collective with a result of its own, for which the caller waits."""
         with self._watch, self._watch.as_role("COMMUNICATION"):
             made = _MADE[func](*args)
         self._beside(func, made, args[0], "avg" in args[1:2])

@@ -49,7 +49,7 @@ class Card:
 
     Args:
         card: the model.
-        capacity: bytes; ``None``: the program is told the card's memory, and may use more.
+        capacity: bytes; ``None``: the program sees the card's memory, and may use more.
         note: called with each assumption.
     """
 
@@ -191,7 +191,7 @@ class _Device(contextlib.nullcontext):
 
 
 def _imported(stream: type) -> list[tuple[type, type]]:
-    """PyTorch's classes that a program may have imported before the prediction, and what stands in for their objects."""
+    """PyTorch's classes that a program may have imported before the prediction, and the classes that replace them."""
     return [(torch.cuda.streams.Stream, stream), (torch.cuda.streams.Event, _Event)]
 
 

@@ -1,7 +1,7 @@
-"""Fake tensors on a GPU that is not there, with a PyTorch that may know no GPU at all.
+"""Fake tensors on a GPU that is not there, also with a build of PyTorch that has no CUDA.
 
-C++ may not see the GPU: a PyTorch without one dies when autograd asks for its stream. So C++ hears that tensors of the GPU are
-on ``meta``, and what it asks for on ``meta`` is made on the GPU. Python sees the GPU.
+C++ must not see the GPU: such a build crashes when autograd asks for the GPU's stream. So C++ sees tensors of the GPU on
+``meta``, and what it creates on ``meta`` is created on the GPU. Python sees the GPU.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ def _ctc_loss(
     """
     if targets.dim() != 2:
         raise DataDependenceError(
-            "ctc_loss: the lengths of targets that lie one behind the other are not known in a prediction. Give targets of "
-            "shape (batch, longest)"
+            "ctc_loss: the lengths of concatenated targets are not known in a prediction. Give targets of shape "
+            "(batch, longest)"
         )
     steps, batch = log_probs.shape[:2]
     return log_probs.new_empty(batch), log_probs.new_empty(batch, steps, 2 * targets.shape[1] + 1)
@@ -135,13 +135,13 @@ def _log_sigmoid(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _columns(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """The result lies in a block as large as the input, if that is larger. Source: ``aten/src/ATen/native/cuda/Im2Col.cu``."""
+    """The result uses a block as large as the input, if that is larger. Source: ``aten/src/ATen/native/cuda/Im2Col.cu``."""
     made = func(tensor, *args, **kwargs)
     return _lying_in(made, tensor.numel() * tensor.element_size()) if on_gpu(tensor) else made
 
 
 def _quantized(tensor: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The quantized numbers, and a mask of what lies between the bounds. Source: ``quantized/FakeQuantPerTensorAffine.cpp``."""
+    """The quantized numbers, and a mask of those between the bounds. Source: ``quantized/FakeQuantPerTensorAffine.cpp``."""
     return torch.empty_like(tensor), torch.empty_like(tensor, dtype=torch.bool)
 
 
@@ -154,12 +154,12 @@ def _bincount(tensor: torch.Tensor, weights: torch.Tensor | None = None, minleng
 
 
 def _like_argument(place: int) -> Callable[..., torch.Tensor]:
-    """The formula of an op whose result is like one of its arguments, in rows that lie beside each other."""
+    """The formula of an op whose result is like one of its arguments, and contiguous."""
     return lambda *args, **_: args[place].new_empty(args[place].shape)
 
 
 def _uncached(func: Any, tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
-    """The mode of fake tensors remembers calls with their storages, and so would hold those for ever."""
+    """Run an op past the cache of the mode of fake tensors, which would keep the storages of its calls alive."""
     mode: Any = tensor.fake_mode
     before, mode.cache_enabled = mode.cache_enabled, False
     try:

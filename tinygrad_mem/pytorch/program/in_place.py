@@ -1,6 +1,7 @@
 """The places where autograd writes in place, but not to tensors of a subclass, as fake tensors are.
 
-- Gradients that meet are added to the first one, if nobody else has it. Source: ``torch/csrc/autograd/input_buffer.cpp``.
+- Gradients of one tensor are added to the first of them, if nothing else refers to it. Source:
+  ``torch/csrc/autograd/input_buffer.cpp``.
 - Some formulas write into zeros that they have just made. Source: ``torch/csrc/autograd/FunctionsManual.cpp``, wherever it asks
   ``areAnyTensorSubclassLike``.
 - A linear layer whose input has gaps adds its bias to its product. Source: ``aten/src/ATen/native/Linear.cpp``, ``linear``.
@@ -62,7 +63,7 @@ class AutogradWrites:
 
     def __init__(self, born: Callable[[torch.Tensor], Any]) -> None:
         self._born, self.adds = born, False
-        self._alone = 0, 0  # references to a gradient that nobody else has, and to its storage
+        self._alone = 0, 0  # references to a gradient that only autograd has, and to its storage
 
     def linear_layer(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """``aten::linear``, which adds its bias in place; see :meth:`op`."""
@@ -80,7 +81,7 @@ class AutogradWrites:
             self.adds = before
 
     def calibrate(self) -> None:
-        """Count the references of a gradient that nobody else has, which differ between versions of PyTorch."""
+        """Count the references to a gradient that only autograd has: the count differs between versions of PyTorch."""
         self._alone = -1, -1
         with torch.inference_mode(False), torch.enable_grad():
             leaf = torch.empty(1, requires_grad=True)
@@ -105,7 +106,7 @@ class AutogradWrites:
         return func, args
 
     def _meets(self, args: tuple) -> bool:
-        """True if a second gradient of the same tensor comes to ``args[0]``, and nobody else has that one."""
+        """True if a second gradient of the same tensor is added to ``args[0]``, and nothing else refers to ``args[0]``."""
         first = args[0]
         counts = first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata)
         if self._alone == (-1, -1):

@@ -1,4 +1,4 @@
-"""Results that do not lie in memory as PyTorch's formulas for fake tensors say: by the kernel, or by the library, that runs."""
+"""Results whose strides are not those of PyTorch's formulas for fake tensors: the kernel or library that runs decides them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _convolution_backward(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | Non
 
 
 def _batch_norm_backward(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None, ...]:
-    """The input's gradient is made only where it is wanted, though PyTorch's formula makes it; it lies in rows where
-    statistics are given: both as an H100 recorded.
+    """Make the input's gradient only if it is needed, although PyTorch's formula always makes it; make it row-major if
+    statistics are given. An H100 recorded both.
 
     Source: ``aten/src/ATen/native/cuda/Normalization.cu``, ``batch_norm_elementwise_backward_eval``.
     """
@@ -50,7 +50,7 @@ def _batch_norm_backward(*args: Any, **kwargs: Any) -> tuple[torch.Tensor | None
 
 
 def _of_an_iterator(func: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """A result lies as the first of two operands; PyTorch's formula follows the other.
+    """A result has the strides of the first of two operands; PyTorch's formula takes those of the other.
 
     Source: ``aten/src/ATen/TensorIterator.cpp``, ``reorder_dimensions``.
     """

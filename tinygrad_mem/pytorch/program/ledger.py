@@ -1,4 +1,4 @@
-"""The blocks that a program asks for: each gets an address of the allocator's model, and its events stand in a log."""
+"""The blocks that a program asks for: each gets an address from the model of the allocator, and its events go into a log."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Ledger:
             self._write(Kind.LEAVE, place, held.address, role=role, note=note)
 
     def restart(self) -> None:
-        """Forget all events so far: they were not the program's."""
+        """Drop all events so far: they were not the program's."""
         self.__init__(self.device, self._settings, self._capacity)
 
     @property
@@ -137,7 +137,7 @@ class Ledger:
         return 0 if self.allocator is None else self.allocator.driver.peak
 
     def changed_by_addresses(self) -> int:
-        """Bytes by which the peak would differ if the driver gave falling addresses: the first of equal blocks is taken."""
+        """Bytes by which the peak would differ if the driver gave falling addresses: the first of equal free blocks is used."""
         if self.allocator is None:
             return 0
         other, blocks, now, peak = CachingAllocator(self._settings, driver=Driver(falling=True)), {}, 0, 0
@@ -158,7 +158,7 @@ class Ledger:
         return bool(self._events)
 
     def log(self) -> Log:
-        """All events so far. The ledger forgets them: each is an object that Python's collector looks at."""
+        """All events so far. The ledger keeps none of them: each is an object that Python's garbage collector visits."""
         log, events, self._events = Log(self.device), self._events, []
         for event in events:
             log.write(tuple(event))

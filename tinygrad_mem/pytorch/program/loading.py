@@ -60,7 +60,7 @@ class _Ops(TorchDispatchMode):
     """Ops on real tensors run; those on tensors of the prediction are predicted.
 
     Args:
-        counted: real results are memory of this process. Those of workers lie in shared memory, which nobody counts.
+        counted: real results are memory of this process. Those of workers are in shared memory, which is not counted.
     """
 
     def __init__(self, watch: Watch, counted: bool) -> None:

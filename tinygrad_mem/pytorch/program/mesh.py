@@ -167,7 +167,7 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _moved(watch: Watch, own: Callable[..., Any], params: list, buffers: list, device: torch.device) -> None:
-    """``fully_shard`` leaves on ``meta`` what is there: here it lies on the CPU."""
+    """Move tensors as ``fully_shard`` does, which leaves those on ``meta`` there: here, those are on the CPU."""
     there = [[each for each in tensors if not watch.without_memory(each)] for tensors in (params, buffers)]
     own(*there, device)
 

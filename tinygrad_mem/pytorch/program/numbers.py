@@ -14,7 +14,7 @@ from .fake import on_gpu, without_modes
 aten = torch.ops.aten
 _UNKNOWN = object()
 _MEMORY = ("empty", "resize", "set_", "as_strided", "pin_memory")
-"""In the names of ops whose results are more than what their arguments show: contents of memory, or how it lies."""
+"""Parts of names of ops whose results depend on more than their arguments' values: on contents of memory, or on strides."""
 _RealCall = tuple[list[Any], dict[str, Any]]  # arguments
 _MOST = 1024  # elements of a tensor on the host whose values are followed: schedules, sizes, lengths
 _MOST_WHOLE = 1 << 16  # of one of whole numbers, on any device: masks, positions

@@ -160,8 +160,8 @@ def _kind(filename: str) -> int:
 
 
 def release(error: BaseException, *folders: str) -> None:
-    """Let the traceback of an error forget the arguments of functions in ``folders``: in a real run C++ is in their place, and
-    holds nothing while the program handles the error.
+    """Clear the frames of functions in ``folders`` from the traceback of an error: they keep arguments alive. In a real run C++
+    takes their place, and keeps nothing while the program handles the error.
     """
     chain: BaseException | None = error
     while chain is not None:

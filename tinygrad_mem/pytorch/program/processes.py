@@ -83,15 +83,15 @@ class Processes:
             raise NotOfferedError(
                 "predict: world_size is given, but there is a process group already: call destroy_process_group() first"
             )
-        told = {"RANK": self._rank, "WORLD_SIZE": self._size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
-        before = {name: os.environ.get(name) for name in told}
+        variables = {"RANK": self._rank, "WORLD_SIZE": self._size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+        before = {name: os.environ.get(name) for name in variables}
         changes = [
             (groups, {"rendezvous": self._meeting, "_get_default_timeout": lambda backend: groups.default_pg_timeout}),
             handled(self, groups, _new_process_group_helper=_group),
             handled(self, dist, get_backend=_backend),
             (c10d_logger, {"_get_msg_dict": lambda *args, **kwargs: {}}),  # it asks for the version of NCCL
             (dist, {"is_nccl_available": lambda: True} if self.watch.device.type == "cuda" else {}),
-            handled(self._collectives, dist.ProcessGroup, **dict.fromkeys(_REDUCING, _told)),
+            handled(self._collectives, dist.ProcessGroup, **dict.fromkeys(_REDUCING, _reducing)),
             handled(self, Reducer, _rebuild_buckets=_rebuilt),
             (DistributedDataParallel, {"__init__": partial(_data_parallel, self.watch)}),
             (DistributedDataParallel, {"register_comm_hook": refused(_HOOKED)}),
@@ -99,7 +99,7 @@ class Processes:
         ]
         with all_patched(changes), meshes(self.watch):
             try:
-                os.environ.update({name: str(number) for name, number in told.items()})
+                os.environ.update({name: str(number) for name, number in variables.items()})
                 yield
                 if not self._met:
                     self.watch.note(_ALONE)
@@ -138,8 +138,8 @@ def _backend(processes: Processes, own: Callable[..., Any], group: Any = None) -
     return dist.Backend(processes.backends.get(name, found))
 
 
-def _told(collectives: Collectives, own: Callable[..., Any], group: Any, *args: Any) -> Any:
-    """A collective whose last argument says if it divides a sum."""
+def _reducing(collectives: Collectives, own: Callable[..., Any], group: Any, *args: Any) -> Any:
+    """Run a collective whose last argument says if it divides the sum."""
     collectives.averages = getattr(args[-1], "reduceOp", None) == dist.ReduceOp.AVG
     try:
         return own(group, *args)

@@ -79,7 +79,7 @@ class Roles:
         self._ledger.become(held, role, name)
 
     def finish(self) -> None:
-        """Everything that modules hold at the end, also of those that nobody called."""
+        """Record everything that modules hold at the end, also modules that were not called."""
         below = {child for module in list(self.places.modules) for child in module.children()}
         for module in list(self.places.modules):
             if module not in below:

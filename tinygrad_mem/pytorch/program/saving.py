@@ -1,7 +1,7 @@
 """``torch.save`` and ``torch.load`` in a prediction: nothing is written, since tensors have no values.
 
-PyTorch moves what lies on a GPU to the host, one storage after the other, and writes it from there: saving takes nothing on the
-GPU. Loading makes each storage on the host, then moves it to where ``map_location`` says.
+PyTorch copies storages from the GPU to the host, one after the other, and writes them from there: saving allocates nothing on
+the GPU. Loading makes each storage on the host, then moves it to where ``map_location`` says.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _aligned(size: int) -> int:
 
 
 def _restored(method: str, *saved: Any) -> Any:
-    raise NotImplementedError("it stands for a method of _Restored")
+    raise NotImplementedError("pickle looks this name up, and calls a method of _Restored instead")
 
 
 class _Unpickler(pickle.Unpickler):
@@ -131,11 +131,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Restored:
-    """Makes the tensors of a file, in new memory. It is not the unpickler: that remembers its methods, which would be a cycle.
+    """Makes the tensors of a file, in new memory. It is not the unpickler: that keeps its bound methods, a reference cycle.
 
     Args:
         place: where a storage goes, by where it was.
-        mapped: bytes of the file if it is mapped: PyTorch counts it as one block, in which all storages lie. 0: it is read.
+        mapped: bytes of the file if it is mapped: PyTorch counts it as one block, which holds all storages. 0: it is read.
     """
 
     def __init__(self, file: _SavedFile, place: Callable[[str], Any], mapped: int) -> None:

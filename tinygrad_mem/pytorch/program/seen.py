@@ -1,4 +1,4 @@
-"""The acts of a program in a prediction, by which changes that apply are told from those that do not."""
+"""What a program does in a prediction: it decides which changes could apply to it."""
 
 from __future__ import annotations
 
@@ -103,10 +103,10 @@ class Seen:
         def backward() -> None:
             self.backwards += 1
 
-        clips = dict.fromkeys(("_clip_grads_with_norm_", "clip_grad_value_"), partial(_told, "clips"))
+        clips = dict.fromkeys(("_clip_grads_with_norm_", "clip_grad_value_"), partial(_recorded, "clips"))
         changes = [
             handled(self, torch.nn.utils.clip_grad, **clips),
-            handled(self, torch.amp.GradScaler, step=partial(_told, "scales")),
+            handled(self, torch.amp.GradScaler, step=partial(_recorded, "scales")),
             handled(self, torch.optim.Optimizer, zero_grad=_zeroing),
             handled(self, nn.Module, zero_grad=_zeroing),
         ]
@@ -115,8 +115,8 @@ class Seen:
             yield
 
 
-def _told(name: str, seen: Seen, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A function whose call is an act that ``seen`` has a name for."""
+def _recorded(name: str, seen: Seen, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Record in ``seen``, under ``name``, that the function is called."""
     setattr(seen, name, True)
     return own(*args, **kwargs)
 

@@ -1,6 +1,6 @@
-"""Results of ops: PyTorch's formulas, asked once for each kind of call; :mod:`.formulas` has ours.
+"""Results of ops: PyTorch's formulas, run once for each kind of call; :mod:`.formulas` has ours.
 
-What was told is kept for later predictions of this process: most programs are predicted more than once.
+How to make a result again is kept for later predictions of this process: most programs are predicted more than once.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ aten = torch.ops.aten
 _C: Any = torch._C
 _make, _set_throw = torch.Tensor._make_subclass, _C._set_throw_on_mutable_data_ptr
 _MOST = 1 << 16  # calls
-_known: dict[tuple, Any] = {}
+_recipes: dict[tuple, Any] = {}
 _CPU = torch.device("cpu")
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _OWN_WAY = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view}
-"""Of ops whose results follow from more than shapes, or that turn an argument into a view."""
+"""Tags of ops whose results depend on more than shapes, or that turn an argument into a view."""
 
 
-class _Told(NamedTuple):
-    """A result."""
+class _New(NamedTuple):
+    """A result in memory of its own."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -37,7 +37,7 @@ class _Told(NamedTuple):
 
 
 class _View(NamedTuple):
-    """A result that lies in the memory of the first argument."""
+    """A result that is a view of the first argument."""
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
@@ -46,7 +46,7 @@ class _View(NamedTuple):
 
 
 class Results:
-    """The results of ops. What calls return that are alike but for contents is remembered: PyTorch's own way takes far longer.
+    """The results of ops. They are remembered for calls that differ only in values, because PyTorch's way is far slower.
 
     Args:
         fake: the mode whose tensors they are.
@@ -55,8 +55,8 @@ class Results:
     def __init__(self, fake: FakeTensorMode) -> None:
         self._fake = fake
         self._like_first: dict[torch.device, dict[str, Any]] = {}  # the attributes of a fake tensor, by its device
-        if len(_known) > _MOST:
-            _known.clear()
+        if len(_recipes) > _MOST:
+            _recipes.clear()
 
     def of(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of a call."""
@@ -72,7 +72,7 @@ class Results:
             given = tuple([_like(value, place) for value in args])
             named = tuple([(name, _like(value, place)) for name, value in kwargs.items()]) if kwargs else ()
             key = id(func), _state(), given, named
-            found = _known.get(key)
+            found = _recipes.get(key)
         except TypeError:
             return func(*args, **kwargs)
         if found is not None:
@@ -81,13 +81,13 @@ class Results:
         made = self._view(func, args, kwargs) if kind == "view" else NotImplemented
         if made is NotImplemented:
             made = IN_LAYOUT.get(func, func)(*args, **kwargs)
-        told = _told(kind, target if kind == "written" else args, made)
-        if told is not None and (kind != "written" or before == getattr(target, "shape", None)):  # else resized
-            _known[key] = told, func  # which is kept, so that its id stays its own
+        recipe = _recipe(kind, target if kind == "written" else args, made)
+        if recipe is not None and (kind != "written" or before == getattr(target, "shape", None)):  # else resized
+            _recipes[key] = recipe, func  # which is kept, so that its id stays its own
         return made
 
     def real(self, func: Any, args: tuple, made: tuple[Made | None, ...]) -> Any:
-        """The result of a call on the CPU, by what a real one has made; ``None``: that does not tell."""
+        """The result of a call on the CPU, from what a real one has made; ``None``: that is not enough."""
         if _constant(args) or not made:
             return None
         kind, written = _kind(func)
@@ -99,11 +99,11 @@ class Results:
             return None  # a result keeps more than its elements
         if func not in NO_LARGER and (kind != "new" or None in made):
             return None
-        tensors = [None if each is None else self._tensor(_Told(each.sizes, each.strides, each.dtype, _CPU)) for each in made]
+        tensors = [None if each is None else self._tensor(_New(each.sizes, each.strides, each.dtype, _CPU)) for each in made]
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
     def _view(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """A view, by PyTorch's own kernel on ``meta``; ``NotImplemented``: only fake tensors can tell."""
+        """A view, by PyTorch's own kernel on ``meta``; ``NotImplemented``: only fake tensors have the result."""
         first, others = args[0], (*args[1:], *kwargs.values())
         if first.constant is not None or any(isinstance(each, torch.Tensor) for each in others):
             return NotImplemented
@@ -119,7 +119,7 @@ class Results:
     def _again(self, found: Any, first: Any) -> Any:
         if found in ("first", "none"):
             return first if found == "first" else None
-        if isinstance(found, _Told):
+        if isinstance(found, _New):
             return self._tensor(found)
         if isinstance(found, _View):
             with torch._C._DisableTorchDispatch():
@@ -128,13 +128,13 @@ class Results:
                 return self._like(meta, first.fake_device)
         return type(found)(None if each is None else self._tensor(each) for each in found)
 
-    def _tensor(self, told: _Told) -> FakeTensor:
+    def _tensor(self, recipe: _New) -> FakeTensor:
         with torch._C._DisableTorchDispatch():
-            meta = torch.empty_strided(told.sizes, told.strides, dtype=told.dtype, device="meta")
-            return self._like(meta, told.device)
+            meta = torch.empty_strided(recipe.sizes, recipe.strides, dtype=recipe.dtype, device="meta")
+            return self._like(meta, recipe.device)
 
     def made_of_list(self, meta: torch.Tensor, device: torch.device) -> FakeTensor:
-        """A tensor that C++ made of a list of numbers, on ``meta``, where it believes the GPU is."""
+        """A tensor that C++ made from a list of numbers, on ``meta``, which it uses for the GPU."""
         with torch._C._DisableTorchDispatch():
             return self._like(meta, device)
 
@@ -153,10 +153,10 @@ class Results:
 
 @cache
 def _kind(func: Any) -> tuple[str, str | None]:
-    """The memory in which the results of an op lie.
+    """The memory that the results of an op use.
 
-    ``"new"``: in their own; ``"view"``: it has one, in its first argument's; ``"written"``: it writes to one argument alone,
-    the first, or the keyword that stands beside this; ``""``: anything else.
+    ``"new"``: their own; ``"view"``: the only result uses the first argument's; ``"written"``: the op writes to one argument
+    alone, the first, or the keyword that is returned with this; ``""``: anything else.
     """
     returns, arguments = func._schema.returns, func._schema.arguments
     if func.namespace != "aten" or _OWN_WAY & set(func.tags):
@@ -200,20 +200,20 @@ def _state() -> tuple:
 
 
 def _like(value: Any, place: bool) -> Any:
-    """A value as far as results depend on it. ``place``: also on where it lies in its memory."""
+    """What results depend on in a value. ``place``: its storage offset too."""
     if isinstance(value, FakeTensor):
         if value.constant is not None or value.layout is not torch.strided or value.dtype.is_complex:
-            raise TypeError("its contents, or more than its shape, may count")
+            raise TypeError("the result may depend on its values, or on more than its shape")
         offset = value.storage_offset() if place else 0
         return value.shape, value.stride(), value.dtype, value.fake_device, offset, value.requires_grad
     if isinstance(value, (list, tuple)):
         return tuple([_like(each, place) for each in value])
     if type(value) in _PLAIN:
         return type(value), value
-    raise TypeError(f"{type(value)} may be more than it shows")
+    raise TypeError(f"the result may depend on more of a {type(value)} than is compared")
 
 
-def _told(kind: str, args: Any, made: Any) -> Any:
+def _recipe(kind: str, args: Any, made: Any) -> Any:
     """The facts from which a result can be made again; ``args``: of an op that writes, its target."""
     if kind == "written":
         return "first" if made is args else "none" if made is None else None
@@ -224,14 +224,14 @@ def _told(kind: str, args: Any, made: Any) -> Any:
     given = _storages(args)
     if not tensors or len(given | _storages(tensors)) < len(given) + len(tensors):
         return None  # a view, such as that of ``_unsafe_view``, whose schema does not say so
-    told = [None if each is None else _one(each) for each in results]
-    if [each is None for each in told] != [each is None for each in results]:
+    recipes = [None if each is None else _one(each) for each in results]
+    if [each is None for each in recipes] != [each is None for each in results]:
         return None
-    return told[0] if isinstance(made, FakeTensor) else type(made)(told)
+    return recipes[0] if isinstance(made, FakeTensor) else type(made)(recipes)
 
 
 def _storages(values: Any) -> set[int]:
-    """The addresses in C++ of what tensors lie in."""
+    """The addresses in C++ of the tensors' storages."""
     if isinstance(values, FakeTensor):
         return {values.untyped_storage()._cdata} if values.layout is torch.strided else set()
     return set().union(*map(_storages, values)) if isinstance(values, (list, tuple)) else set()
@@ -244,7 +244,7 @@ def _shared(first: Any, made: Any) -> _View | None:
     return _View(tuple(made.shape), made.stride(), made.dtype, int(made.storage_offset()))
 
 
-def _one(made: Any) -> _Told | None:
+def _one(made: Any) -> _New | None:
     """A tensor that can be made again: it has a storage of its own, no larger than it needs."""
     if (
         not isinstance(made, FakeTensor)
@@ -255,4 +255,4 @@ def _one(made: Any) -> _Told | None:
         return None
     if made.untyped_storage().nbytes() != Made.of(made).needed:
         return None
-    return _Told(tuple(made.shape), made.stride(), made.dtype, made.fake_device)
+    return _New(tuple(made.shape), made.stride(), made.dtype, made.fake_device)

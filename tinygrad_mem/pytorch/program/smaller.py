@@ -54,7 +54,7 @@ def smaller(call: AloneCall) -> Smaller | None:
 
 
 def elementwise(call: AloneCall) -> Smaller | None:
-    """Of a call that does the same to each element of dense tensors of one shape, one on a single axis stands for all."""
+    """A smaller call for one that does the same to each element of dense tensors of one shape: on a single axis."""
     if torch.Tag.pointwise not in call.func.tags and call.func not in _EACH_ELEMENT:
         return None
     given = [each for each in givens((call.args, call.kwargs)) if each.sizes]
@@ -77,8 +77,8 @@ def elementwise(call: AloneCall) -> Smaller | None:
 
 
 def _elementwise_in_place(call: AloneCall) -> Smaller | None:
-    """Of a call that does the same to each element of tensors of one shape and dtype, and writes to the first of them, one on
-    two axes stands for all. Some have gaps, such as the part of a gradient that is added to another.
+    """A smaller call for one that does the same to each element of tensors of one shape and dtype, and writes to the first of
+    them: on two axes. Some tensors have gaps, such as the part of a gradient that is added to another.
     """
     if torch.Tag.pointwise not in call.func.tags or not call.func._schema.name.endswith("_"):
         return None
@@ -104,7 +104,7 @@ def _elementwise_in_place(call: AloneCall) -> Smaller | None:
 
 
 def _planes(call: AloneCall) -> Smaller | None:
-    """Of a pooling of dense images, two of three channels stand for all."""
+    """A smaller call for a pooling of dense images: of two images with three channels."""
     given = givens((call.args, call.kwargs)) if call.func in _POOLINGS else []
     images = {each.sizes[:2] for each in given}
     if len(images) != 1 or not all(len(each.sizes) == 4 and _rows(each) for each in given):
@@ -205,7 +205,7 @@ def _cut(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _order(given: Given) -> tuple[int, ...] | None:
-    """The strides of the cut tensor, whose axes lie in memory in the same order; ``None``: it has gaps, or overlaps."""
+    """The strides of the cut tensor, whose axes have the same memory order; ``None``: the tensor has gaps, or overlaps."""
     strides, whole, part = [0] * len(given.sizes), 1, 1
     for axis in sorted(range(len(given.sizes)), key=lambda axis: (given.strides[axis], given.sizes[axis])):
         if given.strides[axis] != whole:
@@ -221,7 +221,7 @@ def _few(count: int) -> int:
 
 
 def _rows(given: Given) -> bool:
-    """True for a tensor in rows that lie beside each other, and in no other order: no axis of images is of one element."""
+    """True for a contiguous tensor that is in no other memory format too: no axis of images has one element."""
     plain = given.strides == _strides(given.sizes) and bool(given.sizes) and 0 not in given.sizes
     return plain and (len(given.sizes) < 3 or 1 not in given.sizes[1:])
 

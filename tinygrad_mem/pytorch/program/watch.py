@@ -329,7 +329,7 @@ class Watch(TorchDispatchMode):
 
     @signal_safe
     def _end(self, key: int, _: Any) -> None:
-        """A storage has ended. Python prints an error of such a callback and goes on: the next op raises it."""
+        """Record that a storage has ended. Python only prints errors of such callbacks, so the next op raises them."""
         try:
             _, held = self._held.pop(key, (None, None))
             self.numbers.forget(key)
@@ -353,9 +353,9 @@ class Watch(TorchDispatchMode):
                 self.resized(each.untyped_storage(), each)
 
     def resized(self, storage: Any, tensor: torch.Tensor | None = None) -> None:
-        """A storage that has grown, or shrunk to nothing, has another block. ``tensor``: one that lies in it."""
+        """Record the new block of a storage that has grown, or shrunk to nothing. ``tensor``: one that uses it."""
         reference, held = self._held.get(storage._cdata, (None, None))
-        if reference is None:  # ``set_`` gave it a storage that nobody has seen, such as one of a file
+        if reference is None:  # ``set_`` gave it a storage that was never seen, such as one of a file
             return self._see(_RESIZE, (), tensor)
         if (held.size if held else 0) == storage.nbytes() or not (tensor is None or self._here(tensor)):
             return

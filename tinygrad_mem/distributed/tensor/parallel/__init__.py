@@ -1,4 +1,4 @@
-"""Tensor and sequence parallel, with ``torch.distributed.tensor.parallel``'s names: layers whose weights lie over ranks."""
+"""Tensor and sequence parallel, with ``torch.distributed.tensor.parallel``'s names: layers with divided weights."""
 
 from .... import absent as _absent
 from .style import *

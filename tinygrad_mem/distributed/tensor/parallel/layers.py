@@ -1,4 +1,4 @@
-"""Layers whose weights lie over the ranks of a group. ``parallelize_module`` makes them of ordinary ones."""
+"""Layers whose weights are divided over the ranks of a group. ``parallelize_module`` makes them of ordinary ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..placement import Placement, Shard
 
 
 class GatheredLinear(Op):
-    """A linear layer of an input whose rows lie over ranks; each rank computes its own outputs of all rows.
+    """A linear layer of an input whose rows are divided over ranks; each rank computes its own outputs of all rows.
 
     The rows of all ranks are gathered in forward, not kept, and gathered again in backward, for the weight's gradient. The
     gradient of the input is summed over the ranks, and each gets its part.
@@ -75,7 +75,7 @@ class _OverRanks:
 
     Attributes:
         group: the ranks.
-        layouts: how its input and its output lie over them.
+        layouts: how its input and its output are divided over them.
     """
 
     group: ProcessGroup

@@ -144,7 +144,7 @@ class SequenceParallel(ParallelStyle):
 
 
 class PrepareModuleInput(ParallelStyle):
-    """Changes how the first arguments of a module lie, before its forward.
+    """Changes how the first arguments of a module are divided over ranks, before its forward.
 
     Args:
         input_layouts: how they are given: a layout, or one for each; ``None``: leave it.

@@ -1,4 +1,4 @@
-"""Cross-entropy of logits whose classes lie over ranks: the work of PyTorch's ``loss_parallel``, as a function."""
+"""Cross-entropy of logits whose classes are divided over ranks: the work of PyTorch's ``loss_parallel``, as a function."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def vocabulary_parallel_cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """``nn.functional.cross_entropy`` of scores whose classes lie over the ranks of ``group``; no rank has them all.
+    """``nn.functional.cross_entropy`` of scores whose classes are divided over the ranks of ``group``.
 
-    PyTorch does this inside ``with loss_parallel():``, where a DTensor says how its classes lie. A rank's part is an ordinary
-    tensor here, so the group is an argument.
+    PyTorch does this inside ``with loss_parallel():``, where a DTensor says how its classes are divided. A rank's part is an
+    ordinary tensor here, so the group is an argument.
 
     Args:
         input: scores, floating: (N, part of C) or (N, part of C, d1, ...); rank r has the r-th of equal parts.

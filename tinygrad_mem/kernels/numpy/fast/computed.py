@@ -41,7 +41,7 @@ class Symbol(NDArrayOperatorsMixin):
 
     def __bool__(self) -> bool:
         if self.kind == ARRAY:
-            raise TypeError("a formula cannot choose by the numbers of an array: use np.where")
+            raise TypeError("a formula cannot branch on values of an array: use np.where")
         return True  # the number 0 is not a symbol
 
     def step(self, function: Any, operands: tuple) -> Any:
@@ -203,12 +203,12 @@ class _Writer:
         chosen = [isinstance(a, Symbol) and a.kind == ARRAY for a in (x, y)]
         masked = all(chosen) or (any(chosen) and any(type(a) in (int, float) and a == 0 for a in (x, y)))
         if masked and (flag.uses or not flag.flag):
-            raise TypeError("a formula that chooses by a mask compares anew for each choice: the flags become the mask")
+            raise TypeError("np.where overwrites the result of its comparison: write the comparison again for each np.where")
         if all(chosen):
             if step.buffer == "out" and (y.name == "out" or (y.function is None and not self.apart)):
                 x, y = self._turned(flag, x, y)
                 if y.function is None and not self.apart:
-                    raise TypeError("a formula chooses between two arrays that are given: compute one of them")
+                    raise TypeError("np.where has two inputs of the formula as its choices: one must be computed")
             target = self._target(step, avoid=(y.name, flag.name))
             line = f"tiles.select({x.name}, {y.name}, {self._text(flag)}, work, {target})"
             self._with_work(line, (target, x.name, y.name, flag.name))
@@ -227,7 +227,7 @@ class _Writer:
 
     def _turned(self, flag: Symbol, x: Any, y: Any) -> tuple[Any, Any]:
         if flag.uses:
-            raise TypeError("write this choice the other way round: its flags are used again")
+            raise TypeError("np.where would negate a comparison that is used again: swap its choices")
         self.lines.append(f"np.logical_not({self._text(flag)}, out={self._text(flag)})")
         return y, x
 

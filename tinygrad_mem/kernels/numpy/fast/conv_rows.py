@@ -121,7 +121,7 @@ class Correlation(NamedTuple):
 
 
 def correlate(several: list[Correlation], bias: Any, work: np.ndarray) -> None:
-    """Run all walks, whose outputs lie apart, at once; ``bias`` is added to each."""
+    """Run all walks at once; their outputs do not overlap, and ``bias`` is added to each."""
     whole, shift = Lane(work, 0, 1), None if bias is None else bias[:, None]
     matrices = [weights(each.walk, each.w, whole.take((each.w.size,), each.walk.wide)) for each in several]
     lanes, found = _plan(tuple([each.walk for each in several]), "forward", whole.stop - whole.next, lane_count(work))

@@ -1,8 +1,8 @@
 """Convolution of tiny maps, tap by tap: of the 36 products of a 3x3 kernel on a 2x2 map 20 are with padding, and are left out.
 
-Maps lie as matrices (pixel, image; channel): a tap connects runs of pixels, and each run is one product, added to the runs of
-rows that it belongs to; where a tap reaches whole rows of the map, all of them are one run. Weights are as large as such maps
-are small: they are read once, a few channels at a time, as one matrix a tap. The parts depend on shapes only, so all bits
+Maps are matrices (pixel, image; channel): a tap connects runs of pixels, and each run is one product, added to the runs of
+rows that it belongs to; where a tap reaches whole rows of the map, all of them are one run. Weights are large where maps are
+small: they are read once, a few channels at a time, as one matrix a tap. The parts depend on shapes only, so all bits
 of the result do.
 """
 

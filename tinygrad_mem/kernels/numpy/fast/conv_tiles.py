@@ -1,4 +1,4 @@
-"""The tiles of convolution by rows, and how the arrays of a tile lie in a lane: worked out once, for all steps."""
+"""The tiles of convolution by rows, and where the arrays of a tile are in a lane: computed once, for all steps."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import numpy as np
 
 from .conv_geometry import even
 
-NARROW = 8  # columns of an image below which images lie side by side within a column, so that copies stay long
+NARROW = 8  # columns of an image below which images are side by side within a column, so that copies stay long
 DEEP = 32  # terms of a product that is worth while without the kernel's columns
-FEW = (4, 16)  # channels in, or out, up to which gy is copied as it lies; else channels last: slower copies, faster products
+FEW = (
+    4,
+    16,
+)  # channels in, or out, up to which gy keeps its order; else it is copied to channels last: slower copies, faster products
 STACK = 1 << 15  # numbers of weight gradients that are computed at once and added afterwards
 
 
@@ -80,7 +83,7 @@ class TileWalk:
         return found
 
     def reach(self, rows: int) -> int:
-        """Input rows that so many output rows read."""
+        """The number of input rows that ``rows`` output rows read."""
         return (rows - 1) * self.stride[0] + self.kernel[0]
 
     def apart(self, images: int, columns: int) -> tuple[int, int]:
@@ -98,7 +101,7 @@ class Tile(NamedTuple):
 
 
 class TileLayout:
-    """The shapes and strides of the arrays of tiles of one kind, as they lie in a lane.
+    """The shapes and strides of the arrays of tiles of one kind, within a lane.
 
     Attributes:
         width: the columns of an output row that count.

@@ -54,7 +54,7 @@ _STACK = 1 << 17  # sums of a weight gradient up to which a tile's are computed 
 
 
 def _numbers(cin: int, cout: int, columns: int, kind: str) -> int:
-    """Numbers of a lane's tile of so many columns: slabs that are not needed at the same time share their place."""
+    """Numbers of a lane's tile of ``columns`` columns: slabs that are not needed at the same time share memory."""
     if kind == "weight":
         sums = 18 * cin * (cout if _whole(cin, cout) else -(-cout // 2))
         return (max(6 * cin, 4 * cout) + 6 * cin + 6 * cout) * columns + sums * (2 if sums <= _STACK else 1) + 4 * SLACK
@@ -62,7 +62,7 @@ def _numbers(cin: int, cout: int, columns: int, kind: str) -> int:
 
 
 def _per_column(cin: int, cout: int, products: int) -> int:
-    """Numbers of a column of input rows, then of so many products of each output channel, and of their sums."""
+    """Numbers of a column of input rows, then of ``products`` products of each output channel, and of their sums."""
     return max(6 * cin, products * cout) + max(6 * cin, 4 * cout)
 
 
@@ -128,7 +128,7 @@ def _block(shape: tuple[int, ...], cin: int, cout: int) -> int:
 
 
 def fits(geo: Geometry, kind: str) -> bool:
-    """True if this is a 3x3 convolution of stride 1 with so many channels and pixels that the sums beside the products pay."""
+    """True if this is a 3x3 convolution of stride 1 with enough channels and pixels to be faster in spite of the extra sums."""
     plain = geo.kernel == (1, 3, 3) and geo.groups == 1 and geo.stride == geo.dilation == (1, 1, 1) and geo.dtype == _FLOAT
     height, width = (geo.inside if kind == "input" else geo.outside)[1:]
     pixels = geo.images * height * width

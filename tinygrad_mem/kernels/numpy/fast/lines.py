@@ -18,7 +18,7 @@ from .tiles import cuts
 TILE = 1 << 16  # elements of a tile of scores: 512 KiB of float64
 LINES = 1 << 13  # lines of a tile, at most
 GRAIN = 1 << 17  # elements that are worth a core: exponentials take as long as ten sums
-TOGETHER = 128  # adjacent lines that a tile has, if there are so many
+TOGETHER = 128  # adjacent lines in a tile, or fewer if there are fewer
 _REACH = 16.0  # sums between the powers of e to -16 and 16 need no shift: their logarithms are rounded by 1e-6 at most
 
 
@@ -92,7 +92,7 @@ def sum_powers(x, shift, total):
 def sum_plainly(x, total):
     """total = the sums of e**x of each line, unshifted, which takes half of the time. False if they are out of reach.
 
-    The numbers must lie together in memory. The first line tells whether it is worth trying.
+    The numbers must be contiguous. The first line shows whether the attempt is worth it.
     """
     if x.dtype != total.dtype or not x.flags.c_contiguous or not abs(np.maximum.reduce(x[0], axis=None)) <= _REACH:
         return False

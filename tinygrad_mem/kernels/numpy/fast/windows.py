@@ -40,7 +40,7 @@ def _weights(sizes):
 
 
 def corners(sizes, geometry, starts, apart, out):
-    """out (planes, *windows) = the place of each window's first offset; windows begin at ``starts``, planes lie ``apart``."""
+    """out (planes, *windows) = the place of each window's first offset; ``starts``: of windows; ``apart``: step of planes."""
     _, stride, padding, _ = geometry
     out.fill(0)
     axes = [(1, 0, 0, apart), *zip(stride, padding, starts, _weights(sizes), strict=True)]
