@@ -1,7 +1,7 @@
 """The answers for PyTorch's names that are not offered: about 100, and one sentence for all other names.
 
 A module of the public interface ends with ``__getattr__ = absent.refuses("its.place")``; ``stand_ins.install`` gives it to a
-stand-in. Code in an answer stands between backticks; a test checks that each name in it exists, and computes the formulas.
+stand-in. Code in an answer is between backticks; a test checks that each name in it exists, and computes the formulas.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 
 _ALL = "*"
-"""Stands for every other name of a place."""
+"""Matches every other name of a place."""
 _DENSE = "tensors are dense: use a dense one, or `zeros(n).index_put((rows,), values)`"
 _DEVICES = "devices are cpu, cuda and meta; `tensor.to(device)` moves between them"
 _INTEGERS = "there are no quantized numbers: train the network as it is, or use `module.half()`"

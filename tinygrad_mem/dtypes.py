@@ -4,7 +4,7 @@ PyTorch promotes by category (bool < integer < floating): an integer tensor time
 tensor divided by an integer tensor is the default dtype, and neither Python numbers nor 0-d tensors widen a tensor of
 their own category.
 
-NumPy has no bfloat16: it comes from the package ``ml_dtypes``. If that is not installed, a dtype of the same size stands for
+NumPy has no bfloat16: it comes from the package ``ml_dtypes``. If that is not installed, a dtype of the same size replaces
 it. This is enough for device ``meta``: a step in bfloat16 can be predicted, and is refused elsewhere.
 """
 

@@ -1,4 +1,4 @@
-"""Writing files as a whole or not at all, unpacking gzip files up to a limit, and the user's cache folder."""
+"""Writing files so that no partial file is left, unpacking gzip files up to a limit, and the user's cache folder."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _TONES = {REPRODUCED: "good", EXPLAINED: "other", REFUTED: "bad"}
 
 
 def write(rows: Sequence[Judged], path: Path | str) -> None:
-    """Write the page to ``path``, whole or not at all."""
+    """Write the page to ``path``; if that fails, no partial file is left."""
     columns = (("claim", ""), ("figure", ""), ("found", ""), ("times off", "n"), ("verdict", ""))
     table = sheet.table(columns, [_row(each) for each in rows], "refuted, LoRA, logits")
     sheet.write(path, "Published figures, judged", [summary(list(rows)), RULES], table, map(_section, rows))

@@ -14,9 +14,9 @@ from ..memory.render.bars import draw, of_track
 from .claim import EXPLAINED, REFUTED, REPRODUCED, Extra, Figure, Judged
 
 NARROW = 100
-"""On terminals with fewer columns, what a claim says stands below its name."""
+"""On terminals with fewer columns, what a claim says is printed below its name."""
 NARROWEST = 70
-"""On terminals with fewer columns, the number that is found stands below the figure."""
+"""On terminals with fewer columns, the number that is found is printed below the figure."""
 STYLES = {REPRODUCED: "green", EXPLAINED: "yellow", REFUTED: "red"}
 
 
@@ -59,7 +59,7 @@ def table(rows: Sequence[Judged], width: int) -> Table:
 
 
 def details(judged: Judged, console: Console) -> None:
-    """Print one claim in full: where it stands, what it says, what is found and how, and where the bytes of the run are."""
+    """Print one claim in full: its source, what it says, what is found and how, and where the bytes of the run are."""
     claim, verdict = judged.claim, judged.verdict
     title = Text(f"{claim.name}: ", "bold")
     if verdict is not None:

@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_mar
 
 Data = StrEnum("Data", "digits mnist cifar10")
 TrainingPrecision = StrEnum("TrainingPrecision", "float32 autocast half")
-Precision = StrEnum("Precision", "float32 autocast half float16 bfloat16 float64")  # what each means stands in precision.py
+Precision = StrEnum("Precision", "float32 autocast half float16 bfloat16 float64")  # precision.py says what each means
 QuantType = StrEnum("QuantType", "nf4 int8")
 Update = StrEnum(
     "Update",

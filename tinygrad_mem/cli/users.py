@@ -156,7 +156,7 @@ def _run(path: Path) -> ModuleType:
 
 @context
 def forgotten(module: str) -> Iterator[None]:
-    """Afterwards, forget the user's own modules that were loaded within: they hold what was made in a prediction."""
+    """Afterwards, remove the user's own modules that were loaded within: they hold what was made in a prediction."""
     folder = Path(module).parent.resolve() if module.endswith(".py") else Path.cwd()
     before = set(sys.modules)
     try:

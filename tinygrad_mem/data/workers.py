@@ -42,7 +42,7 @@ def get_worker_info() -> WorkerInfo | None:
 
 
 class End:
-    """Stands for the end of a worker's stream."""
+    """Marks the end of a worker's stream."""
 
 
 class Failure:

@@ -22,7 +22,7 @@ from .regions import check_device
 class RingAttention(Op):
     """:class:`Attention` of this rank's queries over the keys of all ranks; rank r has the r-th part of both.
 
-    A rank computes with its own block of keys and values, then with that of the rank before it, and so on; each block goes on
+    A rank computes with its own block of keys and values, then with that of the rank before it, and so on; each block is sent
     to the next rank while it is used. The results of two blocks are joined by their lse, the logarithm of the sum of e**score.
     In backward the blocks go around again, each with its gradients, to which every rank adds. All ranks ask for the
     same memory, though with ``causal`` a rank skips the blocks behind its own.
@@ -176,7 +176,7 @@ def _join(ctx: Context, y: Array, part: Array, sums: Array, seen: bool) -> None:
 def ring_attention(
     query: Tensor, key: Tensor, value: Tensor, group: Any = None, is_causal: bool = False, scale: float | None = None
 ) -> Tensor:
-    """``nn.functional.scaled_dot_product_attention`` of tokens that lie over the ranks of a group, in order.
+    """``nn.functional.scaled_dot_product_attention`` of tokens that are divided over the ranks of a group, in order.
 
     query (N, heads, T, E), key and value (N, key heads, T, E or Ev): this rank's T tokens, as many on each rank
     -> (N, heads, T, Ev). Key heads divide heads. PyTorch has it as ``distributed.tensor.experimental.context_parallel``.

@@ -32,11 +32,11 @@ class DistributedDataParallel(Module):
     """Calls ``module``, and averages its gradients over the ranks of a group while backward computes them.
 
     Gradients are averaged in buckets, in the order in which backward computes them: the parameters from the last to the first.
-    A bucket that is complete is sent while backward goes on.
+    A bucket that is complete is sent while backward continues.
 
     Memory:
-        The buckets: a second copy of all gradients, for as long as this object lives. With ``gradient_as_bucket_view`` the
-        gradients lie in the buckets, which saves that copy; outside its bucket a gradient exists only until it is copied there.
+        The buckets: a second copy of all gradients, as long as this object lives. With ``gradient_as_bucket_view`` gradients
+        are views of the buckets, which saves that copy; outside its bucket a gradient exists only until it is copied there.
     Price:
         One all-reduce of all gradients for each backward. MPI advances transfers only while a rank calls it, so little of that
         is hidden on the cpu.
@@ -171,7 +171,7 @@ class Reducer:
         self._begin()
 
     def _begin(self) -> None:
-        """Forget what an earlier backward left: it may have ended with an error."""
+        """Drop what an earlier backward left: it may have ended with an error."""
         self._arrived, self._next = set(), 0
         for each in self._buckets:
             each.missing, each.work = len(each.members), Work()

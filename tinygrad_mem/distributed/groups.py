@@ -151,7 +151,7 @@ def _fake(rank: int, size: int, timeout: float) -> FakeGroup:
 
 
 def destroy_process_group(group: Any = None) -> None:
-    """Forget ``group``; without one, the default group."""
+    """Remove ``group``; without one, the default group."""
     state = _state()
     if group is None or group is state.default:
         state.default = None

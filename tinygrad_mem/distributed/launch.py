@@ -219,7 +219,7 @@ class _Launch:
             if missing
             else f"mpiexec ended with status {status} before the ranks did, and all were ended"
         )
-        sys.stderr.write(f"{words}\nSee whether it runs at all: mpiexec -n {self.ranks} hostname\n")
+        sys.stderr.write(f"{words}\nCheck that it runs: mpiexec -n {self.ranks} hostname\n")
         return status if status > 0 else 1
 
     def _say(self, text: str) -> None:

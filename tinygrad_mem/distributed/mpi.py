@@ -2,8 +2,8 @@
 
 Before the data of a collective, each rank sends a header of a few words to each other rank: which collective it calls, with
 which shape and dtype. The data follows when all headers are there and agree. So a mistake is found before anything is written,
-and a rank that waits knows for whom. Nothing here waits inside MPI: what is under way is advanced by turns, and between the
-turns a rank looks whether another has failed.
+and a rank that waits can name the ranks it waits for. Nothing here waits inside MPI: transfers are advanced in turns, and
+between the turns a rank checks whether another has failed.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Presence:
         if fcntl is not None:
             try:
                 fcntl.lockf(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), fcntl.LOCK_EX)
-            except OSError:  # no file can be made or locked here: nobody sees this process
+            except OSError:  # no file can be made or locked here: other ranks cannot see this process
                 self.hide()
 
     def watch(self, rank: int, name: str) -> None:

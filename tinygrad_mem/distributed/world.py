@@ -38,7 +38,7 @@ _PATIENCE = 50  # turns without a pause: most collectives are over by then
 
 
 def mpi() -> Any:
-    """The module ``mpi4py.MPI``. We end MPI ourselves: after an error nobody may wait for the others."""
+    """The module ``mpi4py.MPI``. We end MPI ourselves: after an error no rank may wait for the others."""
     if "mpi4py.MPI" not in sys.modules:
         import mpi4py
 
@@ -125,7 +125,7 @@ class World:
         self._presence.hide()
 
     def _exchanged(self, mine: tuple[int, ...], timeout: float) -> np.ndarray:
-        """A row of numbers from each rank. Here no call of MPI may wait for a rank: nobody looks for errors yet."""
+        """A row of numbers from each rank. Here no call of MPI may wait for a rank: errors are not checked yet."""
         others = [i for i in range(self.comm.size) if i != self.rank]
         places = np.zeros((self.comm.size, len(mine)), np.int64)
         places[self.rank] = mine

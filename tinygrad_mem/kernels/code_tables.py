@@ -1,4 +1,4 @@
-"""The numbers between -1 and 1 that codes of 4 or 8 bits stand for, where a block of numbers shares a scale.
+"""The numbers between -1 and 1 that codes of 4 or 8 bits are decoded to; a block of numbers shares a scale.
 
 For weights. ``nf4``: 4 bits, for weights that are normally distributed: each code is used about equally often. 8 quantiles of
 the normal distribution are positive and 7 negative, at even probabilities; 0 is one of the numbers, so that it is kept exactly.
@@ -30,7 +30,7 @@ class CodeTable:
     Attributes:
         numbers: in rising order, float32.
         values: the same as float32 (``"f"``) and float64 (``"d"``).
-        borders: one for each number: a number is nearest to the first whose border does not lie below it; the last is inf.
+        borders: one for each number: a value is nearest to the first number whose border is not below it; the last is inf.
         bits: of a code.
         each: how many codes a byte has.
     """

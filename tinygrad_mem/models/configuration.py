@@ -100,7 +100,7 @@ class Configuration:
         attention_bias: biases of the projections of query, key and value. ``output_bias``: of the projection after attention.
         qk_norm: query and key are normalized in each head.
         scale: of the scores.
-        gemma: Gemma's differences: norms multiply by 1 + weight, the embedding is scaled, and norms stand after each part too.
+        gemma: Gemma's differences: norms multiply by 1 + weight, the embedding is scaled, and norms come after each part too.
         fused: Phi-3's: query, key and value are one projection, and so are gate and up.
     """
 

@@ -21,8 +21,8 @@ class Cache:
         batch: the number of sequences.
         tokens: the longest sequence.
         dtype, device: as the model's parameters.
-        bits: 8 or 4: numbers between the least and the largest of a head are kept in so many bits. While a layer runs, its
-            keys and values exist in ``dtype`` too.
+        bits: 8 or 4: the bits of each number, which are scaled from the least to the largest number of a head. While a layer
+            runs, its keys and values exist in ``dtype`` too.
 
     Attributes:
         length: the number of tokens that were read.

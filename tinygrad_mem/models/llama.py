@@ -77,7 +77,7 @@ class Attention(nn.Module):
         return self.qkv_proj(x).split([self.heads * self.head, keys, keys], -1)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attention without a matrix of scores: the sequences of the batch stand one after the other."""
+        """Attention without a matrix of scores: the sequences of the batch are concatenated."""
         n, t, s = q.shape[0], q.shape[1], k.shape[1]
         before = -1 if self.window is None else self.window - 1
         starts = [tensor(range(0, n * size + 1, size), dtype=int32, device=q.device) for size in (t, s)]
@@ -290,7 +290,7 @@ class LanguageModel(nn.Module):
 
         Args:
             cache: keys and values of the tokens before these.
-            last: compute the logits of so many last tokens only.
+            last: compute the logits of this number of last tokens only.
 
         Raises:
             ArgumentError: the sequence is longer than the model's.

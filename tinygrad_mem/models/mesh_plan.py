@@ -40,7 +40,7 @@ class Setting:
 
 
 class Sketch(NamedTuple):
-    """The needs of a setting, told from a small network: peak of a rank in bytes, seconds, and bytes that it sends."""
+    """The needs of a setting, extrapolated from a small network: peak of a rank in bytes, seconds, and bytes that it sends."""
 
     setting: Setting
     peak: float
@@ -164,7 +164,7 @@ def plan_mesh(
         progress: called with a short text about each setting that is tried.
 
     Raises:
-        ArgumentError: no mesh of so many ranks divides this network and this batch.
+        ArgumentError: no mesh of ``ranks`` ranks divides this network and this batch.
         BudgetError: no setting fits; the message says what the smallest needs.
     """
     for name, value in (("ranks", ranks), ("samples", samples)):
@@ -185,7 +185,7 @@ def plan_mesh(
 
 
 def _sketch(setting: Setting, size: TransformerSize, runs: Callable[..., _MeshRuns]) -> Sketch:
-    """The needs of a setting, told from networks of few layers a stage and as few micro-batches as fill the pipeline."""
+    """The needs of a setting, extrapolated from networks with few layers a stage and just enough micro-batches to fill it."""
     stages, count = setting.mesh.pipeline, setting.mesh.count
     few = min(count, stages + 1)
 

@@ -26,8 +26,8 @@ class Named:
         tokens: the number of different tokens, for samples of token numbers; 0 for samples of floats.
         dense: whether each place of an image has its own class.
         tiles: whether it can compute some tokens at a time, its own loss too; see :meth:`with_own_loss`.
-        few: makes the network with so many of its layers; ``None`` if it has no layers that repeat, or if what is done to them
-            depends on their number.
+        few: makes the network with a given number of its layers; ``None`` if it has no layers that repeat, or if what is done
+            to them depends on their number.
         depth: the number of its layers, and after how many of them their kinds repeat.
     """
 
@@ -41,7 +41,7 @@ class Named:
     depth: tuple[int, int] = (0, 0)
 
     def with_own_loss(self, tile: int | None = None) -> Named:
-        """The same language model as a network that returns its loss; with ``tile``, of so many tokens at a time."""
+        """The same language model as a network that returns its loss; ``tile``: tokens that are computed at a time."""
         return replace(self._changed(lambda model: WithLoss(model, tile)), classes=0)
 
     def recomputed(self, how: str) -> Named:

@@ -1,7 +1,7 @@
 """A transformer over a mesh of ranks: data x pipeline x context x tensor (with sequence) parallel, for real or predicted.
 
-Read it from top to bottom: the sizes, how a block lies over ranks, a stage, and the training step. Tokens come first in every
-tensor inside, (tokens, batch, width), so that what is gathered from other ranks lies in one piece.
+Read it from top to bottom: the sizes, how a block is divided over ranks, a stage, and the training step. Tokens come first in
+every tensor inside, (tokens, batch, width), so that what is gathered from other ranks is contiguous.
 
 Source: Narayanan et al., *Efficient Large-Scale Language Model Training on GPU Clusters*, 2021; Korthikanti et
 al., *Reducing Activation Recomputation in Large Transformer Models*, 2022; Llama Team, *The Llama 3 Herd of Models*, 2024.
@@ -84,7 +84,7 @@ class Mesh:
     Attributes:
         data, pipeline, context, tensor: the ranks along each dimension; their product is the number of processes.
         chunks: stages of the pipeline on each rank; more than one are interleaved.
-        sequence: between the layers of a block, tokens lie over the tensor parallel ranks.
+        sequence: between the layers of a block, tokens are divided over the tensor parallel ranks.
         micro: the samples of a micro-batch of one data parallel rank.
         count: the micro-batches of a step.
         gpipe: all forwards before all backwards.
@@ -192,7 +192,7 @@ class Layers(nn.Module):
         grid: a device mesh with the dimensions context and tensor.
 
     Raises:
-        ArgumentError: scores are to be kept of tokens that lie over ranks.
+        ArgumentError: scores are to be kept of tokens that are divided over ranks.
     """
 
     def __init__(self, size: TransformerSize, mesh: Mesh, grid: DeviceMesh, stage: int, dtype: Any = bfloat16) -> None:

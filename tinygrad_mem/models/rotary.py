@@ -82,7 +82,7 @@ def _yarn(rope: Rope, config: Configuration, size: int, tokens: int) -> tuple[np
     factor, original = numbers["factor"], numbers["original_max_position_embeddings"]
 
     def pair(turns: float) -> float:
-        """The number of the pair that makes so many turns in the original context."""
+        """The index of the pair that makes ``turns`` turns in the original context."""
         return size * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = pair(numbers.get("beta_fast") or 32), pair(numbers.get("beta_slow") or 1)

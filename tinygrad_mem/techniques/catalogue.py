@@ -65,7 +65,7 @@ _ROWS = (
     ),
     Technique(
         "offload", "offload", ("autograd.graph.save_on_cpu", "techniques.checkpoints_on_cpu"),
-        "tensors saved for backward, or the inputs of checkpoints alone, lie in host memory",
+        "tensors saved for backward, or the inputs of checkpoints alone, are kept in host memory",
         "two copies between device and host",
         "identical", "bit for bit",
         ("22_one_card",), ("offload",),
@@ -182,7 +182,7 @@ _ROWS = (
     ),
     Technique(
         "paged", "paged optimizer state", ("techniques.paged_optimizer",),
-        "optimizer state lies in host memory; in a step the device holds that of one parameter at a time",
+        "optimizer state is kept in host memory; in a step the device holds that of one parameter at a time",
         "the state crosses the bus twice in each step",
         "identical", "bit for bit",
         (), ("paged",),

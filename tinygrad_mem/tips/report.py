@@ -23,7 +23,7 @@ _TONES = {"saves": "good", "saves only when": "good", "improves accuracy": "good
 
 
 def write(rows: Sequence[Row], path: Path | str) -> None:
-    """Write the page to ``path``, whole or not at all."""
+    """Write the page to ``path``; if that fails, no partial file is left."""
     body = [_row(tip, result, _words(verdict(results))) for tip, results in rows for result in results]
     table = sheet.table(_COLUMNS, body, "myth, inference, attention")
     sheet.write(path, "Every tip, measured", [summary(rows), _INTRO], table, (_section(*row) for row in rows))

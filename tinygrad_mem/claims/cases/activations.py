@@ -68,7 +68,7 @@ def one_layer_often() -> Counted:
 
 
 def _kept(model: Callable[[], nn.Module], shape: tuple[int, ...], bits: int | None = None) -> int:
-    """Activations of a forward, saved in so many bits."""
+    """Activations of a forward, saved in ``bits`` bits."""
 
     def run() -> None:
         network, x = model(), tm.randn(*shape)

@@ -21,7 +21,7 @@ LLAMA_7B = llama_of("llama-2-7b")
 
 
 def keys_and_values(tokens: int) -> Counted:
-    """The cache of so many tokens, of 40 layers of width 5,120 in float16."""
+    """The cache of ``tokens`` tokens, of 40 layers of width 5,120 in float16."""
     config = configuration(PUBLISHED["llama-2-13b"])
 
     def run() -> None:

@@ -18,7 +18,7 @@ BILLIONS_7_5 = (128, 9536, 6144)
 T5_3B = (64, 6400, 6960)
 """2,851 million parameters, as T5 of 3 billion has, whose rows 8 ranks divide."""
 MARKS = {"none": "backward ends", "states": "backward ends", "gradients": "forward ends", "parameters": "backward ends"}
-"""What is divided, up to here -> where the run holds what the paper counts. Before backward a shard of the parameters lies
+"""What is divided, up to here -> where the run holds what the paper counts. Before backward a shard of the parameters exists
 beside all of them, as large as one of the gradients."""
 
 
@@ -54,7 +54,7 @@ def train(divided: str, layers: int, wide: int, narrow: int) -> None:
 
 @cache
 def rank(divided: str, sizes: tuple[int, int, int], ranks: int) -> Track:
-    """The track of one rank of so many."""
+    """The track of one of ``ranks`` ranks."""
     return memory.predict(train, divided, *sizes, world_size=ranks)
 
 

@@ -175,7 +175,7 @@ CLAIMS = [
     ),
     Claim(
         "dtr-plain", _DTR, "ResNet-1202 on 64 images, nothing recomputed.", Figure("8,908 MB"), "a step on meta; its peak",
-        dtr_plain, "Batch norm needs its input, and a ReLU its output. What lies between need not be kept.", seconds=4,
+        dtr_plain, "Batch norm needs its input, and a ReLU its output. What is between these need not be kept.", seconds=4,
     ),
     Claim(
         "dtr-time", _DTR, "How much longer a step of ResNet-1202 takes within 2,005 MB, by an online method.", Figure("47 %"),

@@ -38,7 +38,7 @@ def explain(before: Run, after: Run) -> Finding:
     first, parameters = before.peak_until("step 1 ends"), BLOCKS * (8 * WIDTH**2 + 5 * WIDTH)
     return Finding(
         cause=f"Adam makes its two moments when it first steps: after the backward of the first step, when the activations are "
-        f"gone. The first step peaks at {first:,} bytes. From the second on, the moments lie beside the activations.",
+        f"gone. The first step peaks at {first:,} bytes. From the second on, the moments and the activations exist together.",
         fix="Measure, or predict, two steps. Make the state smaller: moments of 8 bits take 2 bytes a parameter instead of 8.",
         what="the second step's peak less the first one's",
         formula=f"8 x {parameters:,} parameters",

@@ -44,10 +44,10 @@ def fully_shard(
 
     Memory:
         1 / N of parameters, gradients and optimizer state on N ranks, with rows divided as ``chunk`` does. A parameter with
-        fewer rows than ranks lies on some of them. While it is used, a unit is gathered, and in backward the next one too; its
+        fewer rows than ranks is on some of them. While it is used, a unit is gathered, and in backward the next one too; its
         gradients are whole until they are sent, while the next unit's are computed. Units that are kept
         (``reshard_after_forward=False``, and the root) stay gathered from their forward to their backward. Activations are
-        not divided. With ``CPUOffloadPolicy`` this rank's 1 / N lies on the host: between steps nothing is left on the device.
+        not divided. With ``CPUOffloadPolicy`` this rank's 1 / N is on the host: between steps nothing is left on the device.
     Price:
         Two all-gathers and a reduce-scatter of all parameters per step: half as much again as data parallel.
         MPI advances transfers only while a rank calls it, so little of that is hidden on the cpu.
@@ -63,7 +63,7 @@ def fully_shard(
             backward comes next.
         mp_policy: dtypes of forward, backward and reduction.
         ignored_params: parameters to leave as they are.
-        offload_policy: ``CPUOffloadPolicy()``: this rank's rows, their gradients and the optimizer's state lie on the host.
+        offload_policy: ``CPUOffloadPolicy()``: this rank's rows, their gradients and the optimizer's state are on the host.
         shard_placement_fn, dp_mesh_dims: not offered, but for their defaults.
 
     Returns:

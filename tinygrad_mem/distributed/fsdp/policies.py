@@ -46,7 +46,7 @@ class OffloadPolicy:
 
 @dataclass(frozen=True)
 class CPUOffloadPolicy(OffloadPolicy):
-    """Parameters, gradients and optimizer state lie on the host; the optimizer's step runs on the cpu.
+    """Parameters, gradients and optimizer state are on the host; the optimizer's step runs on the cpu.
 
     ``parameter.device`` is the host, ``device("cuda").host(pinned=True)``: a :class:`~tinygrad_mem.memory.Track` of it tells
     its bytes. On ``cpu`` and ``meta`` the host is a second pool beside the first: the bytes can be counted, but the machine

@@ -22,7 +22,7 @@ from .policies import CPUOffloadPolicy, OffloadPolicy
 
 
 class ShardedParameter:
-    """A parameter, of which this rank keeps ``mine`` rows, and the leaf that stands for all of it in the graph.
+    """A parameter, of which this rank keeps ``mine`` rows, and the leaf that represents all of it in the graph.
 
     Rows are dealt as ``chunk`` does: each rank has ``ceil(rows / ranks)`` of them, the last ones fewer or none. The parameter
     stays the same object, with fewer rows. Its other form, ``full``, is in the modules while all rows are here. Outside of that
@@ -32,7 +32,7 @@ class ShardedParameter:
         path: the parameter's path in the unit.
         cut: its name and its place among the ranks.
         parameter: this rank's rows; what optimizers see.
-        host: where these lie, if they are offloaded; else ``None``.
+        host: the device of these, if they are offloaded; else ``None``.
         full: the leaf of the graph whose gradient is complete.
         whole: the gathered rows and padding, or ``None``.
         places: the modules that have it, and its name there.
@@ -117,7 +117,7 @@ class ShardedParameter:
         self._version = full.storage.version
 
     def drop(self) -> str | None:
-        """Forget the gathered rows: arrays that nodes took of them stay until those nodes are done.
+        """Drop the gathered rows: arrays that nodes took of them stay until those nodes are done.
 
         Returns:
             What wrote them in place, if something did.

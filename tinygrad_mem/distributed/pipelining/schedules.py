@@ -84,7 +84,7 @@ class PipelineSchedule:
             kwargs: keyword arguments of this rank's stages; tensors are cut.
 
         Raises:
-            ArgumentError: a batch cannot be cut into so many equal parts; arguments are missing.
+            ArgumentError: a batch cannot be divided into equal micro-batches; arguments are missing.
         """
         first, last = self._stages[0].is_first, self._stages[-1].is_last
         if bool(args) != first:

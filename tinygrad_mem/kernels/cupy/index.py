@@ -86,7 +86,7 @@ def _add(count):
 
 
 # The word of an element near an array's end reaches up to 3 bytes beyond it: within its block, whose size is a multiple of 512.
-# The compare-and-swap leaves these bytes as they are, whoever writes them meanwhile. The emulated device reports the read.
+# The compare-and-swap keeps these bytes, also if another thread writes them meanwhile. The emulated device reports the read.
 _ADD = """
 #include <cupy/atomics.cuh>
 template <typename T> __device__ inline void add_at(T* p, T v) { atomicAdd(p, v); }

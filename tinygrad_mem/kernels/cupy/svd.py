@@ -11,5 +11,5 @@ def left_vectors_workspace(shape, dtype):
 
 
 def left_vectors(x, work, out):
-    u, _, _ = _lapack.svd_s(x.get(order="A"))  # a turned array as it lies: else CuPy copies it first
+    u, _, _ = _lapack.svd_s(x.get(order="A"))  # a transposed array in its own order: else CuPy copies it first
     out.set(np.ascontiguousarray(u[:, : out.shape[1]]))
