@@ -1,4 +1,4 @@
-"""What a program does in a prediction: it decides which changes could apply to it."""
+"""The acts of a program in a prediction, which decide the changes that could apply to it."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def _state() -> tuple:
 
 
 def _like(value: Any, place: bool) -> Any:
-    """What results depend on in a value. ``place``: its storage offset too."""
+    """The part of a value that results depend on. ``place``: its storage offset too."""
     if isinstance(value, FakeTensor):
         if value.constant is not None or value.layout is not torch.strided or value.dtype.is_complex:
             raise TypeError("the result may depend on its values, or on more than its shape")
