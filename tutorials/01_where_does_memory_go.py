@@ -158,9 +158,9 @@ assert sixteen == 4 * four
 #
 # ### Do intermediate results double in backward?
 #
-# Many guides say so: each activation has a gradient of its size. But backward frees as it goes. The gradient of a layer's
-# output lives until its input has one, and what the layer kept goes with it. What stays are the gradients of parameters. If
-# intermediate results doubled, backward would add these and all activations once more:
+# Many guides say so, because each activation has a gradient of the same size. But backward frees memory as it goes. When the
+# gradient of a layer's input is computed, the gradient of its output and what the layer kept are freed. Only the gradients of
+# parameters stay. If intermediate results doubled, backward would add these gradients and all activations once more:
 
 
 # %%
@@ -201,8 +201,8 @@ if sys.platform == "linux":
     print(", ".join(f"{name} {size} MiB" for name, size in zip(names, ran.stdout.split(), strict=True)))
 
 # %% [markdown]
-# On CUDA the context and the libraries come beside these, and `nvidia-smi` shows them too. In ten reports (which
-# `tinygrad_mem/pytorch/cards.py` names) they were so large:
+# On CUDA the context and the libraries are added to these, and `nvidia-smi` shows them too. In ten reports (named in
+# `tinygrad_mem/pytorch/cards.py`) their size was:
 
 # %%
 print(f"{CONTEXT[0] >> 20} to {CONTEXT[1] >> 20} MiB")

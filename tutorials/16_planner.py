@@ -116,8 +116,8 @@ print(f"{more} images: {planned(more)}")
 RESULT.say("a batch that fits with a plan", more, "images")
 
 # %% [markdown]
-# The line by hand is right for bytes in use. But a budget limits reserved bytes, which include free pieces (lesson 12), so a
-# few images less fit. `find_batch_size` and `plan` count reserved bytes.
+# The line by hand is right for bytes in use. But a budget limits reserved bytes, which include free pieces (lesson 12). So the
+# largest batch is a few images smaller. `find_batch_size` and `plan` count reserved bytes.
 #
 # ## Measured
 #

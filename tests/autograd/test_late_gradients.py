@@ -134,4 +134,4 @@ def test_a_second_thread_at_every_bytecode(first_is_inside: bool, reliability: C
         assert (leaf.grad.tolist(), len(core._late)) == ([2, 2], 0), f"another thread at bytecode {points}"
         points += 1
     assert points > 30
-    reliability("second threads that run between two bytecodes", points)
+    reliability("runs of a second thread between two bytecodes", points)

@@ -170,5 +170,5 @@ def test_gradients_are_those_of_differences(part: int, reliability: Callable[[st
         tried += both is not None
         if both and abs(both[0] - both[1]) > NEAR * (1 + abs(both[1])):
             wrong.append((number, both))
-    reliability("random programs of views and writes beside differences", tried)
+    reliability("random programs of views and writes, against finite differences", tried)
     assert not wrong

@@ -64,7 +64,7 @@ def test_a_visit_between_the_bytecodes_of_an_op_and_its_backward(visit, every, r
         found = run()
     np.testing.assert_array_equal(found, expected)
     assert scope.listeners == ()
-    reliability("ops, steps and tracks between two bytecodes of an op or of backward", len(where))
+    reliability("ops, steps and tracks run between two bytecodes of an op or backward", len(where))
 
 
 def test_an_error_of_an_op_inside_an_op_is_its_own():

@@ -17,7 +17,7 @@ def row(judged: Judged) -> str:
     claim, verdict, found = judged.claim, judged.verdict, judged.found
     assert verdict is not None
     assert found is not None
-    beside = " ".join(f"Beside: {part_text(claim.stated, part)}." for part in found.parts)
+    beside = " ".join(f"Also included: {part_text(claim.stated, part)}." for part in found.parts)
     cells = (
         f"`{claim.name}`",
         f"{claim.says} [{claim.source.title}]({claim.source.link})",

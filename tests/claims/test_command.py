@@ -45,7 +45,7 @@ def test_a_claim_in_full_fits(columns: int):
         assert f"Figure: {claim.stated.text}." in text
         assert claim.why in text
     assert "155,304,960 B, 155.30 MB" in text
-    assert "Beside. the square roots of moments that PyTorch's step holds: 1.22 GB." in text
+    assert "Also included. the square roots of moments that PyTorch's step holds: 1.22 GB." in text
     assert "█" in ran.stdout
     assert (
         text.index("trl-3678: refuted") < text.index("step-after-backward: explained") < text.index("resnet50-parameters: rep")

@@ -75,7 +75,7 @@ def test_every_command_in_every_encoding(tmp_path: Path, reliability: Any):
         assert b"\nA budget of 5 bytes: fits" not in part
         assert part.strip() or name == "refused"
     assert b"\x1b" not in done.stderr
-    reliability("commands in an encoding", len(parts))
+    reliability("commands on terminals of other encodings", len(parts))
 
 
 @pytest.mark.parametrize("arguments", [["train", "--epochs", "1"], ["doctor"]], ids=["train", "doctor"])

@@ -120,7 +120,7 @@ def test_visits_between_the_bytecodes_of_the_pool(visit, every, listening, relia
     whole(pool, [])
     pool.free_all_blocks()
     assert pool.total_bytes() == 0
-    reliability("visits between two bytecodes of the pool", len(where))
+    reliability("runs of other code between two bytecodes of the pool", len(where))
 
 
 def test_a_visit_between_any_two_bytecodes_of_the_pool(reliability):
@@ -135,7 +135,7 @@ def test_a_visit_between_any_two_bytecodes_of_the_pool(reliability):
             live = [block for block in scenario(pool) if block is not None]
         whole(pool, [*live, *visitor.kept])
     assert point > 1000
-    reliability("visits between two bytecodes of the pool", point)
+    reliability("runs of other code between two bytecodes of the pool", point)
 
 
 def test_an_interrupt_wherever_it_comes_leaves_a_pool_that_is_whole(reliability):

@@ -133,7 +133,7 @@ def test_taken_as_it_is_or_refused(way: str, reliability: Any):
         wanted = np.asarray(array).sum(1) if way == "sum" else np.asarray(array)
         np.testing.assert_array_equal(found.numpy(), wanted.astype(found.dtype), err_msg=kind)
         assert (found + found).sum().item() == 2 * wanted.astype(np.float64).sum(), kind
-    reliability("kinds of NumPy arrays, through every function that takes one", len(ARRAYS))
+    reliability("kinds of NumPy arrays, in every function that takes one", len(ARRAYS))
 
 
 @pytest.mark.parametrize("kind", BYTE_ORDERS)

@@ -105,7 +105,7 @@ def test_a_track_that_begins_and_ends_while_others_train(visit, every, training,
         track.__exit__()
     assert scope.listeners == ()
     assert all(min(moment.by_category.values(), default=0) >= 0 for moment in track.timeline())
-    reliability("visits of others between two bytecodes of a track's beginning and end", len(where) + len(ends))
+    reliability("runs of other code between two bytecodes of a track's begin and end", len(where) + len(ends))
 
 
 def test_tracks_that_begin_while_a_thread_trains(training, reliability):
@@ -191,7 +191,7 @@ def test_tracks_that_begin_and_end_at_every_bytecode_of_the_pool_and_the_tape(by
             assert all((timeline.bytes(category) >= 0).all() for category in Category), f"{by}, at bytecode {point}: negative"
         assert scope.listeners == ()
     assert reached > 100
-    inside = "ops, steps and tracks between two bytecodes of an op or of backward"
+    inside = "ops, steps and tracks run between two bytecodes of an op or backward"
     net = inside if by == "a handler" else "tracks started while another thread trains"
     reliability(net, 2 * reached)
 

@@ -165,7 +165,7 @@ def test_what_is_known_of_a_result_is_what_the_run_computes(dtype: str, reliabil
                 assert f is not None, case.name
                 np.testing.assert_allclose(p, f, rtol=1e-12, atol=1e-12, err_msg=case.name)
     assert known > (300 if dtype == "float64" else 50)
-    reliability("results of known numbers", known)
+    reliability("results of ops on known values", known)
 
 
 def test_what_is_not_known_stays_unknown():

@@ -200,7 +200,7 @@ def test_optimizers(reliability: Callable[[str, int], None]):
         count += parted(what, lambda: trained(name, options, masters, dtype), found)  # noqa: B023
     assert found == []
     assert count == len(rows)
-    reliability("optimizers of every option predicted event by event", count)
+    reliability("optimizers with each option, predicted event by event", count)
 
 
 @pytest.mark.parametrize("names", PROGRAMS)
@@ -225,14 +225,14 @@ def test_values_that_decide_nothing(what: str, reliability: Callable[[str, int],
         EQUAL[what]()
 
     assert difference(run) == ""
-    reliability("branches on values: predicted event by event, or refused", 1)
+    reliability("branches on values, predicted event by event or refused", 1)
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_values_that_decide_are_refused(what: str, reliability: Callable[[str, int], None]):
     with pytest.raises(DataDependenceError, match="predict: at"):
         memory.predict(REFUSED[what])
-    reliability("branches on values: predicted event by event, or refused", 1)
+    reliability("branches on values, predicted event by event or refused", 1)
 
 
 def test_a_prediction_takes_each_step_of_a_scaler():

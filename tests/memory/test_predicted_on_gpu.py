@@ -114,7 +114,7 @@ def test_optimizers_of_what_is_not_contiguous(name: str, reliability: Callable[[
         assert not laid.is_contiguous()
         assert difference_on_gpu(lambda: stepped("cuda", layout)) == ""  # noqa: B023
         np.testing.assert_allclose(stepped("cuda", layout).cpu().numpy(), right, rtol=2e-6, atol=1e-7)
-    reliability("optimizers of tensors that are not contiguous, on a GPU", 2)
+    reliability("optimizers of non-contiguous tensors on a GPU", 2)
 
 
 @pytest.mark.parametrize("names", [names for names in PROGRAMS if not names.startswith(PROGRAMS_OF_THE_HOST)])

@@ -164,4 +164,4 @@ def test_each_is_as_alone(programs: list[Program]):
 
 
 def test_how_many(reliability: Callable[[str, int], None]):
-    reliability("predictions at once, beside training and tracks", 25 * 2)
+    reliability("predictions at the same time as training and tracks", 25 * 2)

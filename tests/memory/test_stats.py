@@ -85,7 +85,7 @@ def test_no_number_is_negative_beside_another_thread(
         points += 1
     give_back()
     assert points > 100
-    reliability("second threads that run between two bytecodes", points)
+    reliability("runs of a second thread between two bytecodes", points)
 
 
 @pytest.mark.usefixtures("clean")

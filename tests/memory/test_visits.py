@@ -49,7 +49,7 @@ def test_a_track_that_is_read_while_it_is_read(pool: Pool, visit_too: bool, reli
     assert set(answers) == {wanted[0]}
     assert len(track.timeline()) == wanted[1]
     assert len(track.timeline().attribution.block) == sum(1 for _ in track.log)
-    reliability("visits between two bytecodes of a track that is read", len(places))
+    reliability("runs of other code between two bytecodes of a track that is read", len(places))
 
 
 def test_a_log_that_is_packed_keeps_each_event_once(pool: Pool, reliability: Callable[[str, int], None]) -> None:
@@ -63,7 +63,7 @@ def test_a_log_that_is_packed_keeps_each_event_once(pool: Pool, reliability: Cal
         assert seen == sorted(seen)
         events = list(track.log)
     assert len({(event.time, event.kind, event.address) for event in events}) == len(events)
-    reliability("visits between two bytecodes of a track that is read", len(places))
+    reliability("runs of other code between two bytecodes of a track that is read", len(places))
 
 
 def test_a_limit_inside_the_beginning_and_the_end_of_another(pool: Pool, reliability: Callable[[str, int], None]) -> None:
@@ -83,4 +83,4 @@ def test_a_limit_inside_the_beginning_and_the_end_of_another(pool: Pool, reliabi
         assert memory.limit._open == {}
     assert total > 100
     pool.set_limit(0)
-    reliability("visits between two bytecodes of a limit", total)
+    reliability("runs of other code between two bytecodes of a limit", total)

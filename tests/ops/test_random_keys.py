@@ -108,5 +108,5 @@ def test_random_keys_as_pytorch(how: str, reliability: Callable[[str, int], None
         array, parts = np.random.default_rng(seed).standard_normal(shape), key(draw, shape)
         if not same(answers(tm, array, parts, how, seed), answers(torch, array, parts, how, seed)):
             wrong.append((shape, parts))
-    reliability("random keys read and written as PyTorch's", count)
+    reliability("random keys, read and written as in PyTorch", count)
     assert not wrong

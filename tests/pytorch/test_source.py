@@ -17,7 +17,7 @@ def test_every_address_and_every_counter_is_that_of_pytorchs_own_allocator(setti
     """Memory pools, blocks that wait for a stream, retries, and requests that are refused among them."""
     programs = [program for program in PROGRAMS if program.settings == settings]
     assert [differs(program) for program in programs] == [""] * len(programs)
-    reliability("programs that PyTorch's own allocator ran first", len(programs))
+    reliability("programs compared with PyTorch's own allocator", len(programs))
 
 
 def test_the_programs_meet_every_rule():

@@ -174,4 +174,4 @@ def test_a_visit_between_the_bytecodes_of_a_segment_is_no_part_of_it(form, way, 
     assert where
     for a, b in zip(found, run(form, Masks(mask.drawn)), strict=True):
         np.testing.assert_array_equal(a, b)
-    reliability("ops and steps between two bytecodes of a recomputation", len(where))
+    reliability("ops and steps run between two bytecodes of a recomputation", len(where))

@@ -144,7 +144,7 @@ def test_another_thread_at_every_bytecode_of_the_draws(neighbour: Neighbour, rel
         assert ticket in ((1, 0), (1, 1), (1, 2))
         points += 1
     assert points > 50
-    reliability("second threads that run between two bytecodes", points)
+    reliability("runs of a second thread between two bytecodes", points)
 
 
 def test_threads_that_a_function_starts_draw_again_what_they_drew():

@@ -285,7 +285,7 @@ def test_a_step_is_whole_wherever_ctrl_c_comes(kind: type[Training], reliability
         training.step()
         assert all(np.isfinite(p.detach().float().numpy()).all() for p in training.net.parameters()), place
     assert tried > 20
-    reliability("interrupts of a training step, at places where Python hears them", tried)
+    reliability("interrupts of a training step, where Python handles signals", tried)
 
 
 @functools.cache
@@ -352,7 +352,7 @@ def test_a_switch_is_turned_back_wherever_ctrl_c_comes(
     with pytest.raises(KeyboardInterrupt):  # at the first instruction of __exit__
         deque(map(operator.call, [interrupt_main, functools.partial(switch.__exit__, None, None, None)]), 0)
     assert thread_state() == before
-    reliability("interrupts of a switch", len(set(places)) + 1)
+    reliability("interrupts of context managers that set a switch", len(set(places)) + 1)
 
 
 # --- statistics that run along ----------------------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ def test_running_statistics_move_both_or_not_at_all(norm: Callable, reliability:
     for point in points:
         assert run([], *point)[1] in legal, point
     assert len(points) > 100
-    reliability("interrupts of norms with running statistics", len(points))
+    reliability("interrupts of norm layers with running statistics", len(points))
 
 
 # --- the mechanism ----------------------------------------------------------------------------------------------------------

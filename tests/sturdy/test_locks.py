@@ -118,7 +118,7 @@ def test_locks_have_an_order(work: Work, reliability: Callable[[str, int], None]
     assert inside > 29 * 20
     assert circle(book.edges) == []
     assert {asked for held, asked in book.edges if held == "lock"} == set()
-    reliability("locks taken, with something else done inside", inside // 29)
+    reliability("locks under which other code runs", inside // 29)
 
 
 def test_who_looks_and_who_asks_inside_a_change_do_not_wait_for_each_other():

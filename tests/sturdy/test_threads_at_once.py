@@ -160,7 +160,7 @@ def test_a_second_thread_at_every_bytecode(name: str, reliability: Callable[[str
         assert whole(a, b), f"{name}: another thread at bytecode {points + 1}: {a}, {b}"
         points += 1
     assert points > 3
-    reliability("second threads that run between two bytecodes", points)
+    reliability("runs of a second thread between two bytecodes", points)
 
 
 def test_a_queue_is_copied_without_its_own_copy():

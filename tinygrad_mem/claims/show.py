@@ -69,7 +69,7 @@ def details(judged: Judged, console: Console) -> None:
     console.print(Text.assemble(("Source. ", "bold"), f"{claim.source.title}: {claim.source.link}"))
     console.print(Text.assemble(("Found. ", "bold"), f"{found_text(judged)}: {claim.how}."))
     for part in () if judged.found is None else judged.found.parts:
-        console.print(Text.assemble(("Beside. ", "bold"), f"{part_text(claim.stated, part)}."))
+        console.print(Text.assemble(("Also included. ", "bold"), f"{part_text(claim.stated, part)}."))
     if claim.why:
         console.print(Text.assemble(("Why. ", "bold"), claim.why))
     track = None if judged.found is None else judged.found.track

@@ -160,12 +160,12 @@ CLAIMS = [
         "actnn", paper("2104.14129", "Chen et al., ActNN, 2021, abstract"),
         "How many times smaller activations become in 2 bits.",
         Figure("12 times"), "ResNet-50 on 32 images, predicted both ways; activations after the forward", actnn,
-        "Theirs keeps the signs of a ReLU beside the 2 bits; ours reads them from the 2 bits.",
+        "Theirs keeps the signs of a ReLU in addition to the 2 bits; ours reads them from the 2 bits.",
     ),
     Claim(
         "gact", paper("2206.11357", "Liu et al., GACT, 2022, abstract"), "How many times smaller activations become in 4 bits.",
         Figure("at most 8.1 times"), "ResNet-50 on 32 images, predicted both ways; activations after the forward", gact,
-        "4 bits alone are 8 times. Each 256 numbers have two scales beside, and the statistics of batch norm stay.",
+        "4 bits alone are 8 times. Every 256 numbers also have two scales, and the statistics of batch norm stay.",
     ),
     Claim(
         "mixed-precision-half", paper("1710.03740", "Micikevicius et al., Mixed precision training, 2018, abstract"),

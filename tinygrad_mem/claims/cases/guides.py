@@ -31,7 +31,7 @@ def weights() -> Counted:
 def training(batch: int, recomputed: bool = False, half: bool = False, rule: str = "adamw") -> Counted:
     track = _runs().bert_training(batch, recomputed, half, rule)
     scores = (1 if recomputed else 24) * batch * 16 * 512 * 512 * 4
-    kept = Extra("an array of float32 scores in each layer that PyTorch of 2022 may have kept beside", 0, scores)
+    kept = Extra("an array of float32 scores in each layer that PyTorch of 2022 may also have kept", 0, scores)
     return Counted(CONTEXT + track.peak_reserved - 2 * MIB, (kept, LATER), track)
 
 

@@ -52,7 +52,7 @@ _MADE = "the cache of a model with these sizes is made on meta"
 CLAIMS = [
     Claim(
         "eleuther-inference", Publication("EleutherAI, Transformer Math 101", "https://blog.eleuther.ai/transformer-math/"),
-        "What a forward takes beside the weights, in inference.", Figure("at most 20 %"),
+        "What a forward takes in addition to the weights, in inference.", Figure("at most 20 %"),
         "Llama with 7 billion parameters reads 2,048 tokens into a cache in float16, predicted; the peak", beside_weights,
         "Of one sequence. Keys and values are most of it, 8 % for each sequence: three take more than the bound.",
     ),

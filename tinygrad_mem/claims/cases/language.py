@@ -143,7 +143,7 @@ CLAIMS = [
     Claim(
         "zero-gpt2-activations", _ZERO, "Activations of GPT-2 with 1.5 billion parameters, 32 sequences of 1,024 tokens.",
         Figure("about 60 GB"), _FORWARD, partial(activations, GPT2_XL, 32, 1024),
-        "12 numbers for each of a block's input. A block keeps 16, 17 with dropout, and scores come on top.",
+        "12 numbers for each number of a block's input. A block keeps 16, 17 with dropout, and scores come on top.",
     ),
     Claim(
         "zero-gpt2-recomputed", _ZERO,
@@ -155,7 +155,7 @@ CLAIMS = [
         "lomo-16", _LOMO,
         "Activations of Llama with 7 billion parameters, 8 x 512 tokens, by ZeRO's formula. The thread's GB are 2**30 bytes.",
         Figure("12.0 GiB"), _FORWARD, partial(activations, LLAMA_7B, 8, 512),
-        "12 numbers for each of a block's input. Llama's gated layer alone keeps four arrays 2.7 times as wide.",
+        "12 numbers for each number of a block's input. Llama's gated layer alone keeps four arrays 2.7 times as wide.",
     ),
     Claim(
         "lomo-activations", paper("2306.09782", "Lv et al., Full parameter fine-tuning, 2023, table 1"),

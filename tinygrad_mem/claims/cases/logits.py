@@ -59,11 +59,11 @@ CLAIMS = [
     Claim(
         "trl-3678", thread("huggingface/trl", 3678), "Logits in bfloat16 of 2 x 256 tokens and 151,665 words.",
         Figure("310 MB"), _LOGITS, partial(logits, 2 * 256, 151_665),
-        "In float32 they are 310,609,920 bytes: half of them in bfloat16.",
+        "In float32 they are 310,609,920 bytes; in bfloat16, half of that.",
     ),
     Claim(
         "trl-6858", thread("huggingface/trl", 6858, "pull"), "Logits in bfloat16 of 16,384 tokens and 248,320 words.",
-        Figure("16 GB"), _LOGITS, partial(logits, 16_384, 248_320), "In float32 they are 16.3 GB: half of them in bfloat16.",
+        Figure("16 GB"), _LOGITS, partial(logits, 16_384, 248_320), "In float32 they are 16.3 GB; in bfloat16, half of that.",
     ),
     Claim(
         "cut-cross-entropy-logits", CUT_CROSS_ENTROPY, "Logits in bfloat16 of 8,192 tokens and 256,000 words.",
@@ -73,7 +73,7 @@ CLAIMS = [
         "cut-cross-entropy", CUT_CROSS_ENTROPY,
         "What a loss without logits takes in forward and backward: 8,192 tokens, 256,000 words. MB are 2**20 bytes.",
         Figure("1,164.0 MiB"), "the head and its loss in tiles run on meta; the two gradients that they leave",
-        gradients_alone, "Nothing but the gradients is as large as that. How much its kernel takes beside is the kernel's own.",
+        gradients_alone, "Only the gradients are as large as that. What else its kernel allocates depends on the kernel.",
     ),
     Claim(
         "alst-tiled-loss", paper("2506.13996", "Bekman et al., Arctic long sequence training, 2025"),

@@ -29,7 +29,7 @@ def resnet50_kept() -> Counted:
     track = _runs().resnet50()
     found = track.by_category(len(track.log) - 1)
     pooled = 4 * 16 * 2048
-    part = Extra("the pooled features, gone when the tool takes its peak, in the backward", -pooled, -pooled)
+    part = Extra("the pooled features, which are freed before the tool takes its peak, in the backward", -pooled, -pooled)
     return Counted(found[Category.ACTIVATION] + found[Category.INPUT], (part,), track)
 
 

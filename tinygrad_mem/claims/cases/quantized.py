@@ -90,7 +90,9 @@ def _trained_peak(track: Track) -> int:
 _QLORA = paper("2305.14314", "Dettmers et al., QLoRA, 2023")
 _LORA = "a step of LoRA of rank {} on all linear layers, blocks recomputed, 512 tokens, predicted; the peak after loading"
 _ALPACA = "a step of LoRA of rank 8 on queries and values, blocks recomputed, 4 x 256 tokens, predicted; the peak after loading"
-_READ = "The thread's numbers are readings: of another kernel's workspaces and of the context no byte can be promised."
+_READ = (
+    "The thread's numbers are readings, which include another kernel's workspaces and the context: their bytes are not known."
+)
 _LITGPT = Publication(
     "LitGPT, resource tables", "https://github.com/Lightning-AI/litgpt/blob/main/tutorials/resource-tables.md"
 )
@@ -146,17 +148,17 @@ CLAIMS: list[Claim] = [
     ),
     Claim(
         "alpaca-lora-121", thread("tloen/alpaca-lora", 121),
-        "Training LoRA beside Llama of 7 billion parameters in 8 bits, as somebody read it: 8 to 10 GB.",
+        "Training LoRA beside Llama of 7 billion parameters in 8 bits, as a user read it: 8 to 10 GB.",
         Figure("10 GB"), _ALPACA, partial(alpaca, "llama-2-7b"), _READ, seconds=2,
     ),
     Claim(
         "alpaca-lora-121-13b", thread("tloen/alpaca-lora", 121),
-        "Training LoRA beside Llama of 13 billion parameters in 8 bits, as somebody read it: 16 to 17 GB.",
+        "Training LoRA beside Llama of 13 billion parameters in 8 bits, as a user read it: 16 to 17 GB.",
         Figure("17 GB"), _ALPACA, partial(alpaca, "llama-2-13b"), _READ, seconds=2,
     ),
     Claim(
         "alpaca-lora-450", thread("tloen/alpaca-lora", 450),
-        "Weights of Llama with 7 billion parameters in 8 bits, as somebody expects.", Figure("4 GB"),
+        "Weights of Llama with 7 billion parameters in 8 bits, as a user expects.", Figure("4 GB"),
         "the model is made on meta, and its linear layers are quantized in int8", lambda: weights("llama-2-7b", "int8")[0],
         "A byte for each number of the linear layers; embedding and output in 16 bits.",
     ),
