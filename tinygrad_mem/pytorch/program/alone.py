@@ -57,7 +57,7 @@ class Alone:
         self.remembered = _remembered(cache_folder())
 
     def first(self, call: AloneCall, args: tuple, kwargs: dict[str, Any]) -> Within | None:
-        """The memory of a call that can be known before its results are; ``None``: of this one it cannot."""
+        """The memory of a call, if it can be known before the results are; else ``None``."""
         found = _before_results.get(call, _NEW)
         if found is _NEW:
             same = smaller(call)
@@ -70,7 +70,7 @@ class Alone:
         return found
 
     def within(self, call: AloneCall, args: tuple, kwargs: dict[str, Any], results: Any, most: int = 0) -> Within:
-        """The memory of a call, learned the first time that such a call is met.
+        """The memory of a call; the first call of its kind is run to measure it.
 
         Args:
             args, kwargs: what it got; only numbers and the like are read.
@@ -130,7 +130,7 @@ def _learn(call: AloneCall, args: tuple, kwargs: dict[str, Any], made: int) -> W
 
 
 def as_made(results: Any, found: Within, args: tuple) -> Any:
-    """The results of a prediction, those replaced that its formulas got wrong: layouts, dtypes, opaque workspaces, twins."""
+    """The results of a prediction, corrected where formulas are wrong: layouts, dtypes, opaque workspaces, shared memory."""
     if isinstance(results, torch.Tensor) and found.made == (None,):
         return results
     leaves, structure = tree_flatten(results)
@@ -157,7 +157,7 @@ def as_made(results: Any, found: Within, args: tuple) -> Any:
 
 @context
 def _by_itself() -> Iterator[None]:
-    """Without the modes of the prediction; the random state and the warnings of the program are left alone."""
+    """Run without the modes of the prediction, and keep the program's random state and warnings unchanged."""
     with _disable_current_modes(), torch._C.DisableTorchFunction(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         state = torch.default_generator.get_state()
@@ -198,7 +198,7 @@ def _made(result: Any, older: set[int]) -> Made | None:
 
 @context
 def allocator_events(into: list[int]) -> Iterator[None]:
-    """Add to ``into`` what this thread asks of PyTorch's CPU allocator, in order: bytes, below 0 for those given back."""
+    """Add this thread's requests of PyTorch's CPU allocator to ``into``, in order: bytes, below 0 for bytes that are freed."""
     quiet = _C._profiler._ExperimentalConfig()
     config = _autograd.ProfilerConfig(_autograd.ProfilerState.CPU, False, True, False, False, False, quiet)
     _autograd._enable_profiler_legacy(config)

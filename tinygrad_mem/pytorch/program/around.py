@@ -54,7 +54,7 @@ def _overridden(tensors: Any) -> bool:
 
 @context
 def around(watch: Watch) -> Iterator[None]:
-    """Loaders read real data, in this process; what is compiled runs as it is written."""
+    """Let loaders read real data in this process, and compiled code run uncompiled."""
     changes = [
         (torch, {"compile": partial(_compiled, watch)}),
         *[handled(watch, each, get_rng_state=_state, set_rng_state=_set_state) for each in (torch, torch.random)],
@@ -105,7 +105,7 @@ _GROUPED = torch._C._group_tensors_by_device_and_dtype
 
 @context
 def _in_lists() -> Iterator[None]:
-    """Optimizers and clipping take lists of fake tensors as of plain ones: by default on a GPU they step with lists."""
+    """Let optimizers and clipping accept lists of fake tensors: on a GPU they step with lists by default."""
     lists: tuple[list[type], ...] = steps_in_lists, works_in_lists
     for types in lists:
         types.append(FakeTensor)
@@ -125,7 +125,7 @@ def _state(watch: Watch, own: Callable[[], torch.Tensor]) -> torch.Tensor:
 
 
 def _set_state(watch: Watch, own: Callable[[torch.Tensor], None], new_state: torch.Tensor) -> None:
-    """Random numbers are not drawn: a state without values changes nothing."""
+    """Ignore a state without values: random numbers are not drawn."""
     if not isinstance(new_state, FakeTensor):
         own(new_state)
 
@@ -147,14 +147,14 @@ _alone = refused(
 def _scattered(
     tensor: torch.Tensor, devices: Any = None, *args: Any, out: Any = None, **kwargs: Any
 ) -> tuple[torch.Tensor, ...]:
-    """``comm.scatter`` to one GPU moves what is not there."""
+    """``comm.scatter`` to one GPU: move the tensors that are not on it."""
     if out is not None or len(devices) != 1:
         _several()
     return (tensor.to(torch.device("cuda", devices[0]) if isinstance(devices[0], int) else devices[0], non_blocking=True),)
 
 
 def _causal(watch: Watch, own: Callable[..., bool], mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
-    """Take a mask as causal, without reading it; the comparison takes its memory all the same."""
+    """Treat a mask as causal without reading it, and count the memory of the comparison."""
     if is_causal is not None or mask is None:
         return own(mask, is_causal, size)
     length = mask.size(-2) if size is None else size
@@ -167,7 +167,7 @@ def _causal(watch: Watch, own: Callable[..., bool], mask: Any, is_causal: bool |
 
 
 def _moved(watch: Watch, own: Callable[..., Any], module: nn.Module, function: Any, recurse: bool = True) -> Any:
-    """``.to``, ``.cuda`` and ``.half`` of a module: one that was made before the prediction would be changed for good."""
+    """``.to``, ``.cuda`` and ``.half`` of a module. Refuse a module made before the prediction: it would stay changed."""
     for tensor in (*module._parameters.values(), *module._buffers.values()):
         if tensor is not None and not isinstance(watch.local(tensor), FakeTensor):
             raise DeviceError(
@@ -190,7 +190,7 @@ def _iterating(watch: Watch, own: Callable[..., None], optimizer: Any, *args: An
 
 
 def _started(watch: Watch, own: Callable[..., Any], thread: threading.Thread) -> None:
-    """A thread of the program: it may do other things, but nothing that a prediction would have to count."""
+    """Run a thread of the program, which may not use tensors of the prediction: it would not be counted."""
     body = thread.run
 
     def run() -> None:

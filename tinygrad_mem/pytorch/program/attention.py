@@ -63,20 +63,20 @@ def attention(
 
 
 def _alone(made: torch.Tensor, rest: list[Any]) -> torch.Tensor:
-    """The first result; the others end from the first on, as a tuple of C++ ends."""
+    """The first result. The others are freed from the first to the last, as a tuple in C++."""
     while rest:
         del rest[0]
     return made
 
 
 def _pad(tensor: torch.Tensor, multiple: int) -> torch.Tensor:
-    """The last dimension as long as a multiple of ``multiple``: a copy, unless it is."""
+    """A tensor whose last dimension is padded to a multiple of ``multiple``: a copy, if it is not one already."""
     missing = -tensor.shape[-1] % multiple
     return F.pad(tensor, (0, missing)) if missing else tensor
 
 
 def _float_mask(mask: torch.Tensor | None, dtype: torch.dtype, gpu: Gpu) -> torch.Tensor | None:
-    """A mask of booleans as numbers that are added to the scores. Source: ``convert_boolean_attn_mask``."""
+    """A boolean mask converted to numbers that are added to the scores. Source: ``convert_boolean_attn_mask``."""
     if mask is None or mask.dtype is not torch.bool:
         return mask
     if gpu.version >= (2, 11):
@@ -90,7 +90,7 @@ def _float_mask(mask: torch.Tensor | None, dtype: torch.dtype, gpu: Gpu) -> torc
 
 
 def _aligned(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """A mask whose rows are aligned, for each batch and head; copied only if its rows are not. Source: ``preprocess_mask``."""
+    """A mask with aligned rows, for each batch and head; copied only if rows are not aligned. Source: ``preprocess_mask``."""
     if mask.stride(-1) != 1 or any(stride % _MASK_LINE for stride in mask.stride()[:-1]):
         length = mask.shape[-1]
         mask = F.pad(mask, (0, _MASK_LINE - length % _MASK_LINE))[..., :length]
@@ -101,7 +101,7 @@ def _aligned(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torc
 
 
 def whole_layers(gpu: Gpu, bound: Bound) -> dict[str, Callable[..., Any]]:
-    """The ops by name; ``bound`` is called with the bytes that they may take more."""
+    """The ops by name; ``bound`` is called with the bytes that they may take beyond what is counted."""
     layer = partial(_attention_layer, gpu, bound)
     return {"_native_multi_head_attention": layer, "_transformer_encoder_layer_fwd": partial(_encoder_layer, layer)}
 

@@ -62,7 +62,7 @@ class CudaAutocast:
 
     @context
     def running(self) -> Iterator[None]:
-        """Autocast works for the tensors of a prediction."""
+        """Let autocast work for the tensors of a prediction."""
         rules = {
             "LOWER_PRECISION_FP": lambda op, *args, **kwargs: self._call(op, _lower(), args, kwargs),
             "FP32": lambda op, *args, **kwargs: self._call(op, torch.float32, args, kwargs),
@@ -116,7 +116,7 @@ class CudaAutocast:
         return found[1]
 
     def _call(self, op: Any, dtype: torch.dtype, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """An op of casts: they are made from its last argument on, and end from its first one on.
+        """Call an op with casts of its arguments, which are made from the last one on, and freed from the first one on.
 
         So does PyTorch's: its wheels are made by GCC, which computes the arguments of a call from the last one on.
         """

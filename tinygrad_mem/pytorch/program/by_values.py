@@ -51,7 +51,7 @@ def fill(func: Any, tensors: list[torch.Tensor], most: bool) -> None:
 
 
 def _regular(tensor: torch.Tensor, diagonal: float, pivots: bool) -> None:
-    """A regular matrix; pivots count from 1."""
+    """Write a regular matrix, with numbers on its diagonal; write 1 as pivots."""
     if pivots and tensor.dtype is torch.int32:
         tensor.fill_(1)
     elif tensor.dim() > 1 and tensor.is_floating_point():
@@ -59,7 +59,7 @@ def _regular(tensor: torch.Tensor, diagonal: float, pivots: bool) -> None:
 
 
 def made_by_forward(func: Any, args: list[Any]) -> None:
-    """Replace arguments whose contents are opaque, as only another op can write them, by what that op makes of the others.
+    """Replace arguments that only another op can make, such as packed weights, by what that op makes from the others.
 
     Source: ``derivatives.yaml``, ``mkldnn_rnn_layer``: oneDNN's workspace holds what only its own backward can read, and
     made-up contents end the process.
@@ -91,7 +91,7 @@ def _is_mask(index: Any) -> bool:
 
 
 def fit(func: Any, args: list[Any], named: dict[str, Any]) -> None:
-    """Let lengths add up to what they divide, or make."""
+    """Choose lengths that add up to the size that they divide or make."""
     if func is aten.repeat_interleave.Tensor and named.get("output_size") and args[0].numel():
         args[0][0] = named["output_size"]
     elif func is aten.segment_reduce.default and named.get("lengths") is not None:
@@ -100,7 +100,7 @@ def fit(func: Any, args: list[Any], named: dict[str, Any]) -> None:
 
 
 def choose(func: Any, args: list[Any], most: bool) -> None:
-    """Let masks that say where values are put choose as many places as there are values; all or none, if any number fits."""
+    """Set as many elements of a mask to True as there are values to put there; all or none, if any number fits."""
     if func not in _PUTS or not any(map(_is_mask, args[1])):
         return
     target, indices, values = args[:3]
@@ -124,7 +124,7 @@ def _of_self(times: int) -> Callable[[Any], int]:
 
 
 def zeros_bytes(tensor: torch.Tensor) -> int:
-    """The bytes that zeros cost the gradient of a product: copies of the input, and places that masks choose."""
+    """The bytes that zeros add to the gradient of a product: copies of the input, and indices that masks select."""
     return 8 * _bytes(tensor) + (8 * tensor.dim() + 8) * tensor.numel() + (1 << 16)
 
 
@@ -184,7 +184,7 @@ def _largest(node: Any) -> int:
 
 
 def products(bound: Callable[[int, str], None], count: Callable[..., None]) -> dict[str, Callable[..., Any]]:
-    """The ops by name. PyTorch's own go the long way for tensors of a prediction; these go the short one, with a bound.
+    """The ops by name. With tensors of a prediction, PyTorch's run the code for zeros; these run the other, and give a bound.
 
     Args:
         bound: called with the bytes that a gradient may take more.

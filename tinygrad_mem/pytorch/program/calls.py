@@ -62,7 +62,7 @@ class Calls(TorchFunctionMode):
         return kwargs
 
     def within(self, own: Callable[..., Any]) -> Callable[..., Any]:
-        """A mode is off while it handles a call such as ``backward``: what Python does within such a call needs it on."""
+        """Turn the mode on again inside a call that it handles, such as ``backward``: Python code within the call needs it."""
 
         def inner(*args: Any, **kwargs: Any) -> Any:
             with self:
@@ -90,7 +90,7 @@ _attributes: Any = vars(torch._C.TensorBase)  # by name, with the functions that
 
 @handles(torch.device)
 def _device(watch: Watch, *args: Any, **kwargs: Any) -> torch.device:
-    """A number alone is a GPU's, which PyTorch refuses where it sees none."""
+    """The device for ``torch.device``'s arguments; a plain number means a GPU, which PyTorch refuses if it sees none."""
     return torch.device("cuda", args[0]) if args and isinstance(args[0], int) else torch.device(*args, **kwargs)
 
 
@@ -144,7 +144,7 @@ def _type(watch: Watch, tensor: Tensor, dtype: Any = None, non_blocking: bool = 
 
 @handles(torch.tensor, torch.as_tensor, torch.asarray)
 def _tensor(watch: Watch, data: Any, *, device: Any = None, **kwargs: Any) -> Tensor:
-    """Made on the CPU, then moved: as PyTorch does."""
+    """Make a tensor on the CPU, then move it, as PyTorch does."""
     trained = kwargs.pop("requires_grad", False)
     if isinstance(data, Tensor):
         made = _to(watch, data, device=torch.device(device) if device is not None else None, dtype=kwargs.get("dtype"))
@@ -179,7 +179,7 @@ def _cpu(watch: Watch, tensor: Tensor, memory_format: Any = torch.preserve_forma
 
 @handles(_attributes["device"].__get__)
 def _device_of(watch: Watch, tensor: Tensor) -> torch.device:
-    """C++ made a divided tensor where it sees its part."""
+    """The device of a tensor; of a DTensor, that of this rank's part."""
     return watch.local(tensor).device
 
 
@@ -251,7 +251,10 @@ def replace(watch: Watch, tensor: Tensor, value: Tensor) -> None:
 
 @handles(Tensor.__deepcopy__)
 def _deepcopy(watch: Watch, tensor: Tensor, memo: dict) -> Tensor:
-    """A fake tensor's own way would copy its mode, too. Source: ``torch/_tensor.py``; ``torch/nn/parameter.py``."""
+    """Copy a fake tensor without its mode, which its own method would copy too.
+
+    Source: ``torch/_tensor.py``; ``torch/nn/parameter.py``.
+    """
     found = memo.get(id(tensor))
     if found is not None:
         return found
@@ -281,7 +284,7 @@ def _with_its_storage(tensor: Tensor, memo: dict) -> Tensor:
 
 @handles(Tensor.__setitem__)
 def _set_item(watch: Watch, tensor: Tensor, index: Any, value: Any) -> None:
-    """A number for a tensor of the GPU is one on the host, as C++ makes it where it sees the GPU.
+    """Assign a number to elements of a GPU's tensor: as a number on the host, as C++ does when it sees the GPU.
 
     Source: ``torch/csrc/autograd/python_variable_indexing.cpp``, ``THPVariable_setitem``.
     """
@@ -295,7 +298,7 @@ def _set_item(watch: Watch, tensor: Tensor, index: Any, value: Any) -> None:
 
 
 def _whole(function: Callable[..., Any], watch: Watch, *args: Any, **kwargs: Any) -> Any:
-    """A layer of a transformer in evaluation: one op, which under autocast runs others that dispatch does not show."""
+    """Run a transformer layer in evaluation: one op, which under autocast runs others that dispatch does not show."""
     if watch.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
         raise NotOfferedError(
             "nn.TransformerEncoderLayer or nn.MultiheadAttention in evaluation under autocast on the CPU: its memory "
@@ -313,7 +316,7 @@ HANDLERS |= {function: partial(_whole, function) for function in _layers}
 
 @handles(torch.randperm)
 def _randperm(watch: Watch, n: int, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
-    """On the CPU with values: programs split and shuffle their data by them."""
+    """Draw a permutation on the CPU with values: programs split and shuffle their data with it."""
     place = default_device() if device is None else torch.device(device)
     if place.type != "cpu":
         return torch.randperm(n, *args, device=place, **kwargs)

@@ -57,7 +57,7 @@ def before_backward(act: Callable[[], None]) -> Iterator[None]:
 
 @context
 def forward_and_loss(make: Callable[[], AbstractContextManager]) -> Iterator[None]:
-    """Run forward and what follows, until backward or an optimizer's step, within ``make()``: as a ``with`` around the loss."""
+    """Run forward, and all up to backward or an optimizer's step, within ``make()``: as a ``with`` around the loss."""
     opened: list[AbstractContextManager] = []
 
     def open_(module: nn.Module) -> None:
@@ -80,7 +80,7 @@ def forward_and_loss(make: Callable[[], AbstractContextManager]) -> Iterator[Non
 
 
 def optimizer_classes() -> list[type]:
-    """Every class of optimizers that has its own constructor, from the outermost on."""
+    """Every optimizer class that has its own constructor, base classes first."""
     found, left = [], [torch.optim.Optimizer]
     while left:
         below = left.pop().__subclasses__()
@@ -94,7 +94,7 @@ def constructors(
     before: Callable[[type, dict[str, Any]], None] = lambda kind, kwargs: None,
     after: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None,
 ) -> Iterator[None]:
-    """Change the keywords with which optimizers are made, and the optimizers when they are."""
+    """Change the keywords with which optimizers are made, and then the optimizers themselves."""
     depth = 0
 
     def wrap(own: Callable[..., None]) -> Callable[..., None]:
@@ -119,7 +119,7 @@ def constructors(
 
 @context
 def stepping_in_backward() -> Iterator[None]:
-    """Each parameter has an optimizer of its own, which steps when its gradient is complete, and then drops the gradient."""
+    """Give each parameter an optimizer of its own, which steps when the gradient is complete, and then drops the gradient."""
     handles: list[Any] = []
 
     def split(optimizer: torch.optim.Optimizer) -> None:
@@ -146,7 +146,7 @@ _DECAYS = {torch.optim.Adam: 0.0, torch.optim.AdamW: 0.01}  # by default
 
 @context
 def adam_becomes(kind: type, keep: tuple[str, ...]) -> Iterator[None]:
-    """Adam and AdamW are made as another optimizer.
+    """Replace Adam and AdamW by another optimizer when they are made.
 
     Args:
         keep: the options of Adam's that it has too.
@@ -204,7 +204,7 @@ class BitsAndBytesAdam(torch.optim.Optimizer):
 
 @context
 def zeroed_to_none() -> Iterator[None]:
-    """``zero_grad`` drops gradients, whatever the program asks for."""
+    """Let ``zero_grad`` always drop gradients."""
     own, modules = torch.optim.Optimizer.zero_grad, nn.Module.zero_grad
     with (
         patched(torch.optim.Optimizer, {"zero_grad": lambda self, set_to_none=True: own(self)}),
@@ -215,7 +215,7 @@ def zeroed_to_none() -> Iterator[None]:
 
 @context
 def forwards(chosen: Callable[[nn.Module], list[tuple[nn.Module, Callable[..., Any]]]]) -> Iterator[None]:
-    """Give modules other forwards, ``chosen(root)``, before a root's first call; they have their own again at the end."""
+    """Replace forwards of modules, by ``chosen(root)``, before a root's first call; restore them at the end."""
     changed: list[weakref.ref[nn.Module]] = []
 
     def change(root: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""The collectives of a process that is one of several: nothing is sent; they ask for what NCCL asks for, on the CPU gloo.
+"""The collectives of one process of several: nothing is sent. They allocate what NCCL allocates, or gloo on the CPU.
 
 NCCL takes no memory of PyTorch's allocator for these. Gloo takes some on the CPU, for which each function names its source.
 """
@@ -131,7 +131,7 @@ def _rows(input: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _transposed(input: torch.Tensor, gather: int, shard: int, group: Any) -> torch.Tensor:
-    """Another dimension is divided."""
+    """An all-to-all after which another dimension is divided."""
     size: int = (_resolve_process_group(group) if isinstance(group, str) else group).size()  # type: ignore[arg-type]
     shape, made = list(input.shape), list(input.shape)
     shape[shard : shard + 1] = [size, shape[shard] // size]

@@ -45,7 +45,7 @@ def _composite(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 def first_of(made: Any) -> torch.Tensor:
-    """The first of an op's results: the others end in their order, as in C++, and not the last one first."""
+    """The first of an op's results. The others are freed in their order, as in C++, and not from the last one on."""
     first, *others = made
     del made
     others.reverse()
@@ -80,7 +80,10 @@ def max_pool1d(
     dilation: list[int] = (1,),  # type: ignore[assignment]
     ceil_mode: bool = False,
 ) -> torch.Tensor:
-    """The CPU's kernel keeps no indices where there is no gradient. Source: ``aten/src/ATen/native/MaxPooling.cpp``."""
+    """Max pooling on the CPU, whose kernel keeps no indices if there is no gradient.
+
+    Source: ``aten/src/ATen/native/MaxPooling.cpp``.
+    """
     if (input.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0 or input.dim() not in (2, 3):
         return aten.max_pool1d_with_indices(input, kernel_size, stride, padding, dilation, ceil_mode)[0]
     kernel, step = kernel_size[0], (stride or kernel_size)[0]

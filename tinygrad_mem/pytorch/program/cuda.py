@@ -131,7 +131,7 @@ class Card:
 
     @property
     def _allocator(self) -> CachingAllocator:
-        """The allocator's model: the program looks at it."""
+        """The allocator's model, for the program's questions about memory."""
         allocator, self._ledger.looks = self._ledger.allocator, True
         assert allocator is not None  # there is a GPU
         return allocator
@@ -155,7 +155,7 @@ class _Stream:
         return _nothing
 
     def used(self) -> None:
-        """The program enters it: the default stream changes nothing."""
+        """Do nothing when the program enters the stream: there is one stream."""
 
     def __enter__(self) -> _Stream:
         self.used()
@@ -200,7 +200,7 @@ def _made_as(kind: type) -> Callable[..., Any]:
 
 
 def _below(answers: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """Answers of ``torch._C``, for functions of PyTorch's that a program has imported by name: they would reach a real GPU."""
+    """Answers of ``torch._C`` for functions of PyTorch that a program imported by name: else they would reach a real GPU."""
     again = "a function that was imported by name before the prediction: call it as torch.cuda.{0}"
     return {
         "_cuda_synchronize": _nothing,
@@ -220,7 +220,7 @@ def _lacking(*args: Any, **kwargs: Any) -> None:
 
 @context
 def patched(owner: Any, replacements: dict[str, Any]) -> Iterator[None]:
-    """Let functions of a module answer as ``replacements`` say in this thread; other threads get the module's own."""
+    """Replace functions of a module in this thread by ``replacements``; other threads get the module's own."""
     mine, own = get_ident(), {}
     for name, answer in replacements.items():
         if hasattr(owner, name) or owner is torch._C:  # a build without CUDA lacks some of them
@@ -240,7 +240,7 @@ def patched(owner: Any, replacements: dict[str, Any]) -> Iterator[None]:
 
 @context
 def all_patched(changes: list[tuple[Any, dict[str, Any]]]) -> Iterator[None]:
-    """Each owner of functions is :func:`patched` with the replacements beside it."""
+    """Apply :func:`patched` to each owner of functions with its replacements."""
     if not changes:
         yield
         return
@@ -254,7 +254,7 @@ def handled(watch: Any, owner: Any, **handlers: Callable[..., Any]) -> tuple[Any
 
 
 def refused(why: str) -> Callable[..., Any]:
-    """A function that refuses its call."""
+    """A function that raises an error when it is called."""
 
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise NotOfferedError(why)
@@ -270,7 +270,7 @@ def _either(thread: int, answer: Callable[..., Any], own: Callable[..., Any]) ->
 
 
 def _either_type(thread: int, answer: Any, own: Any) -> Any:
-    """A type that makes ``answer`` in one thread and ``own`` in others; objects of both are of it."""
+    """A type that makes ``answer`` objects in one thread and ``own`` in others; both are instances of it."""
 
     class Either(type):  # not ``type(own)``: pybind11's would keep each type that is made, and all that the type refers to
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -305,7 +305,7 @@ _OwnGenerator = torch.Generator
 
 
 class _Generator(_OwnGenerator):
-    """A generator of the GPU's: its numbers are not drawn."""
+    """A generator of the GPU, which draws no numbers."""
 
     device = torch.device("cuda", 0)
 
@@ -324,7 +324,7 @@ _INHERITED = object()
 
 @context
 def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
-    """``torch.cuda`` is that of ``card``; ``waits`` is called with tensors whose block another stream uses."""
+    """Inside, ``torch.cuda`` is that of ``card``; ``waits`` is called with tensors whose block another stream uses."""
 
     def recorded(tensor: torch.Tensor, stream: Any) -> None:
         if isinstance(stream, card.stream):

@@ -1,4 +1,4 @@
-"""A call of an op on the CPU as far as memory depends on it, and what is known of the memory."""
+"""Descriptions of a call on the CPU, with all that memory depends on, and of the memory that it takes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Given(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """From the line before its first element to its end."""
+        """Bytes from the start of the cache line of its first element to its end."""
         return self.offset + _length(self.sizes, self.strides) * self.dtype.itemsize
 
 
@@ -102,7 +102,7 @@ _EXACT: dict[int, tuple[Any, bool | None]] = {}  # by the id of the op, which is
 
 
 def _exact(func: Any) -> bool | None:
-    """True if every number of an op's call may count; ``None``: the op makes views."""
+    """True if memory may depend on every number in the arguments of a call; ``None``: the op makes views."""
     returns = func._schema.returns
     if torch.Tag.inplace_view in func.tags:
         return None
@@ -138,7 +138,7 @@ def results_only(made: tuple[Made | None, ...]) -> Within:
 
 
 class _Describe:
-    """Turns arguments into what can be compared. ``exact``: every number counts, and what is trained."""
+    """Converts arguments to comparable values. ``exact``: with every number, and with what requires a gradient."""
 
     def __init__(self, exact: bool) -> None:
         self.exact, self._count = exact, 0

@@ -1,4 +1,4 @@
-"""Kernels of ours in place of PyTorch's, for the tensors of a prediction, while one runs."""
+"""Our kernels in place of PyTorch's, for the tensors of a running prediction."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class GpuTensorMode(FakeTensorMode):
 
 @context
 def without_modes() -> Iterator[None]:
-    """Calls run on real tensors, and no mode of the prediction sees them."""
+    """Inside, calls run on real tensors, and no mode of the prediction sees them."""
     with _disable_current_modes(), torch._C.DisableTorchFunction():
         yield
 

@@ -1,4 +1,4 @@
-"""Shapes, layouts and storages of results where the formulas of PyTorch's fake tensors are not those of its kernels."""
+"""Formulas for shapes, layouts and storages of results, where those of PyTorch's fake tensors differ from its kernels."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def _grouped_mm(
 
 
 def _random_on_cpu(func: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """Efficient attention's seed and offset of random numbers are there. Source: ``transformers/cuda/attention.cu``."""
+    """Put efficient attention's seed and offset of random numbers on the CPU. Source: ``transformers/cuda/attention.cu``."""
     made, sums, _seed, _offset, *rest = func(*args, **kwargs)
     return made, sums, *(made.new_empty((), dtype=torch.int64, device="cpu") for _ in range(2)), *rest
 
 
 def _cudnn_attention(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-    """No sums where no gradient is wanted. Source: ``transformers/cuda/attention.cu``; ``cudnn/MHA.cpp``."""
+    """Return no sums if no gradient is needed. Source: ``transformers/cuda/attention.cu``; ``cudnn/MHA.cpp``."""
     made = aten._scaled_dot_product_cudnn_attention.default(*args, **kwargs)
     wanted = args[4] if len(args) > 4 else kwargs["compute_log_sumexp"]
     return made if wanted else (made[0], None, *made[2:])
@@ -79,7 +79,7 @@ def _ctc_loss(
 
 
 def _keeps_all(func: Any, input: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """The formula of a loss that PyTorch makes as large as all its elements, and then calls one number: its memory stays so.
+    """The formula of a loss that PyTorch allocates for all elements, and then resizes to one number: its memory stays as large.
 
     Source: ``aten/src/ATen/native/Loss.cpp``, the meta functions of ``mse_loss`` and ``smooth_l1_loss``, and
     ``soft_margin_loss_out``; ``cuda/Loss.cu``, ``binary_cross_entropy_out_cuda``.
@@ -95,7 +95,7 @@ def _lying_in(made: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _to_copy(tensor: torch.Tensor, **options: Any) -> torch.Tensor:
-    """Gaps between elements stay in PyTorch's formula for another device, but not in its kernel.
+    """Remove gaps between elements: PyTorch's formula for another device keeps them, its kernel does not.
 
     Source: ``aten/src/ATen/native/TensorConversions.cpp``, ``_to_copy``.
     """
@@ -117,7 +117,7 @@ def _efficient_backward(
     *rest: Any,
     **_: Any,
 ) -> tuple[torch.Tensor | None, ...]:
-    """PyTorch's formula lacks one of the arguments.
+    """Call PyTorch's formula, which lacks one of the arguments.
 
     Source: ``aten/src/ATen/native/transformers/cuda/attention_backward.cu``, ``_efficient_attention_backward``.
     """
@@ -129,7 +129,7 @@ def _efficient_backward(
 
 
 def _log_sigmoid(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Only the CPU's kernel has a buffer."""
+    """Return an empty buffer on a GPU: only the CPU's kernel has one."""
     made, buffer = aten.log_sigmoid_forward.default(tensor)
     return made, made.new_empty(0) if on_gpu(made) else buffer
 
@@ -146,7 +146,10 @@ def _quantized(tensor: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, 
 
 
 def _bincount(tensor: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
-    """The numbers are below ``minlength``; without it they are needed. Source: ``aten/src/ATen/native/SummaryOps.cpp``."""
+    """Assume that the numbers are below ``minlength``; without it their values are needed.
+
+    Source: ``aten/src/ATen/native/SummaryOps.cpp``.
+    """
     if not minlength:
         return NotImplemented
     dtype = torch.int64 if weights is None else torch.float32 if weights.dtype is torch.float32 else torch.float64
@@ -169,7 +172,7 @@ def _uncached(func: Any, tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _of(ops: tuple[Any, ...], formula: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:
-    """A formula that gets PyTorch's own first, for each of these ops."""
+    """Bind PyTorch's own formula as the first argument, for each of these ops."""
     return {op.default: partial(formula, op.default) for op in ops}
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face's transformers in a prediction: it takes fake tensors as those of a compiler, and ends a text by its values."""
+"""Hugging Face's transformers in a prediction: it treats fake tensors as a compiler's, and ends texts depending on values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ALL_TOKENS = "transformers: generate was taken to make all the tokens that it m
 
 @context
 def hugging_face(watch: Watch) -> Iterator[None]:
-    """Masks are made as for plain tensors; see :mod:`.reading` for what they ask. No text ends early."""
+    """Inside, masks are made as for plain tensors (:mod:`.reading` answers their questions), and no text ends early."""
     with ExitStack() as stack:
 
         def masks(module: Any) -> None:

@@ -28,7 +28,7 @@ aten = torch.ops.aten
 
 
 def _in_place(names: str) -> dict[Any, Any]:
-    """Ops, and those that write to their first argument instead."""
+    """Pairs of an op, and the op that writes to its first argument instead."""
     parts = [name.partition(".") for name in names.split()]
     return {operator(f"{name}{dot}{overload}"): operator(f"{name}_{dot}{overload}") for name, dot, overload in parts}
 
@@ -88,7 +88,7 @@ class AutogradWrites:
             (leaf * 2 + leaf * 3).sum().backward()
 
     def op(self, func: Any, args: tuple) -> tuple[Any, tuple]:
-        """The op, and its arguments, that runs in place of ``func``."""
+        """The op that runs in place of ``func``, and its arguments."""
         if self.adds and func is aten.add.Tensor:
             return aten.add_.Tensor, args
         if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled():
@@ -125,7 +125,7 @@ class AutogradWrites:
 
 
 def _gives_twice() -> bool:
-    """True if the node that runs has two gradients for one tensor, as that of ``x * x``, and adds nothing itself."""
+    """True if the running node returns two gradients for one tensor, as in ``x * x``, and does not add them itself."""
     running: Any = torch._C._current_autograd_node()
     if isinstance(running, BackwardCFunction) or running.name() in _ADD_THEMSELVES:
         return False
@@ -143,13 +143,13 @@ def _of_node(func: Any) -> Any:
 
 
 def node() -> Any:
-    """The node of the graph that runs, as a value that differs between nodes; ``None`` outside of backward."""
+    """An identity of the running node of the graph; ``None`` outside of backward."""
     running: Any = torch._C._current_autograd_node()
     return None if running is None else (running.name(), running._sequence_nr(), torch._C._current_graph_task_id())
 
 
 def kept_number(func: Any, args: tuple) -> int:
-    """The bytes of a number among the arguments that is a tensor of the forward, and not one that the op makes of it."""
+    """The bytes of a number among the arguments that is a tensor kept from the forward, not one that the op makes now."""
     if func not in _BY_NUMBERS or not any(type(each) in (int, float) for each in args):
         return 0
     running: Any = torch._C._current_autograd_node()

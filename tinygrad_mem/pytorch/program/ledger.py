@@ -41,7 +41,7 @@ class HeldBlock:
 
     @property
     def role(self) -> str:
-        """The category that it was born with, or has been found to have."""
+        """The category that it was allocated with, or that was found later."""
         return self.birth[_ROLE]
 
 
@@ -98,7 +98,7 @@ class Ledger:
             self.allocator.free(held.address)
 
     def become(self, held: HeldBlock, role: str, name: str = "") -> None:
-        """The block has been ``role`` since its birth: what it is for shows only later. ``name``: its path."""
+        """Record that the block was ``role`` from its allocation on, which is found out only now. ``name``: its path."""
         if role in held.roles:
             return
         first = held.birth[_ROLE] in ("TEMPORARY", "INPUT")
@@ -115,15 +115,15 @@ class Ledger:
             self._write(Kind.ENTER, Place(), held.address, role=role, note=name)
 
     def was(self, held: HeldBlock, role: str) -> None:
-        """The block was ``role`` from its birth on, whatever it was asked for as."""
+        """Record that the block was ``role`` from its allocation on, whatever category it was allocated with."""
         held.birth[_ROLE] = role
 
     def enter(self, held: HeldBlock, place: Place, role: str, note: str) -> None:
-        """A new holder of the block."""
+        """Record a new holder of the block."""
         self._write(Kind.ENTER, place, held.address, role=role, note=note)
 
     def leave(self, held: HeldBlock, place: Place, role: str, note: str) -> None:
-        """A holder of the block has ended."""
+        """Record that a holder of the block has ended."""
         if held.address in self.live and self.live[held.address] is held:
             self._write(Kind.LEAVE, place, held.address, role=role, note=note)
 
@@ -133,7 +133,7 @@ class Ledger:
 
     @property
     def peak_reserved(self) -> int:
-        """The most bytes that the allocator had of the driver."""
+        """The most bytes that the allocator had from the driver."""
         return 0 if self.allocator is None else self.allocator.driver.peak
 
     def changed_by_addresses(self) -> int:
@@ -180,7 +180,7 @@ class Ledger:
 
 
 class _Driver(Driver):
-    """A driver that tells what it gives and takes back."""
+    """A driver that reports what it gives and takes back."""
 
     def __init__(self, capacity: int | None, tell: Callable[[int, int], None]) -> None:
         super().__init__(capacity)

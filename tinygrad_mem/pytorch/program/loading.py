@@ -23,7 +23,7 @@ _LIFT = torch.ops.aten.lift_fresh.default  # of a tensor that PyTorch has just m
 
 @context
 def loading(watch: Watch) -> Iterator[None]:
-    """Loaders read in this process."""
+    """Inside, data loaders read in this process."""
     with all_patched(
         [handled(watch, DataLoader, _get_iterator=_single), handled(watch, dataloader._BaseDataLoaderIter, __next__=_read)]
     ):
@@ -37,7 +37,7 @@ def of_prediction(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
 
 
 def _single(watch: Watch, own: Callable[..., Any], loader: Any) -> Any:
-    """An iterator that reads in this process: a batch of another one has no bytes on the GPU either."""
+    """An iterator that reads in this process: batches of other processes take no bytes of the GPU either."""
     loader, workers = copy.copy(loader), loader.num_workers
     options = {"num_workers": 0, "prefetch_factor": None, "timeout": 0, "persistent_workers": False, "pin_memory": False}
     vars(loader).update(options)

@@ -1,4 +1,4 @@
-"""The head of a model, a linear layer before the cross entropy: where it is, and both in chunks, without all logits at once."""
+"""The head of a model (a linear layer before the cross entropy): how it is found, and computed in chunks without all logits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _first(table: WeakTensorKeyDictionary, values: Iterable[Any]) -> Any:
 
 
 class HeadsSeen(TorchFunctionMode):
-    """Looks where the results of linear layers go.
+    """Follows the results of linear layers.
 
     Attributes:
         others: why a layer of which results go to the loss is not one whose logits can be left out.
@@ -69,7 +69,7 @@ class HeadsSeen(TorchFunctionMode):
 
     @property
     def found(self) -> list[LossHead]:
-        """The heads whose logits go nowhere else."""
+        """The heads whose logits are used by the loss alone."""
         return [head for head in self._heads if head not in self.others]
 
     @property
@@ -122,7 +122,7 @@ class _Logits(NamedTuple):
 
 
 class LossInChunks(TorchFunctionMode):
-    """Leaves out heads: their results are stand-ins without memory, and the loss is ``F.linear_cross_entropy``.
+    """Skips heads: their results are stand-ins without memory, and the loss becomes ``F.linear_cross_entropy``.
 
     Args:
         heads: the layers.
@@ -136,7 +136,7 @@ class LossInChunks(TorchFunctionMode):
 
     @context
     def running(self) -> Iterator[None]:
-        """The program runs so."""
+        """Inside, the program runs with this change."""
         with at_first_call(self._find), self:
             yield
 
@@ -172,7 +172,7 @@ class LossInChunks(TorchFunctionMode):
         return made
 
     def _moved(self, logits: _Logits, func: Any, args: tuple, kwargs: dict[str, Any]) -> Tensor:
-        """The stand-in after a function that changes its shape: the same happens to what the head was called with."""
+        """The stand-in after a function that changes its shape; the head's input is changed in the same way."""
         with without_modes():
             like = func(logits.like, *args, **kwargs)
         hidden = logits.hidden

@@ -94,7 +94,7 @@ def _real_numbers(watch: Watch) -> Iterator[None]:
 
 
 def _outside(member: Any) -> Any:
-    """A member of a class that runs without modes."""
+    """Wrap a member of a class to run without modes."""
     if isinstance(member, property):
         return property(_outside(member.fget))
     if isinstance(member, staticmethod):
@@ -127,19 +127,19 @@ def _mesh(watch: Watch, mesh: DeviceMesh, device_type: str, ranks: Any = None, *
 
 
 def _shapes(watch: Watch, own: Callable[..., Any], *args: Any) -> Any:
-    """PyTorch runs each op once with tensors of the whole shape to learn that of its result: they have no memory."""
+    """Count no memory of the tensors of whole shape with which PyTorch runs each op once, to learn its result's shape."""
     with without_modes(), watch.fake:
         return own(*args)
 
 
 def _sends(watch: Watch, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """A function of ``fully_shard`` whose requests are communication."""
+    """Run a function of ``fully_shard`` whose allocations are communication buffers."""
     with watch.as_role("COMMUNICATION"):
         return own(*args, **kwargs)
 
 
 def _reduces(watch: Watch, own: Callable[..., Any], parameters: list[Any], *args: Any) -> Any:
-    """The function of ``fully_shard`` that sends gradients; those that come back are no communication."""
+    """Run the function of ``fully_shard`` that reduces gradients; the reduced ones are not communication buffers."""
     found = _sends(watch, own, parameters, *args)
     for each in parameters:
         if each.sharded_param.grad is not None and (held := watch.find(each.sharded_param.grad)) is not None:
@@ -154,7 +154,7 @@ def _resized(watch: Watch, own: Callable[..., Any], storage: torch.UntypedStorag
 
 
 def _reset(watch: Watch, own: Callable[..., Any], param: Any) -> None:
-    """Look whether the program has replaced the part of a parameter: PyTorch compares addresses, which are all 0 here."""
+    """Check if the program has replaced a parameter's local part: PyTorch compares addresses, which are all 0 here."""
     now = getattr(param._module_info.module, param._module_info.param_name)
     if now is param.sharded_param and _storage(now._local_tensor) == _storage(param._sharded_param_data):
         param._sharding_spec = now._spec

@@ -1,4 +1,4 @@
-"""The numbers of a program that are known without computing: counters, scales, and what is made of them."""
+"""The numbers of a program that are known without data: counters, scales, and what is computed from them."""
 
 from __future__ import annotations
 
@@ -60,17 +60,17 @@ class KnownNumbers:
                 self._note(tensor, real.clone())
 
     def forget(self, storage: int) -> None:
-        """The storage at this address has ended."""
+        """Drop the values of the storage at this address, which has ended."""
         self._values.pop(storage, None)
 
     def written(self, tensor: Any) -> None:
-        """Random numbers, or what an op writes that is not computed here, are unknown."""
+        """Mark the values of a written tensor as unknown: random numbers, or results that are not computed here."""
         if isinstance(tensor, FakeTensor):
             self.forget(tensor.untyped_storage()._cdata)
             tensor.constant = None
 
     def before(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> _RealCall | None:
-        """The call with real arguments, if it reads known values alone; asked before the op, which may write to one."""
+        """The call with real arguments, if all values that it reads are known; called before the op, which may write to one."""
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         if tensors and self._is_known(tensors[0]):  # most calls end here
             return self._real_call(func, args, kwargs)
@@ -121,7 +121,7 @@ class KnownNumbers:
             _seen_as(found, target).copy_(value.reshape(target.shape))
 
     def _count(self, tensors: Any, number: Any) -> bool:
-        """Add a known number to each of a list of known ones: the steps of an optimizer. False: they are not known."""
+        """Add a known number to each of a list of known ones (the step counts of an optimizer). False: they are not known."""
         known = [self.value(each) if each.numel() == 1 else None for each in tensors]
         if any(each is None for each in known):
             return False
@@ -158,7 +158,7 @@ class KnownNumbers:
             return None if any(each is _UNKNOWN for each in (*real, *named.values())) else (real, named)
 
     def _is_known(self, value: Any) -> bool:
-        """False where :meth:`_real` would say that it is not known; most calls end here."""
+        """A fast form of :meth:`_real` that only says if a value is known; most calls end here."""
         if isinstance(value, torch.Tensor):
             return (value.numel() == 1 or _is_followed(value)) and self.value(value) is not None
         return not isinstance(value, (list, tuple)) or not any(isinstance(each, torch.Tensor) for each in value)
@@ -179,7 +179,7 @@ def _most(tensor: torch.Tensor) -> int:
 
 
 def _is_followed(tensor: torch.Tensor) -> bool:
-    """True for one element, and for a small tensor that has all of its storage, or a part of a small one."""
+    """True for one element, and for a small tensor or a view of one."""
     most = _most(tensor)
     if tensor.numel() > most or most == 1:
         return tensor.numel() == 1

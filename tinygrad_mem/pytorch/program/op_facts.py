@@ -30,7 +30,7 @@ _MARKS = "profiler"  # ``record_function``, which every step of an optimizer cal
 
 
 class OpFacts(NamedTuple):
-    """The answers to what is asked of an op before each of its calls.
+    """The facts of an op that are needed before each of its calls.
 
     Attributes:
         op: kept, so that its id stays its own.

@@ -30,7 +30,7 @@ _MARK = "tinygrad_mem"  # key of a node's metadata
 
 @context
 def removed(handles: list[Any]) -> Iterator[None]:
-    """These handles of hooks are removed in the end; some may be added meanwhile."""
+    """Remove these handles of hooks at the end; more may be added inside."""
     try:
         yield
     finally:
@@ -39,7 +39,7 @@ def removed(handles: list[Any]) -> Iterator[None]:
 
 
 class Places:
-    """Knows where this thread's program is, from hooks of PyTorch that every module and optimizer calls.
+    """Tracks where this thread's program is, through hooks of PyTorch that every module and optimizer calls.
 
     Attributes:
         roots: modules that were called by the user and not by another module.
@@ -153,7 +153,7 @@ class Places:
 
 
 def _kind(filename: str) -> int:
-    """2: the user's own code; 1: a library's; 0: PyTorch's or ours."""
+    """The owner of a file: 2 for the user's code, 1 for a library's, 0 for PyTorch's or ours."""
     if filename.startswith((OURS, TORCH)):
         return 0
     return 1 if _LIBRARY.search(filename) else 2
@@ -173,12 +173,12 @@ def release(error: BaseException, *folders: str) -> None:
 
 
 def marked(node: Any) -> bool:
-    """True if the node of the graph was met before."""
+    """True if the node of the graph was marked before."""
     return _MARK in node.metadata
 
 
 def mark(node: Any, place: Place, token: object) -> None:
-    """Remember where a node of the graph was made. ``token`` lives as long as the node."""
+    """Record where a node of the graph was made. ``token`` lives as long as the node."""
     node.metadata[_MARK] = (place.module, place.line, token)
 
 

@@ -60,7 +60,7 @@ class Processes:
         self.backends: dict[str, str] = {}  # that the program named, by the name of the group
 
     def met(self, names: tuple[str, ...] | None, ranks: np.ndarray) -> None:
-        """A mesh that the program made."""
+        """Record a mesh that the program made."""
         if self.grid is None and names and ranks.size == self._size:
             self.grid = Grid(names, ranks)
 
@@ -111,7 +111,7 @@ class Processes:
                     dist.destroy_process_group()
 
     def _meeting(self, *args: Any, **kwargs: Any) -> Iterator[tuple]:
-        """The answer of the meeting of all processes: which of them this one is."""
+        """The result of the rendezvous of all processes: the rank of this one."""
         self._met = True
         self.watch.note(_NCCL)
         return iter([(FakeStore(), self._rank, self._size)])
@@ -132,7 +132,7 @@ def _group(
 
 
 def _backend(processes: Processes, own: Callable[..., Any], group: Any = None) -> Any:
-    """Programs, and PyTorch's own gradients, decide by it."""
+    """The name of the backend, on which programs and PyTorch's own gradients branch."""
     found: str = own(group)
     name = (group or groups._get_default_group()).group_name or ""
     return dist.Backend(processes.backends.get(name, found))

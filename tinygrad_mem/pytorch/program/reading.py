@@ -1,4 +1,4 @@
-"""Calls of PyTorch's Python functions that read values, or decide by them."""
+"""Calls of PyTorch's Python functions that read values, or branch on them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _LENGTHS = "ctc_loss: each target was taken as the longest, and each input too. 
 
 
 def handles(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Let what follows run in place of these functions."""
+    """Decorator: run the function in place of these."""
 
     def add(handler: Callable[..., Any]) -> Callable[..., Any]:
         HANDLERS.update(dict.fromkeys(functions, handler))
@@ -91,13 +91,13 @@ def _item(watch: Watch, tensor: Tensor) -> Any:
 
 
 def _known(watch: Watch, tensor: Tensor) -> Tensor | None:
-    """The tensor with its values, where they are known: it was made before, or from numbers of the program."""
+    """The tensor with its values, if they are known: it was made before the prediction, or from numbers of the program."""
     with torch._C.DisableTorchFunction():
         return watch.numbers.value(tensor)
 
 
 def _asking() -> tuple[str, str, int]:
-    """The file, function and line number that ask for a value: the innermost that are not ours, nor a way into this mode."""
+    """The file, function and line number that read a value: the innermost frame outside of this library and its modes."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         path, code = frame.f_code.co_filename.replace("\\", "/"), frame.f_code
@@ -108,7 +108,7 @@ def _asking() -> tuple[str, str, int]:
 
 
 def _in_order(watch: Watch) -> bool | None:
-    """The answer where PyTorch itself checks that numbers are in order: in a prediction they are."""
+    """The answer to PyTorch's own checks of values: in a prediction, values are valid."""
     path, function, line = _asking()
     if path.endswith("torch/nn/init.py"):
         return _left(watch)
@@ -149,7 +149,7 @@ def _left(watch: Watch) -> bool | None:
 
 
 def _scaled(function: Callable[..., Any], watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
-    """A sum with ``alpha``: how large the number is changes no memory."""
+    """A sum with ``alpha``, whose value does not change memory."""
     if isinstance(kwargs.get("alpha"), Tensor) and _known(watch, kwargs["alpha"]) is None:
         kwargs["alpha"] = 1
     return function(*args, **kwargs)
@@ -161,7 +161,10 @@ for _function in (Tensor.add, Tensor.add_, torch.add, Tensor.sub, Tensor.sub_, t
 
 @handles(torch.nn.functional.one_hot)
 def _one_hot(watch: Watch, tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """PyTorch's own function compares fake tensors with all classes. Source: ``aten/src/ATen/native/Onehot.cpp``."""
+    """``one_hot`` as for plain tensors: PyTorch compares fake tensors with all classes.
+
+    Source: ``aten/src/ATen/native/Onehot.cpp``.
+    """
     if not tensor.is_cuda:
         tensor.min()
         tensor.max()
@@ -189,7 +192,7 @@ def _ctc_loss(watch: Watch, log_probs: Tensor, targets: Tensor, *args: Any, **kw
 
 
 def _without_alarm(function: Callable[..., Any], watch: Watch, *args: Any, **kwargs: Any) -> Any:
-    """A function in which PyTorch itself checks values: in a prediction they are in order."""
+    """Run a function in which PyTorch itself checks values: in a prediction, they are valid."""
     before, watch.alarms = watch.alarms, False
     try:
         return function(*args, **kwargs)
@@ -203,7 +206,7 @@ for _function in (torch.nn.functional.gaussian_nll_loss, torch.corrcoef, Tensor.
 
 @handles(torch.cov, Tensor.cov)
 def _cov(watch: Watch, tensor: Tensor, **options: Any) -> Tensor:
-    """With weights it checks that they are in order, and without it asks only if there are few numbers."""
+    """``cov``: with weights it reads their values; without, it only checks that there are enough numbers."""
     weighted = any(isinstance(value, Tensor) for value in options.values())
     return torch.cov(tensor, **options) if weighted else _without_alarm(torch.cov, watch, tensor, **options)
 
@@ -219,7 +222,7 @@ def _without_vectors(function: Callable[..., Any], watch: Watch, tensor: Tensor,
 
 @handles(torch.isclose, Tensor.isclose)
 def _is_close(watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
-    """Its masks are joined in place, but not for tensors of a prediction. Source: ``TensorCompare.cpp``."""
+    """``isclose``, which joins masks in place, but not for tensors of a prediction. Source: ``TensorCompare.cpp``."""
     made = torch.isclose(*args, **kwargs)
     block = 512 if watch.device.type == "cuda" else 1  # of the allocator
     watch.bound(
@@ -230,7 +233,7 @@ def _is_close(watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _is_finite(function: Callable[..., Any], answer: bool, watch: Watch, tensor: Tensor) -> Tensor:
-    """Programs stop, or leave a step out, where a loss is not a number: in a prediction it is one."""
+    """Answer that an unknown value is finite: programs stop, or skip a step, if a loss is nan."""
     made = function(tensor)
     if made.numel() == 1 and isinstance(made, FakeTensor) and _known(watch, made) is None:
         watch.note(_FINITE)
@@ -247,7 +250,7 @@ for _name, _answer in (("isnan", False), ("isinf", False), ("isfinite", True)):
 
 @handles(torch.bincount, Tensor.bincount)
 def _bincount(watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
-    """With ``minlength``, as in a confusion matrix, the numbers are usually below it."""
+    """``bincount``: with ``minlength``, as in a confusion matrix, the numbers are usually below it."""
     watch.note(_COUNTED)
     return torch.bincount(*args, **kwargs)
 

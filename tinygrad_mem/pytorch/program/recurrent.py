@@ -94,7 +94,7 @@ class _Recurrent(torch.autograd.Function):
 
 
 class _Lower(torch.autograd.Function):
-    """A weight in another dtype, in its place of a buffer."""
+    """A weight in another dtype, in its part of a buffer."""
 
     @staticmethod
     def forward(ctx: Any, place: list[torch.Tensor], weight: torch.Tensor) -> torch.Tensor:
@@ -175,7 +175,7 @@ def _zeros(gradient: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
 
 
 def _pieces(buffer: torch.Tensor, weights: Tensors) -> Iterator[torch.Tensor]:
-    """The part of a buffer that is each weight's."""
+    """The part of a buffer for each weight."""
     start = 0
     for weight in weights:
         yield buffer[start : start + weight.numel()].view(weight.shape)

@@ -87,7 +87,7 @@ def _key(call: AloneCall) -> str:
 
 
 def _plain(value: Any) -> bool:
-    """True if its text says all of it."""
+    """True if the text of the value describes it completely."""
     return all(map(_plain, value)) if isinstance(value, tuple) else isinstance(value, _PLAIN)
 
 

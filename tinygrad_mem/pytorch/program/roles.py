@@ -28,7 +28,7 @@ class _Token:
 
 
 class Roles:
-    """Tells the ledger what blocks are held as.
+    """Reports to the ledger what blocks are used for.
 
     Args:
         by_values: nodes whose backward may take more or less bytes, by name; see :data:`.by_values.NODES`.
@@ -48,8 +48,10 @@ class Roles:
                     self._is(tensor, kind, f"{path}.{key}")
 
     def gradients(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """The gradients that parameters have now; ``optimizer``: of its own alone. Programs that step in backward have an
-        optimizer for each parameter."""
+        """Record the gradients that parameters have now.
+
+        ``optimizer``: only those of its parameters. Programs that step in backward have one for each parameter.
+        """
         if optimizer is None:
             held: Iterable[Any] = (each for module in list(self.places.modules) for each in module._parameters.values())
         else:

@@ -126,7 +126,7 @@ _INSTEAD = {
 
 @context
 def _words() -> Iterator[None]:
-    """Errors of a prediction with the user's line."""
+    """Add the user's line to errors of a prediction."""
     try:
         yield
     except Exception as error:

@@ -30,7 +30,7 @@ _NOTE = "torch.save: nothing is written in a prediction; torch.load gives back t
 
 @context
 def saving(watch: Watch) -> Iterator[None]:
-    """Files that the program saves are kept in memory, without values."""
+    """Inside, files that the program saves are kept in memory, without values."""
     paths: dict[str, _SavedFile] = {}
     objects: weakref.WeakKeyDictionary[Any, _SavedFile] = weakref.WeakKeyDictionary()
     own = torch.load
@@ -59,7 +59,7 @@ def _is_path(f: Any) -> bool:
 
 
 def _from_disk(own: Callable[..., Any], f: Any, *args: Any, **kwargs: Any) -> _SavedFile:
-    """A file that was there before; its tensors are not read where PyTorch can map it."""
+    """Load a file from before the prediction; its tensors are not read if PyTorch can map it."""
     places: dict[int, str] = {}
 
     def note(storage: Any, place: str) -> Any:
@@ -71,7 +71,7 @@ def _from_disk(own: Callable[..., Any], f: Any, *args: Any, **kwargs: Any) -> _S
 
 
 class _SavedFile:
-    """A saved object, pickled but for its tensors.
+    """A saved object, pickled without its tensors.
 
     Args:
         places: where each real tensor's storage was, by its address in C++. Tensors that are not among them keep their values.
@@ -145,7 +145,7 @@ class _Restored:
         self._storages: dict[int, torch.Tensor] = {}
 
     def real(self, number: int) -> torch.Tensor:
-        """A copy of a tensor that has kept its values."""
+        """A copy of a saved tensor that has values."""
         with _disable_current_modes():
             return self._real[number].clone()
 
@@ -161,7 +161,7 @@ class _Restored:
         trained: bool,
         parameter: bool,
     ) -> torch.Tensor:
-        """A tensor like a saved one, whose storage was that with this number in the file, of ``size`` bytes."""
+        """A tensor like a saved one; ``number``: of its storage in the file, which has ``size`` bytes."""
         device = torch.device(self._place(place))
         if number not in self._storages:
             held = self._on_host(size)
@@ -179,7 +179,7 @@ class _Restored:
 
 
 def _place(map_location: Any) -> Callable[[str], Any]:
-    """The place where a storage goes, by the one where it was."""
+    """The device for a storage, from the one that it was saved from."""
     if map_location is None:
         return str
     if isinstance(map_location, dict):

@@ -44,7 +44,7 @@ class BlockList:
 
 @dataclass
 class Seen:
-    """The acts of a program.
+    """The observations of a program.
 
     Attributes:
         lists: lists of equal blocks, the outermost alone.
@@ -75,14 +75,14 @@ class Seen:
     _places: set[int] = field(default_factory=set)
 
     def module(self, root: nn.Module) -> None:
-        """A module that the program calls."""
+        """Record a module that the program calls."""
         self.lists += [found for found in blocks_of(root) if found not in self.lists]
         self.heads.module(root)
         self.narrow |= any(p.dtype in (torch.float16, torch.bfloat16) for p in root.parameters())
         self.autocast |= torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer that is about to step."""
+        """Record an optimizer that is about to step."""
         self._places.add(id(optimizer))
         self.steps += 1
         groups = optimizer.param_groups
@@ -98,7 +98,7 @@ class Seen:
 
     @context
     def watching(self) -> Iterator[None]:
-        """Look at the program that runs."""
+        """Inside, observe the running program."""
 
         def backward() -> None:
             self.backwards += 1

@@ -139,7 +139,7 @@ class Results:
             return self._like(meta, device)
 
     def _like(self, meta: torch.Tensor, device: torch.device) -> FakeTensor:
-        """A fake tensor. The first on a device is made in PyTorch's way, which takes long, and the others like it."""
+        """A fake tensor. The first on a device is made by PyTorch, which is slow; the others copy its attributes."""
         attributes = self._like_first.get(device)
         if attributes is None:
             made = FakeTensor(self._fake, meta, device)
@@ -182,7 +182,7 @@ def _tensors_returned(func: Any) -> int:
 
 
 def _constant(values: Any) -> bool:
-    """True if the contents of a tensor among the values are known: those of results may be, too."""
+    """True if a tensor among the arguments has known values: results may have them too."""
     if isinstance(values, (list, tuple)):
         return any(map(_constant, values))
     return isinstance(values, FakeTensor) and values.constant is not None

@@ -49,7 +49,7 @@ class Smaller(NamedTuple):
 
 
 def smaller(call: AloneCall) -> Smaller | None:
-    """The smaller calls that tell what a call takes before its results are known; ``None``: there are none."""
+    """The smaller calls from which a call's memory is computed before its results are known; ``None``: there are none."""
     return elementwise(call) or _elementwise_in_place(call) or _planes(call) or _normed_batch(call)
 
 
@@ -154,7 +154,7 @@ def _normed_batch(call: AloneCall) -> Smaller | None:
 
 
 def by_rule(call: AloneCall) -> Within | None:
-    """The memory of a call that needs no other: tensors of one dtype, dense, that are put behind each other.
+    """The memory of a call by a rule, without running another: concatenation of dense tensors of one dtype.
 
     Source: ``aten/src/ATen/native/TensorShape.cpp``: each is copied to its place in the result.
     """
@@ -184,7 +184,7 @@ def cut_call(call: AloneCall) -> AloneCall | None:
 
 
 def as_cut(found: Within, results: Any) -> Within | None:
-    """The memory of a call with these results, by that of the cut one; ``None``: the latter does not tell."""
+    """The memory of a call with these results, computed from that of the cut call; ``None``: that is not enough."""
     made = [Made.of(tensor) for tensor in tensors_in(results)]
     small = tuple(_dense(_cut(each.sizes), each.dtype) for each in made)
     dense = all(each == _dense(each.sizes, each.dtype) for each in made)
@@ -216,7 +216,7 @@ def _order(given: Given) -> tuple[int, ...] | None:
 
 
 def _few(count: int) -> int:
-    """A smaller number of elements for which kernels go the same way."""
+    """A smaller number of elements for which kernels run the same code."""
     return count if count < _SMALL else _SMALL * _SMALL if count <= _GRAIN else _LARGE
 
 

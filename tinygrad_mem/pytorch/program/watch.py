@@ -166,13 +166,13 @@ class Watch(TorchDispatchMode):
             return decomposed(func, args, kwargs) if ours is None else ours(*args, **kwargs)
 
     def raise_lost(self) -> None:
-        """Raise what a callback of a storage's end could not, if there is something."""
+        """Raise the error of a storage's callback, if there was one."""
         lost, self.lost = self.lost, None
         if lost is not None:
             raise lost
 
     def note(self, text: str) -> None:
-        """Say once what the prediction assumes."""
+        """Add a note about what the prediction assumes, once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -205,7 +205,7 @@ class Watch(TorchDispatchMode):
 
     @context
     def as_role(self, role: str) -> Iterator[None]:
-        """Give blocks that are asked for within the category ``role``."""
+        """Inside, allocated blocks get the category ``role``."""
         before, self.role = self.role, role
         try:
             yield
@@ -213,7 +213,7 @@ class Watch(TorchDispatchMode):
             self.role = before
 
     def end(self) -> None:
-        """The program has ended: remember what ops take, and note what only Python's collector would free."""
+        """End the program: save what was learned about ops, and note what only Python's garbage collector would free."""
         self.alone.remembered.save()
         if not self.ledger.asked:
             why = "move its model and data there, or name another device"
@@ -246,7 +246,7 @@ class Watch(TorchDispatchMode):
         return entry[1] if entry is not None else None
 
     def without_memory(self, tensor: torch.Tensor, made: bool = False) -> bool:
-        """True if the program made a tensor on ``meta``; ``made``: it did so now."""
+        """True if the program itself made the tensor on ``meta``; ``made``: record that it does so now."""
         with torch._C.DisableTorchFunction():
             key = self.local(tensor).untyped_storage()._cdata
         if made:
@@ -286,11 +286,11 @@ class Watch(TorchDispatchMode):
         return isinstance(value, FakeTensor) and value.fake_device == self.device
 
     def bound(self, size: int, why: str) -> None:
-        """Remember that up to ``size`` bytes more may be asked for, and why."""
+        """Record that up to ``size`` bytes more may be allocated, and why."""
         self.unknown[why] = max(size, self.unknown.get(why, 0))
 
     def waits(self, tensor: torch.Tensor) -> None:
-        """Another stream uses the tensor's block."""
+        """Record that another stream uses the tensor's block."""
         held = self.find(tensor)
         self.bound(held.birth[4] if held is not None else 0, OTHER_STREAM)
 
@@ -341,7 +341,7 @@ class Watch(TorchDispatchMode):
             self.lost = error
 
     def _role(self, phase: str, args: tuple) -> str:
-        """An input depends on nothing that is trained."""
+        """The category of a new block: ``INPUT`` if it depends on nothing that is trained."""
         if phase not in ("user", "data"):
             return "TEMPORARY"
         held = map(self.find, fake_tensors(args))
@@ -384,7 +384,7 @@ class Watch(TorchDispatchMode):
         return made
 
     def adopt(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor that was made before the prediction, as one of it: its memory is counted as older."""
+        """A tensor of the prediction for one that was made before it: its memory counts as older."""
         if tensor.requires_grad:
             raise DeviceError(
                 f"a tensor of shape {tuple(tensor.shape)} that requires a gradient was made outside of the prediction. "
