@@ -6,8 +6,7 @@ from __future__ import annotations
 import copy
 import gc
 import math
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,12 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tests.pytorch.random_programs import MARK
-from tests.pytorch.test_random_programs import predicted_bytes, real_bytes
+from tests.pytorch.marks import Mark, Script, check_bytes
 from tinygrad_mem.pytorch import predict
-
-Mark = Callable[[], Any]
-Script = Callable[..., Any]  # of what is called after each statement, and a device
 
 
 class Residual(nn.Module):
@@ -203,18 +198,7 @@ def _alone() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_after_each_statement_the_bytes_are_pytorchs(script: Script):
-    def run() -> Any:
-        kept = script(lambda: torch.empty(MARK, dtype=torch.uint8), "cpu")
-        return SimpleNamespace(kept=kept, refused=())
-
-    program: Any = run
-    program()  # what PyTorch keeps from its first use is not the program's
-    real, _ = real_bytes(program)
-    predicted, _, track = predicted_bytes(program)
-    assert [now for _, now in predicted] == [now for _, now in real]
-    bound = sum(track.unknown.values())
-    assert all(found <= peak <= found + bound for (found, _), (peak, _) in zip(predicted, real, strict=True))
-    assert bound == BOUNDS.get(script, 0)
+    assert check_bytes(script) == BOUNDS.get(script, 0)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)

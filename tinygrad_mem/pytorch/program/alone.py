@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import accumulate
 from math import prod
@@ -207,6 +207,16 @@ def allocator_events(into: list[int]) -> Iterator[None]:
     finally:
         for thread in _autograd._disable_profiler_legacy():
             into.extend(event.cpu_memory_usage() for event in thread if event.kind() == "memory_alloc")
+
+
+def measured(run: Callable[[], Any]) -> tuple[Any, int]:
+    """The result of a real call on the CPU, and the bytes that it takes beside what it keeps; a profiler hides them: 0."""
+    if _autograd._profiler_enabled():
+        return run(), 0
+    events: list[int] = []
+    with allocator_events(events):
+        made = run()
+    return made, max(accumulate(events), default=0) - sum(events)
 
 
 class _Fill:

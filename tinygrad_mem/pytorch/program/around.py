@@ -21,6 +21,7 @@ from ...errors import DeviceError, NotOfferedError
 from ...interrupts import context
 from .calls import swap
 from .cuda import all_patched, handled, refused
+from .fake import without_modes
 from .hugging_face import hugging_face
 from .loading import loading, of_prediction
 from .recurrent import flatten_parameters
@@ -68,6 +69,7 @@ def around(watch: Watch) -> Iterator[None]:
         (torch.cuda.jiterator._JittedFunction, {"__call__": _jitted}),
         (torch.overrides, {"has_torch_function": _overridden}),
         handled(watch, nn.Module, _apply=_moved),
+        handled(watch, FakeTensor, tolist=_listed),
         handled(watch, torch.optim.LBFGS, __init__=_iterating),
         handled(watch, threading.Thread, start=_started),
         (nn.parallel.DistributedDataParallel, {"__init__": _alone}),
@@ -128,6 +130,16 @@ def _set_state(watch: Watch, own: Callable[[torch.Tensor], None], new_state: tor
     """Ignore a state without values: random numbers are not drawn."""
     if not isinstance(new_state, FakeTensor):
         own(new_state)
+
+
+def _listed(watch: Watch, own: Callable[[Any], list], tensor: torch.Tensor) -> list:
+    """Known numbers are read where they are: a fake tensor makes others of them."""
+    with torch._C.DisableTorchFunction():
+        known = watch.numbers.value(tensor)
+    if known is None:
+        return own(tensor)
+    with without_modes():
+        return known.tolist()
 
 
 _graph = refused(

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from ...errors import DeviceError, NotOfferedError
+from .alone import measured
 from .fake import on_gpu, without_modes
 from .places import OURS, release
 from .reading import HANDLERS, handles
@@ -49,6 +50,7 @@ class Calls(TorchFunctionMode):
             self.watch.without_memory(made, made=True)
         if torch.is_grad_enabled():
             self.roles.saved(made)
+        self.watch.saved_numbers.end(self.watch.places.here())
         return made
 
     def _placed(self, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -321,8 +323,10 @@ def _randperm(watch: Watch, n: int, *args: Any, device: Any = None, **kwargs: An
     if place.type != "cpu":
         return torch.randperm(n, *args, device=place, **kwargs)
     with without_modes():
-        real = torch.randperm(n, *args, **kwargs)
-    made = torch.empty_like(real)
+        real, within = measured(partial(torch.randperm, n, *args, **kwargs))
+    with watch.workspace(within if watch.device.type == "cpu" else 0):
+        made = torch.empty_like(real)
     if isinstance(made, FakeTensor):
         made.constant = real
+        watch.numbers.know(made, real)
     return made

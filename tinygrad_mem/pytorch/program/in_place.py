@@ -23,6 +23,7 @@ from torch.autograd.function import BackwardCFunction
 
 from .dispatcher import decomposed, operator
 from .kernels.call import dense
+from .ledger import HeldBlock, Ledger, Place
 
 aten = torch.ops.aten
 
@@ -36,7 +37,9 @@ def _in_place(names: str) -> dict[Any, Any]:
 _FORMULAS = _in_place(
     "scatter_add scatter.src scatter.value masked_fill.Scalar index_add put index_fill.int_Scalar index_fill.int_Tensor"
 )
-_BY_NUMBERS, _NUMBERS_BYTES = {aten.mul.Tensor, aten.div.Tensor}, 8
+_BY_NUMBERS = {aten.mul.Tensor, aten.div.Tensor}
+_SAVES_NUMBERS = {*_BY_NUMBERS, aten.mul_.Tensor, aten.div_.Tensor}  # for the gradient of what they multiply
+_NUMBERS = {bool: 1, int: 8, float: 8, complex: 16}  # bytes of a number as a tensor
 _OUT_OF_PLACE = ("XlogyBackward", "SpecialXlog1PyBackward", "ScatterReduceBackward", "IndexReduceBackward")
 """Nodes whose formulas write to tensors of their own out of place. Source: ``derivatives.yaml``; ``FunctionsManual.cpp``."""
 _ADD_THEMSELVES = {"Atan2Backward0", "CholeskySolveBackward0", "LinalgLstsqBackward0", "LinalgLuSolveBackward0"}
@@ -148,9 +151,39 @@ def node() -> Any:
     return None if running is None else (running.name(), running._sequence_nr(), torch._C._current_graph_task_id())
 
 
+class SavedNumbers:
+    """Numbers that autograd has saved, such as 0.5 of ``x * 0.5``: tensors on the host. Between the op and the end of the call
+    that it is a part of, such as ``F.gumbel_softmax``, nobody can see the nodes that hold them.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._unseen: list[HeldBlock] = []
+
+    def save(self, func: Any, args: tuple, place: Place) -> int:
+        """Count the number that an op saves, before its result; the bytes."""
+        if func not in _SAVES_NUMBERS or not (torch.is_grad_enabled() and args[0].requires_grad):
+            return 0
+        size = _NUMBERS.get(type(args[1]), 0)
+        if size:
+            self._unseen.append(self._ledger.malloc(size, place, "TEMPORARY"))
+        return size
+
+    def seen(self, size: int) -> HeldBlock | None:
+        """The block of a number that a node holds; ``None``: the op was another one."""
+        found = next((held for held in self._unseen if held.size == size), None)
+        if found is not None:
+            self._unseen.remove(found)
+        return found
+
+    def end(self, place: Place) -> None:
+        """The call has returned: numbers that no node holds have ended within it."""
+        while self._unseen:
+            self._ledger.free(self._unseen.pop(), place)
+
+
 def kept_number(func: Any, args: tuple) -> int:
     """The bytes of a number among the arguments that is a tensor kept from the forward, not one that the op makes now."""
-    if func not in _BY_NUMBERS or not any(type(each) in (int, float) for each in args):
-        return 0
-    running: Any = torch._C._current_autograd_node()
-    return _NUMBERS_BYTES if running is not None and running.name() in ("MulBackward0", "DivBackward0") else 0
+    number = next((_NUMBERS[type(each)] for each in args if type(each) in _NUMBERS), 0) if func in _BY_NUMBERS else 0
+    running: Any = torch._C._current_autograd_node() if number else None
+    return number if running is not None and running.name() in ("MulBackward0", "DivBackward0") else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,22 +12,27 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, dataloader
+from torch.utils.data import DataLoader, WeightedRandomSampler, dataloader
 
 from ...interrupts import context
+from .alone import measured
 from .cuda import all_patched, handled
 from .fake import without_modes
 from .watch import Watch
 
+_EVENLY = "WeightedRandomSampler: samples were drawn as if their weights were equal"
 _LIFT = torch.ops.aten.lift_fresh.default  # of a tensor that PyTorch has just made of numbers
 
 
 @context
 def loading(watch: Watch) -> Iterator[None]:
     """Inside, data loaders read in this process."""
-    with all_patched(
-        [handled(watch, DataLoader, _get_iterator=_single), handled(watch, dataloader._BaseDataLoaderIter, __next__=_read)]
-    ):
+    changes = [
+        handled(watch, DataLoader, _get_iterator=_single),
+        handled(watch, dataloader._BaseDataLoaderIter, __next__=_read),
+        handled(watch, WeightedRandomSampler, __iter__=_evenly),
+    ]
+    with all_patched(changes):
         yield
 
 
@@ -45,6 +51,19 @@ def _single(watch: Watch, own: Callable[..., Any], loader: Any) -> Any:
         iterator = own(loader)
     iterator.counted = not workers
     return iterator
+
+
+def _evenly(watch: Watch, own: Callable[..., Any], sampler: Any) -> Iterator[int]:
+    """Places of samples: their weights may be numbers that are not known."""
+    given = {} if sampler.generator is None else {"generator": sampler.generator}
+    unread = torch.multinomial(sampler.weights, sampler.num_samples, sampler.replacement, **given)
+    watch.note(_EVENLY)
+    with without_modes():
+        most = len(sampler.weights)
+        drawn = torch.randint(most, (sampler.num_samples,)) if sampler.replacement else torch.randperm(most)
+        places = drawn[: sampler.num_samples].tolist()
+    yield from places
+    del unread  # PyTorch's own way holds them until then
 
 
 def _read(watch: Watch, own: Callable[..., Any], iterator: Any) -> Any:
@@ -76,8 +95,10 @@ class _Ops(TorchDispatchMode):
         if of_prediction(func, args, kwargs):
             with self._watch.fake, self._watch:
                 return func(*args, **kwargs)
-        made = func(*args, **kwargs)
-        if self._counted:
+        if not self._counted:
+            return func(*args, **kwargs)
+        made, within = measured(partial(func, *args, **kwargs))
+        with self._watch.workspace(within):
             given = {id(each.untyped_storage()) for each in _tensors((args, kwargs))} if func is not _LIFT else ()
             for each in _tensors(made):
                 if id(each.untyped_storage()) not in given:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _saved_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks  # type: ignore[attr-defined]
 _functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
+_OF_NUMBERS = (torch.float64, torch.int64, torch.complex128, torch.bool)
 
 
 class _Token:
@@ -112,19 +113,18 @@ class Roles:
             if known is not None and (size := known[0](node)):
                 self._watch.bound(size, f"the gradient of {node.name()} {known[1]}")
             nodes.extend(above for above, _ in node.next_functions if above is not None)
-            if not hooked:  # a hook packed what is saved: reading it would unpack it
-                self._enter(node, place._replace(op=node.name()), token)
+            self._enter(node, place._replace(op=node.name()), token, hooked)
 
-    def _enter(self, node: Any, place: Any, token: _Token) -> None:
+    def _enter(self, node: Any, place: Any, token: _Token, hooked: bool) -> None:
         kept = []
         for name in _saved_names(type(node)):
             try:
-                value = getattr(node, name)
+                value = _not_packed(node, name) if hooked else getattr(node, name)
             except RuntimeError:  # freed, or not this kind of node
                 continue
             for tensor in _tensors([value]):
-                if tensor.dtype in (torch.float64, torch.int64) and type(tensor) is torch.Tensor and not tensor.dim():
-                    self._watch.own(tensor)  # the program's number, such as 0.5 of ``x * 0.5``: a tensor on the host
+                if tensor.dtype in _OF_NUMBERS and type(tensor) is torch.Tensor and not tensor.dim():
+                    self._watch.own(tensor, number=True)  # such as 0.5 of ``x * 0.5``: a tensor on the host
                 held = self._find(tensor)
                 if held is not None:
                     note = name.removeprefix("_saved_")
@@ -132,6 +132,12 @@ class Roles:
                     kept.append((weakref.ref(held), note))
         if kept:
             weakref.finalize(token, _end, self._ledger, place, kept).atexit = False
+
+
+def _not_packed(node: Any, name: str) -> Any:
+    """What a node keeps and no hook has packed, such as numbers; ``None``: one has, and reading it would unpack it."""
+    saved: Any = getattr(node, f"_raw{name}", None)
+    return saved.data if getattr(saved, "unpack_hook", "") is None else None
 
 
 def _end(ledger: Ledger, place: Any, kept: list) -> None:

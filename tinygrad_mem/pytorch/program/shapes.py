@@ -27,6 +27,9 @@ _OWN_WAY = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, tor
 """Tags of ops whose results depend on more than shapes, or that turn an argument into a view."""
 
 
+_ZERO = aten._efficientzerotensor.default  # its result says that it is zero
+
+
 class _New(NamedTuple):
     """A result in memory of its own."""
 
@@ -63,6 +66,8 @@ class Results:
         ours = FORMULAS.get(func)
         if ours is not None and (made := ours(*args, **kwargs)) is not NotImplemented:
             return made
+        if args and isinstance(args[0], FakeTensor) and args[0].constant is not None and _shares(func):
+            return self._of_known(func, args, kwargs)
         kind, written = _kind(func)
         if not kind or (kind == "view" and (torch.is_inference_mode_enabled() or args[0].is_inference())):
             return func(*args, **kwargs)
@@ -85,6 +90,14 @@ class Results:
         if recipe is not None and (kind != "written" or before == getattr(target, "shape", None)):  # else resized
             _recipes[key] = recipe, func  # which is kept, so that its id stays its own
         return made
+
+    def _of_known(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Views of a tensor whose numbers are known. A fake tensor's own way would copy its numbers."""
+        known, args[0].constant = args[0].constant, None
+        try:
+            return self.of(func, args, kwargs)
+        finally:
+            args[0].constant = known
 
     def real(self, func: Any, args: tuple, made: tuple[Made | None, ...]) -> Any:
         """The result of a call on the CPU, from what a real one has made; ``None``: that is not enough."""
@@ -152,6 +165,12 @@ class Results:
 
 
 @cache
+def _shares(func: Any) -> bool:
+    """True if the results of an op are views of its first argument."""
+    return not func._schema.is_mutable and any(each.alias_info is not None for each in func._schema.returns)
+
+
+@cache
 def _kind(func: Any) -> tuple[str, str | None]:
     """The memory that the results of an op use.
 
@@ -159,7 +178,7 @@ def _kind(func: Any) -> tuple[str, str | None]:
     alone, the first, or the keyword that is returned with this; ``""``: anything else.
     """
     returns, arguments = func._schema.returns, func._schema.arguments
-    if func.namespace != "aten" or _OWN_WAY & set(func.tags):
+    if func.namespace != "aten" or _OWN_WAY & set(func.tags) or func is _ZERO:
         return "", None
     if not func._schema.is_mutable:
         shared = [each.alias_info is not None for each in returns]

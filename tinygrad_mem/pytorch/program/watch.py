@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -27,7 +28,7 @@ from .cuda import OTHER_STREAM
 from .described import described
 from .dispatcher import Kernel, decomposed, operator, written_in_python
 from .fake import DEVICE, GpuTensorMode, fake_tensors, flat, on_gpu, seen_by_cpp, unwrapped
-from .in_place import AutogradWrites, kept_number, node
+from .in_place import AutogradWrites, SavedNumbers, kept_number, node
 from .kernels import NOTHING, Gpu, Kernels
 from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
@@ -81,7 +82,7 @@ class Watch(TorchDispatchMode):
         self.wrappers: tuple[type, ...] = ()  # the types of its tensors of which each process holds a part
         below = BELOW_AUTOGRAD if device.type == "cuda" else {}
         self._composites = {operator(name): kernel for name, kernel in (self.kernels | below).items()}
-        self.numbers, self.alone = KnownNumbers(), Alone()
+        self.numbers, self.alone, self.saved_numbers = KnownNumbers(), Alone(), SavedNumbers(ledger)
         self._results = Results(fake)
         self._collections = gc.get_stats()
         self._without: set[int] = set()  # storages that the program made on ``meta``, by the same address
@@ -178,7 +179,7 @@ class Watch(TorchDispatchMode):
 
     def _alone(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run an op with what its kernel takes beside its results; see :mod:`.alone`."""
-        elsewhere = func in RESIZES or any(map(on_gpu, (*flat(args), *kwargs.values())))
+        elsewhere = func in RESIZES or func is _ZERO or any(map(on_gpu, (*flat(args), *kwargs.values())))
         call = None if elsewhere else described(func, args, kwargs)
         if call is None:
             return self._results.of(func, args, kwargs)
@@ -197,11 +198,22 @@ class Watch(TorchDispatchMode):
         within = found.peak - found.kept - kept_number(func, args)
         if within > 0:
             place = self.places.here(op_name(func))
+            within -= self.saved_numbers.save(func, args, place)
+        if within > 0:
             self._resize(FACTS.get(id(func)) or facts_of(func), args, kwargs)
             workspace = self.ledger.malloc(within, place, "WORKSPACE")
             self._see(func, args, made)
             self.ledger.free(workspace, place)
         return made
+
+    @context
+    def workspace(self, size: int) -> Iterator[None]:
+        """A real call has taken so many bytes beside what it keeps, while its results are made."""
+        place = self.places.here()
+        held = self.ledger.malloc(size, place, "WORKSPACE") if size else None
+        yield
+        if held is not None:
+            self.ledger.free(held, place)
 
     @context
     def as_role(self, role: str) -> Iterator[None]:
@@ -261,6 +273,8 @@ class Watch(TorchDispatchMode):
     def count(self, func: Any, args: tuple, kwargs: dict[str, Any], made: Any) -> None:
         """Count the results of an op, and what its kernel asks for beside them, in order."""
         results = list(made) if isinstance(made, (list, tuple)) else [made]
+        if func.namespace == "prims" and forward_ad._current_level >= 0:
+            return self._see(_ZERO, args, results)  # of shapes alone: C++ asks for it on ``meta``
         if self.device.type != "cuda" or not any(map(self._here, (*results, *args))):
             return self._see(func, args, results)
         thread = "main" if torch._C._current_graph_task_id() == -1 else "autograd"
@@ -406,13 +420,14 @@ class Watch(TorchDispatchMode):
             self.numbers.know(fake, tensor)
         return fake
 
-    def own(self, tensor: torch.Tensor, seen: torch.Tensor | None = None) -> None:
+    def own(self, tensor: torch.Tensor, seen: torch.Tensor | None = None, number: bool = False) -> None:
         """Count a real tensor that PyTorch made for the program, as long as ``seen`` lives, or it does. NumPy's memory is not
-        PyTorch's."""
+        PyTorch's. ``number``: autograd has saved it."""
         tensor = self.local(tensor)
         storage, seen = tensor.untyped_storage(), tensor if seen is None else seen
         if storage._cdata in self._held:
             return
         if tensor.device == self.device and storage.nbytes() and storage.resizable():
-            place = self.places.here("tensor")
-            self._hold(seen.untyped_storage(), self.ledger.malloc(storage.nbytes(), place, self._role(place.phase, ())))
+            place, size = self.places.here("tensor"), storage.nbytes()
+            held = self.saved_numbers.seen(size) if number else None
+            self._hold(seen.untyped_storage(), held or self.ledger.malloc(size, place, self._role(place.phase, ())))

@@ -1,0 +1,151 @@
+"""Short training scripts, each with something that people do and that once was counted wrongly. As in :mod:`.test_scripts`."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.func import hessian, jacfwd, jvp
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+
+from tests.pytorch.marks import Mark, Script, check_bytes
+from tinygrad_mem.memory.log import Kind
+from tinygrad_mem.pytorch import predict
+
+
+class Lora(nn.Module):
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down, self.up = nn.Linear(base.in_features, 4, bias=False), nn.Linear(4, base.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.up(self.down(F.dropout(x, 0.1))) * 2.0 / 3
+
+
+def scaled_in_a_checkpoint(mark: Mark, device: str) -> Any:
+    """No hook packs the numbers that autograd saves."""
+    layers = nn.ModuleList([Lora(nn.Linear(32, 32)) for _ in range(3)]).to(device)
+    for again in (False, True):
+        x = torch.randn(8, 32, device=device, requires_grad=True)
+        for layer in layers:
+            x = checkpoint(layer, x, use_reentrant=again)
+            mark()
+        (x * 0.5).sum().backward()
+        mark()
+        with torch.autograd.graph.saved_tensors_hooks(lambda each: each.half(), lambda each: each.float()):
+            loss = (layers[0](torch.randn(8, 32, device=device)) * 0.5 / 7).sum()
+            mark()
+        loss.backward()
+        mark()
+    return layers
+
+
+def numbers_in_a_function(mark: Mark, device: str) -> Any:
+    """``gumbel_softmax`` divides by a number, which lives from then on, and not from its return on."""
+    layer = nn.Linear(32, 10).to(device)
+    for hard in (True, False):
+        made = F.gumbel_softmax(layer(torch.rand(16, 32, device=device)), tau=0.5, hard=hard)
+        mark()
+        made.square().mean().backward()
+        mark()
+        (layer.weight * True).sum().backward()
+        mark()
+    return layer
+
+
+class Pictures(Dataset):
+    def __init__(self) -> None:
+        self.all = torch.randint(0, 256, (12, 20, 20, 3), dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, place: int) -> tuple[torch.Tensor, int]:
+        x = self.all[place].permute(2, 0, 1).float().div(255)
+        x = F.interpolate(x[None], size=(16, 16), mode="bilinear", antialias=True)
+        x = (x - torch.tensor([0.5, 0.4, 0.3])[:, None, None]) / 0.25
+        return F.conv2d(x, torch.ones(3, 1, 3, 3) / 9, padding=1, groups=3)[0], place % 3
+
+
+def transforms_of_a_loader(mark: Mark, device: str) -> Any:
+    """Ops on data that exists take memory inside, too; a sampler has weights."""
+    sampler = WeightedRandomSampler([1.0 if each % 2 else 3.0 for each in range(12)], 8)
+    loader = DataLoader(Pictures(), 4, sampler=sampler)
+    layer = nn.Linear(768, 3).to(device)
+    for _ in range(2):
+        for x, y in loader:
+            mark()
+            F.cross_entropy(layer(x.to(device).flatten(1)), y.to(device)).backward()
+            mark()
+    for (x,) in DataLoader(TensorDataset(torch.arange(8)), 4, shuffle=True):
+        mark()
+        del x
+    mark()
+    return loader, layer
+
+
+def views_of_known_numbers(mark: Mark, device: str) -> Any:
+    order, three = torch.randperm(100), torch.tensor([1, 2, 3])
+    kept: list[Any] = [order[place] for place in range(3)]
+    mark()
+    for each in (
+        order.unbind(0),
+        order.split(10),
+        order.tolist(),
+        list(three),
+        three.view(3, 1)[1],
+        order.view(10, 10)[3].sum(),
+    ):
+        kept.append(each)
+        mark()
+    return kept, order
+
+
+def forward_mode(mark: Mark, device: str) -> Any:
+    """Tangents that are zero have no memory until an op needs them."""
+    model = nn.Sequential(nn.Linear(3, 8), nn.Softplus(), nn.Linear(8, 2)).to(device)
+    x = torch.randn(3, device=device)
+    kept: list[Any] = [jacfwd(model)(x)]
+    mark()
+    kept.append(hessian(lambda each: model(each).sum())(x))
+    mark()
+    both: Any = jvp(model, (x,), (torch.ones_like(x),))
+    made, tangent = both
+    mark()
+    (made.sum() + tangent.sum()).backward()
+    mark()
+    return model, kept
+
+
+SCRIPTS = [scaled_in_a_checkpoint, numbers_in_a_function, transforms_of_a_loader, views_of_known_numbers, forward_mode]
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    """No collection at moments that differ."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_after_each_statement_the_bytes_are_pytorchs(script: Script):
+    assert check_bytes(script) == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_a_second_prediction_on_a_gpu_is_the_first(script: Script):
+    tracks = [predict(lambda: script(lambda: None, "cuda")) for _ in range(2)]
+    sizes = [[event.rounded for event in track.log if event.kind in (Kind.MALLOC, Kind.FREE)] for track in tracks]
+    assert sizes[0] == sizes[1]
+    assert tracks[0].unknown == tracks[1].unknown
+    assert [why for why in tracks[0].unknown if "not in the table" in why] == []
