@@ -135,7 +135,7 @@ class Roles:
 
 
 def _not_packed(node: Any, name: str) -> Any:
-    """What a node keeps and no hook has packed, such as numbers; ``None``: one has, and reading it would unpack it."""
+    """A value that a node keeps and no hook has packed, such as a number; ``None``: reading it would unpack it."""
     saved: Any = getattr(node, f"_raw{name}", None)
     return saved.data if getattr(saved, "unpack_hook", "") is None else None
 
