@@ -69,6 +69,15 @@ def test_max_norm_shrinks_the_table_itself(power: float):
     found.sum().backward()
 
 
+@pytest.mark.parametrize("power", [2.0, float("inf")])
+def test_a_row_with_nan_is_not_shrunk(power: float, dev: str):
+    weight = tm.full((2, 40), 5.0, device=dev)
+    weight[1, 7] = float("nan")
+    ours.embedding(tm.tensor([0, 1], device=dev), weight, max_norm=1.0, norm_type=power)
+    assert weight[0, 0].item() < 5
+    assert weight[1, 0].item() == 5
+
+
 def test_the_table_is_not_saved_and_may_change():
     weight = tm.zeros(4, 3, requires_grad=True)
     out = ours.embedding(tm.tensor([1, 1]), weight)

@@ -162,6 +162,16 @@ def unpacked(o: Any, p: tm.Tensor, which: int, block: int) -> np.ndarray:
     return table(which == 1).numbers[codes] * np.repeat(top, block)[: codes.size]
 
 
+@every
+def test_a_nan_spoils_its_block_on_every_device(name: str, dev: str):
+    p = tm.ones(4096, device=dev).requires_grad_()
+    p.grad = tm.ones(4096, device=dev)
+    p.grad[70] = float("nan")
+    o = getattr(optim, name)([p], block_size=64, **RULES[name])
+    o.step()
+    assert np.flatnonzero(np.isnan(o.state[p]["absmax1"].cpu().numpy())).tolist() == [1]
+
+
 # --- bytes
 
 

@@ -242,3 +242,25 @@ def test_the_docstring_says_what_one_asks(name: str):
     parent = kind.__mro__[1] if f":class:`{kind.__mro__[1].__name__}`" in own else None
     for word in ("Memory:", "Raises:", "Source:"):
         assert word in own or word in (getattr(parent, "__doc__", None) or ""), word
+
+
+def spoiled(name: str, dev: str) -> list[np.ndarray]:
+    """Where a nan in one element of a gradient has led to nans after two steps: in parameters, and in their state."""
+    tm.manual_seed(0)
+    params = [p.detach().to(dev).requires_grad_() for p in values((70, 90), (5000,))]
+    o = made(name, params)
+    for _ in range(2):
+        for p in params:
+            p.grad = tm.ones(*p.shape, device=dev)
+            p.grad.reshape(-1)[70] = float("nan")
+        o.step(*([lambda: tm.tensor(1.0)] if o.needs_closure else []))
+    arrays = [p.detach() for p in params] + [x for p in params for x in o.state[p].values() if isinstance(x, tm.Tensor)]
+    return [np.isnan(x.cpu().numpy()) for x in arrays if x.is_floating_point()]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("SparseAdam", "GaLore", "LBFGS")])
+def test_a_nan_spoils_the_same_numbers_on_a_gpu(name: str):
+    """A GPU's own ``max`` leaves a nan out."""
+    for ours, theirs in zip(spoiled(name, "cuda"), spoiled(name, "cpu"), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

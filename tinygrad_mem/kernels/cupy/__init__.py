@@ -3,7 +3,6 @@
 A docstring here says only what is different on a GPU: what a kernel computes, that of the same name in ``kernels/numpy`` says.
 """
 
-from .activation import *
 from .attention import *
 from .block_codes import *
 from .blockwise import *

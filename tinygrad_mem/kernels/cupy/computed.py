@@ -28,7 +28,9 @@ _FORMS |= {np.isnan: "({0} != {0})", np.power: "pow({}, {})"}
 _FORMS |= {np.logical_and: "({} && {})", np.bitwise_and: "({} && {})", np.logical_or: "({} || {})"}
 _FORMS |= {np.bitwise_or: "({} || {})", np.absolute: "abs({})", np.maximum: "most({}, {})", np.minimum: "least({}, {})"}
 _FORMS |= {np.clip: "least(most({}, {}), {})"}
-_HELPERS = """
+WIDE = {"d": "double", "f": "float", "e": "float"}
+"""W, by the character of the result's dtype, of floats."""
+HELPERS = """
 template <typename T> __device__ inline T square(T x) { return x * x; }
 template <typename T> __device__ inline T sign(T x) { return T(x > 0) - T(x < 0); }
 // A sum makes subnormal floats 0 on a GPU. Of two comparisons of them that the assembler joins, it takes one with them as 0.
@@ -63,7 +65,15 @@ def _text(x: Any, roots: set[str]) -> str:
     return _applied(x.function, [_text(y, roots) for y in x.operands])
 
 
-def _kind(x: Any) -> Any:
+def expressions(plain: Any, kinds: dict[str, Any], roots: set[str]) -> dict[str, str]:
+    """A formula's results in CUDA C, by the names of what they are written to. The arrays ``roots`` hold square roots."""
+    arrays = {name: ARRAY for name, kind in kinds.items() if isinstance(kind, np.dtype)}
+    _, _, results = traced(plain, kinds | arrays)
+    results = results if isinstance(results, dict) else {"out": results}
+    return {name: _text(x, roots) for name, x in results.items() if x is not None}
+
+
+def device_kind(x: Any) -> Any:
     """The dtype of an array, or the kind of another argument."""
     kind = x.dtype if isinstance(x, cupy.ndarray) else kind_of(x)
     return NUMBER if kind is ONE else kind
@@ -89,7 +99,7 @@ class _Generated:
 
     def __call__(self, *given: Any, out: Any = None) -> None:
         *read, out = given if out is None else (*given, out)
-        kinds = [_kind(x) for x in read]
+        kinds = [device_kind(x) for x in read]
         self.made(out.dtype, *kinds)(*_passed(read, kinds), out)
 
     def _made(self, out: np.dtype, *kinds: Any) -> Any:
@@ -99,30 +109,27 @@ class _Generated:
     def source(self, out: np.dtype, kinds: tuple) -> tuple[list[str], str, dict[str, str]]:
         """The inputs as CuPy declares them, W, and the expressions by the names of what they are written to."""
         named = dict(zip(self.names, kinds, strict=True))
-        arrays = {name for name, kind in named.items() if isinstance(kind, np.dtype)}
         roots = {name for name in self.roots if named[name] == np.float16}
-        _, _, results = traced(self.plain, {name: ARRAY if name in arrays else kind for name, kind in named.items()})
-        results = results if isinstance(results, dict) else {"out": results}
-        texts = {name: _text(x, roots) for name, x in results.items() if x is not None}
+        texts = expressions(self.plain, named, roots)
         texts |= {name: f"sqrt({texts[name]})" for name in roots}
-        dtypes = {name: "float64" if kind is NUMBER else kind.name for name, kind in named.items() if _is_given(kind)}
-        inputs = [f"{dtype} {name}" for name, dtype in dtypes.items()]
-        return inputs, {"d": "double", "f": "float", "e": "float"}.get(out.char, "long long"), texts
+        dtypes = {name: "float64" if kind is NUMBER else kind.name for name, kind in named.items() if is_given(kind)}
+        return [f"{dtype} {name}" for name, dtype in dtypes.items()], WIDE.get(out.char, "long long"), texts
 
     def elementwise(self, inputs: list[str], outputs: list[str], body: str, wide: str) -> Any:
         """CuPy's kernel."""
-        options = {"preamble": f"typedef {wide} W;\n{_HELPERS}"}
+        options = {"preamble": f"typedef {wide} W;\n{HELPERS}"}
         name = f"tinygrad_mem_{self.__name__}"
         return cupy.ElementwiseKernel(", ".join(inputs), ", ".join(outputs), body, name, **options)  # pyright: ignore
 
 
-def _is_given(kind: Any) -> bool:
+def is_given(kind: Any) -> bool:
+    """True for an argument that the kernel takes too: an array or a number."""
     return kind is NUMBER or isinstance(kind, np.dtype)
 
 
 def _passed(given: Any, kinds: list) -> list:
     """The arrays and the numbers among the arguments."""
-    return [float(x) if kind is NUMBER else x for x, kind in zip(given, kinds, strict=True) if _is_given(kind)]
+    return [float(x) if kind is NUMBER else x for x, kind in zip(given, kinds, strict=True) if is_given(kind)]
 
 
 class _Update(_Generated):
@@ -131,7 +138,7 @@ class _Update(_Generated):
     but = ()
 
     def __call__(self, *given: Any, before: tuple = ()) -> None:
-        kinds = [_kind(x) for x in given]
+        kinds = [device_kind(x) for x in given]
         kernel, written = self.made(given[0].dtype, *kinds)
         read = [i for i in range(len(given)) if i not in written]
         kernel(*before, *_passed([given[i] for i in read], [kinds[i] for i in read]), *[given[i] for i in written])
@@ -170,7 +177,7 @@ class _Loss(_Generated):
 
     def __call__(self, *given: Any, out: Any) -> None:
         *read, scale = given
-        kinds = [_kind(x) for x in read]
+        kinds = [device_kind(x) for x in read]
         if scale is None:
             self.made(out.dtype, *kinds)(*_passed(read, kinds), out)
         elif read[0].size:
@@ -183,7 +190,7 @@ class _Loss(_Generated):
             return super()._made(out, *kinds)
         inputs, wide, texts = self.source(out, kinds)
         post = "out = (float)a" if out.char == "e" else "out = a"
-        options = {"reduce_type": "double", "preamble": f"typedef {wide} W;\n{_HELPERS}"}
+        options = {"reduce_type": "double", "preamble": f"typedef {wide} W;\n{HELPERS}"}
         name = f"tinygrad_mem_{self.__name__}_total"
         inputs, formula = ", ".join([*inputs, "float64 scale"]), f"{texts['out']} * scale"
         return Reduction(inputs, f"{out.name} out", formula, "a + b", post, "0", name, **options)
@@ -196,7 +203,7 @@ class _Gradient(_Generated):
 
     def __call__(self, gy: Any, *given: Any, out: Any) -> None:
         *read, scale = given
-        kinds = [_kind(x) for x in read]
+        kinds = [device_kind(x) for x in read]
         self.made(out.dtype, *kinds, gy=gy.dtype)(gy, *_passed(read, kinds), float(scale), out)
 
     def _made(self, out: np.dtype, *kinds: Any, gy: Any) -> Any:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-SOURCE = """
+from .raw import BLOCKS
+
+SOURCE = (
+    f"{BLOCKS}"
+    + """
 // what every kernel takes first: the input's channels (of a group) and extent, the output's extent; kernel, stride, low padding
 // and dilation
 #define GEOMETRY int c, int id, int ih, int iw, int od, int oh, int ow, int kd, int kh, int kw, int sd, int sh, int sw, \\
@@ -106,19 +110,6 @@ extern "C" __global__ void conv_grouped_input(GEOMETRY, const T* gy, const T* w,
     }
 }
 
-__device__ inline A block_sum(A sum) {  // of 256 threads, in a fixed order
-    __shared__ A sums[256];
-    sums[threadIdx.x] = sum;
-    __syncthreads();
-    for (int half = 128; half; half /= 2) {
-        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
-        __syncthreads();
-    }
-    sum = sums[0];
-    __syncthreads();
-    return sum;
-}
-
 // One block a weight: its threads share images and pixels, and add their sums.
 extern "C" __global__ void conv_grouped_weight(GEOMETRY, const T* gy, const T* x, wide x0, wide x1, wide x2, wide x3, wide x4,
                                                T* gw, wide images, int groups, int cout) {
@@ -148,3 +139,4 @@ extern "C" __global__ void conv_channel_sum(const T* gy, T* gb, wide images, wid
     if (threadIdx.x == 0) gb[o] = (T)sum;
 }
 """
+)

@@ -6,8 +6,6 @@ not.
 
 from __future__ import annotations
 
-from typing import Any
-
 import cupy
 
 from .apart import apart as _apart
@@ -37,19 +35,12 @@ def fill(value, out):
     out.fill(value)
 
 
-def _from_x(formula: str, name: str) -> Any:
-    fused = _fused("X v", formula, name)
-
-    def kernel(x, out):
-        fused(x, out)
-
-    kernel.__doc__ = f"out = {formula}, v in x."
-    return kernel
+_erfinv = _fused("X x", "erfinv(W(x))", "erfinv")
 
 
-erf = _from_x("erf(v)", "erf")
-erfc = _from_x("erfc(v)", "erfc")
-erfinv = _from_x("erfinv(v)", "erfinv")
+def erfinv(x, out):
+    _erfinv(x, out)
+
 
 # undefined in C: a shift by more than the number of bits. Here all bits are shifted out, and the sign stays
 _LEFT = "y < 0 || y >= 8 * sizeof(W) ? W(0) : W(x) << y"
@@ -68,8 +59,7 @@ def right_shift(x, y, out):
 
 
 _where = _fused("bool c, X x, Y y", "c ? Z(x) : Z(y)", "where")
-_masked_copy = _fused("X x, bool m, Z before", "m ? Z(x) : Z(before)", "masked_copy")
-_masked_fill = _fused("X value, bool m, Z before", "m ? Z(value) : Z(before)", "masked_fill")
+_masked_copy = Fused("X x, bool mask", "Z z", "if (mask) z = Z(x)", "tinygrad_mem_masked_copy")
 _clamp = Fused(  # a nan in x or in a bound gives nan
     "X x, L low, H high, bool below, bool above",
     "Z z",
@@ -86,11 +76,11 @@ def where(condition, x, y, out):
 
 
 def masked_copy(x, mask, out):
-    _masked_copy(x, mask, out, out)
+    _masked_copy(x, mask, out)
 
 
 def masked_fill(value, mask, out):
-    _masked_fill(value, mask, out, out)
+    _masked_copy(value, mask, out)
 
 
 def clamp(x, low, high, out):

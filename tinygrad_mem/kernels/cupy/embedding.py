@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from . import raw
 
-_SOURCE = """
+_SOURCE = (
+    f"{raw.BLOCKS}"
+    + """
 extern "C" __global__ void embedding(const T* table, const I* index, T* out, wide rows, wide width, wide total) {
     EACH(i, total) {
         const wide row = index[i / width];
@@ -73,11 +75,11 @@ extern "C" __global__ void embedding_renorm(T* table, wide s0, wide s1, const I*
     double sum = 0;
     for (wide k = lane; k < width; k += 32) {
         const double size = fabs((double)(A)table[row * s0 + k * s1]);
-        sum = largest ? max(sum, size) : sum + (power == 0 ? size != 0 : pow(size, power));
+        sum = largest ? larger(sum, size) : sum + (power == 0 ? size != 0 : pow(size, power));
     }
     for (int m = 16; m; m >>= 1) {
         const double other = __shfl_xor_sync(0xffffffffu, sum, m);
-        sum = largest ? max(sum, other) : sum + other;
+        sum = largest ? larger(sum, other) : sum + other;
     }
     const double norm = largest || power == 0 ? sum : pow(sum, 1 / power);
     if (!(norm > most)) return;  // nor a row with nan
@@ -87,6 +89,7 @@ extern "C" __global__ void embedding_renorm(T* table, wide s0, wide s1, const I*
     }
 }
 """
+)
 
 
 def _run(name, table, index, total, *arguments, **options):

@@ -15,28 +15,20 @@ from .places import places as _places
 _BLOCKS, _THREADS = _SUMS - 2, 256  # most blocks of a sum over everything, and threads per block
 
 _SOURCE = (
-    f"{_PLACES}"
+    f"{raw.BLOCKS}{_PLACES}"
     + """
-__device__ void block_sum(double x, double* out) {
-    __shared__ double shared[256];
-    shared[threadIdx.x] = x;
-    for (int half = blockDim.x / 2; half; half >>= 1) {
-        __syncthreads();
-        if (threadIdx.x < half) shared[threadIdx.x] += shared[threadIdx.x + half];
-    }
-    if (threadIdx.x == 0) *out = shared[0];
-}
-
 extern "C" __global__ void squares(const P* p, Places ps, double* parts, wide n) {
     double sum = 0;
     EACH(i, n) { const double x = wider(p[place(ps, i)]); sum += x * x; }
-    block_sum(sum, parts + blockIdx.x);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
 extern "C" __global__ void add_up(const double* parts, int count, double* out) {
     double sum = 0;
     for (int i = threadIdx.x; i < count; i += blockDim.x) sum += parts[i];
-    block_sum(sum, out);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) *out = sum;
 }
 
 extern "C" __global__ void move_rows(const G* g, Places gs, S* row, wide lines, wide m, double fresh) {  // a warp a row
@@ -62,9 +54,8 @@ extern "C" __global__ void means(const S* row, double* mean, wide matrices, wide
     for (wide i = blockIdx.x; i < matrices; i += gridDim.x) {
         double sum = 0;
         for (wide k = threadIdx.x; k < n; k += blockDim.x) sum += row[i * n + k];
-        block_sum(sum, mean + i);
-        if (threadIdx.x == 0) mean[i] = max(mean[i] / n, eps1);
-        __syncthreads();
+        sum = block_sum(sum);
+        if (threadIdx.x == 0) mean[i] = larger(sum / n, eps1);
     }
 }
 
@@ -75,14 +66,15 @@ extern "C" __global__ void move_variance(const G* g, Places gs, S* variance, wid
 __device__ inline S direction(const G* g, const Places& gs, const S* row, const S* col, const double* mean, wide i, wide n,
                               wide m, double eps1) {
     const S square = col ? row[i / m] * col[i / (n * m) * m + i % m] / (S)mean[i / (n * m)] : row[i];
-    return (S)wider(g[place(gs, i)]) / sqrt(max(square, (S)(eps1 * eps1)));
+    return (S)wider(g[place(gs, i)]) / sqrt(larger(square, (S)(eps1 * eps1)));
 }
 
 extern "C" __global__ void direction_squares(const G* g, Places gs, const S* row, const S* col, const double* mean,
                                              double* parts, wide total, wide n, wide m, double eps1) {
     double sum = 0;
     EACH(i, total) { const double u = direction(g, gs, row, col, mean, i, n, m, eps1); sum += u * u; }
-    block_sum(sum, parts + blockIdx.x);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
 extern "C" __global__ void move(P* p, Places ps, const G* g, Places gs, const S* row, const S* col, const double* mean,

@@ -8,11 +8,12 @@ from . import raw
 from .fused import Fused
 from .norm import _scaled
 
-_SOURCE = """
+_SOURCE = (
+    f"{raw.BLOCKS}"
+    + """
 // a block a channel: first = sum of g, second = sum of g z, of z = y before the activation
 extern "C" __global__ void inverted_sums(const T* g, const T* y, double slope, A* first, A* second, wide n, wide channels,
                                          wide length) {
-    __shared__ A parts[2][256];
     A s = 0, t = 0;
     for (wide i = threadIdx.x; i < n * length; i += blockDim.x) {
         const wide at = (i / length * channels + blockIdx.x) * length + i % length;
@@ -20,24 +21,15 @@ extern "C" __global__ void inverted_sums(const T* g, const T* y, double slope, A
         s += w;
         t += w * (v > 0 ? v : v / (A)slope);
     }
-    parts[0][threadIdx.x] = s;
-    parts[1][threadIdx.x] = t;
-    for (int m = blockDim.x / 2; m; m >>= 1) {
-        __syncthreads();
-        if ((int)threadIdx.x < m) {
-            parts[0][threadIdx.x] += parts[0][threadIdx.x + m];
-            parts[1][threadIdx.x] += parts[1][threadIdx.x + m];
-        }
-    }
+    s = block_sum(s);
+    t = block_sum(t);
     if (threadIdx.x) return;
-    first[blockIdx.x] = parts[0][0];
-    second[blockIdx.x] = parts[1][0];
+    first[blockIdx.x] = s;
+    second[blockIdx.x] = t;
 }
 """
-
-_bounded = Fused(
-    "T w, float64 least", "A s", "s = (A)w; if (abs(s) < (A)least) s = copysign((A)least, s)", "tinygrad_mem_bounded_scale"
 )
+
 _share = Fused("A s, B b, A w", "A t", "t = (t - s * (A)b) / w", "tinygrad_mem_inplace_norm_share")
 _plane = Fused(
     "A rstd, A w, B bias, A s, A t, float64 count",
@@ -51,10 +43,6 @@ _mixed = Fused(
     "const A v = (A)y; r = (T)((A)g * a + ((v > 0 ? v : v / (A)slope) * b + c))",
     "tinygrad_mem_inplace_norm_mixed",
 )
-
-
-def bounded_scale(weight, least, out):
-    _bounded(weight, least, out)
 
 
 def inplace_norm_backward(gz, y, scale, bias, rstd, slope, training, partial, work, sums, out):

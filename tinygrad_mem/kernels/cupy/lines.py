@@ -7,12 +7,12 @@ threads read neighbouring numbers. There are no atomics: the same input gives th
 from __future__ import annotations
 
 from . import raw
-from .raw import WARPS
+from .raw import BLOCKS, WARPS
 
 _THREADS, _ONE_BLOCK = 128, 1024
 
 _SOURCE = (
-    f"{WARPS}"
+    f"{WARPS}{BLOCKS}"
     + """
 #define STRIDES(x) wide x##0, wide x##1, wide x##2
 #define LINE(total) \\
@@ -21,18 +21,23 @@ _SOURCE = (
     if (line >= (total)) return;  /* whole warps leave together */ \\
     const wide o = line / inner, j = line % inner;
 #define CLASSES(c) ALONG(c, classes)
-#define BEST ((A)(-1.0 / 0.0))
+
+__device__ inline A highest(const T* x, wide x1, wide classes, int lane) {
+    A top = (A)(-1.0 / 0.0);
+    CLASSES(c) top = max(top, (A)x[c * x1]);
+    return lane_max(top);
+}
+__device__ inline A sum_exp(const T* x, wide x1, A shift, wide classes, int lane) {  // of x - shift
+    A sum = 0;
+    CLASSES(c) sum += exp((A)x[c * x1] - shift);
+    return lane_sum(sum);
+}
 
 extern "C" __global__ void softmax(const T* x, STRIDES(x), T* y, STRIDES(y), int log_, wide outer, wide classes, wide inner) {
     LINE(outer * inner)
     const T* p = x + o * x0 + j * x2;
     T* q = y + o * y0 + j * y2;
-    A top = BEST, sum = 0;
-    CLASSES(c) top = max(top, (A)p[c * x1]);
-    top = lane_max(top);
-    CLASSES(c) sum += exp((A)p[c * x1] - top);
-    sum = lane_sum(sum);
-    const A shift = log(sum);
+    const A top = highest(p, x1, classes, lane), sum = sum_exp(p, x1, top, classes, lane), shift = log(sum);
     CLASSES(c) q[c * y1] = (T)(log_ ? (A)p[c * x1] - top - shift : exp((A)p[c * x1] - top) / sum);
 }
 
@@ -54,11 +59,8 @@ extern "C" __global__ void cross_entropy(const T* x, STRIDES(x), const I* t, wid
                                          double smoothing, A* lse, A* rows, wide outer, wide classes, wide inner) {
     LINE(outer * inner)
     x += o * x0 + j * x2;
-    A top = BEST, sum = 0, heavy = 0, dot = 0;
-    CLASSES(c) top = max(top, (A)x[c * x1]);
-    top = lane_max(top);
-    CLASSES(c) sum += exp((A)x[c * x1] - top);
-    const A log_sum = log(lane_sum(sum));
+    const A top = highest(x, x1, classes, lane), log_sum = log(sum_exp(x, x1, top, classes, lane));
+    A heavy = 0, dot = 0;
     if (lane == 0) lse[line] = log_sum + top;
     if (!rows) return;
     const wide goal = t[o * t0 + j * t1];
@@ -84,11 +86,8 @@ extern "C" __global__ void fold_scores(const T* x, STRIDES(x), const I* t, wide 
                                        wide inner) {
     LINE(outer * inner)
     x += o * x0 + j * x2;
-    A top = BEST, sum = 0, dot = 0;
-    CLASSES(c) top = max(top, (A)x[c * x1]);
-    top = lane_max(top);
-    CLASSES(c) sum += exp((A)x[c * x1] - top);
-    sum = log(lane_sum(sum)) + top;
+    const A top = highest(x, x1, classes, lane), sum = log(sum_exp(x, x1, top, classes, lane)) + top;
+    A dot = 0;
     if (smoothing != 0) CLASSES(c) dot += (w ? w[first + c] : (A)1) * (A)x[c * x1];
     dot = lane_sum(dot);
     if (lane) return;
@@ -117,10 +116,7 @@ extern "C" __global__ void finish_scores(const I* t, wide t0, wide t1, const A* 
 
 // the sum of e**(x - lse) of a whole line: 1 but for the rounding of lse, which is much of its logarithm where scores are huge
 __device__ inline A left_out(const T* x, wide x1, A lse, wide classes, int lane) {
-    if (lse >= -64 && lse <= 64) return 1;
-    A sum = 0;
-    CLASSES(c) sum += exp((A)x[c * x1] - lse);
-    return lane_sum(sum);
+    return lse >= -64 && lse <= 64 ? (A)1 : sum_exp(x, x1, lse, classes, lane);
 }
 
 extern "C" __global__ void cross_entropy_backward(const T* gy, wide g0, wide g1, const T* x, STRIDES(x), const A* lse,
@@ -195,20 +191,15 @@ extern "C" __global__ void nll(const T* gy, wide g0, wide g1, const T* x, STRIDE
 // one block: out = the sum of the weights of all targets that are not ignored, or (without targets) of rows over norm or count
 extern "C" __global__ void total(const I* t, wide t0, wide t1, const A* w, wide ignore, const A* rows, const A* norm,
                                  double count, T* out_t, A* out_a, wide outer, wide classes, wide inner) {
-    __shared__ double part[1024];
     double sum = 0;
     for (wide i = threadIdx.x; i < outer * inner; i += blockDim.x) {
         if (rows) { sum += rows[i]; continue; }
         const wide goal = t[i / inner * t0 + i % inner * t1];
         if (goal != ignore) sum += !w ? 1.0 : goal >= 0 && goal < classes ? (double)w[goal] : 0.0 / 0.0;
     }
-    part[threadIdx.x] = sum;
-    for (int m = blockDim.x / 2; m; m >>= 1) {
-        __syncthreads();
-        if ((int)threadIdx.x < m) part[threadIdx.x] += part[threadIdx.x + m];
-    }
+    sum = block_sum(sum);
     if (threadIdx.x) return;
-    sum = part[0] / (norm ? (double)*norm : count);
+    sum /= (norm ? (double)*norm : count);
     if (out_t) *out_t = (T)(A)sum;
     if (out_a) *out_a = (A)sum;
 }

@@ -14,18 +14,9 @@ from .fused import Fused
 
 _THREADS = 256
 
-_SOURCE = """
-__device__ inline A block_sum(A v) {  // of whole warps; every thread gets the sum
-    __shared__ A warps[32];
-    for (int m = 16; m; m >>= 1) v += __shfl_xor_sync(0xffffffffu, v, m);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = v;
-    __syncthreads();
-    v = 0;
-    for (int w = 0; w < blockDim.x / 32; ++w) v += warps[w];
-    return v;
-}
-
+_SOURCE = (
+    f"{raw.BLOCKS}"
+    + """
 // a block a line (image, channel): first = sum of g, second = sum of g (x - mean); without g, g is x - mean
 extern "C" __global__ void line_sums(const T* x, const T* g, const A* mean, A* first, A* second, wide channels, wide length) {
     const wide line = blockIdx.x;
@@ -131,18 +122,13 @@ extern "C" __global__ void column_sums(const T* g, const T* x, const A* mean, co
     if (bias) bias[at] = s;
 }
 """
+)
 
 _move = Fused(
-    "A now, float64 share",
+    "A now, float64 factor, float64 share",
     "R running",
-    "running = (R)((double)running * (1 - share) + (double)now * share)",
+    "running = (R)((double)running * (1 - share) + (double)now * factor * share)",
     "tinygrad_mem_move",
-)
-_move_variance = Fused(
-    "A now, float64 share, float64 unbiased",
-    "R running",
-    "running = (R)((double)running * (1 - share) + (double)now * unbiased * share)",
-    "tinygrad_mem_move_variance",
 )
 _root = Fused("A v, float64 eps", "A r", "r = (A)1 / sqrt(v + (A)eps)", "tinygrad_mem_reciprocal_root")
 _line = Fused("A mean, A rstd, W w, B b", "A a, A c", "a = rstd * (A)w; c = (A)b - mean * a", "tinygrad_mem_norm_line")
@@ -179,8 +165,8 @@ def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean,
     _run("line_sums", x, n * channels, x, None, mean, None, partial[1], channels, length, over=length)
     _run("channel_sums", x, blocks, partial[1], rstd, n, channels, 1, 1.0 / count)
     if running_mean is not None:
-        _move(mean, momentum, running_mean)
-        _move_variance(rstd, momentum, count / max(count - 1, 1), running_var)
+        _move(mean, 1.0, momentum, running_mean)
+        _move(rstd, count / max(count - 1, 1), momentum, running_var)
     _root(rstd, eps, rstd)
 
 

@@ -10,33 +10,19 @@ from .philox import SOURCE as _PHILOX
 _THREADS = 128
 
 _SOURCE = (
-    f"{_PHILOX}"
+    f"{raw.BLOCKS}{_PHILOX}"
     + """
 // a block a group: its smallest value and its step, then its bytes
 extern "C" __global__ void quantize(const T* x, unsigned long long seed, unsigned long long call, int bits,
                                     unsigned char* codes, A* scales, wide group, wide size) {
-    __shared__ A lows[128], highs[128];
     const wide start = (wide)blockIdx.x * group, stop = min(start + group, size);
-    A low = (A)x[start], high = low;
+    A below = -(A)x[start], high = (A)x[start];
     for (wide i = start + threadIdx.x; i < stop; i += blockDim.x) {
-        const A v = (A)x[i];
-        low = v < low || v != v ? v : low;
-        high = v > high || v != v ? v : high;
+        below = larger(below, -(A)x[i]);
+        high = larger(high, (A)x[i]);
     }
-    lows[threadIdx.x] = low;
-    highs[threadIdx.x] = high;
-    for (int m = blockDim.x / 2; m; m >>= 1) {
-        __syncthreads();
-        if ((int)threadIdx.x < m) {
-            const A l = lows[threadIdx.x + m], h = highs[threadIdx.x + m];
-            if (l < lows[threadIdx.x] || l != l) lows[threadIdx.x] = l;
-            if (h > highs[threadIdx.x] || h != h) highs[threadIdx.x] = h;
-        }
-    }
-    __syncthreads();
     const int levels = (1 << bits) - 1, per = 8 / bits;
-    low = lows[0];
-    const A step = (highs[0] - low) / (A)levels;
+    const A low = -block_max(below), step = (block_max(high) - low) / (A)levels;
     if (threadIdx.x == 0) {
         scales[2 * blockIdx.x] = low;
         scales[2 * blockIdx.x + 1] = step;

@@ -29,6 +29,27 @@ __device__ inline A lane_sum(A v) {
 }
 """
 """For kernels of which ``LANES`` threads share a line: 32, or 1."""
+BLOCKS = """
+template <typename V> __device__ inline V larger(V a, V b) { return b > a || b != b ? b : a; }
+template <bool MOST, typename V> __device__ V of_block(V v) {
+    __shared__ V warps[32];
+    for (int m = 16; m; m >>= 1) {
+        const V other = __shfl_xor_sync(0xffffffffu, v, m);
+        v = MOST ? larger(v, other) : v + other;
+    }
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = warps[0];
+    for (int i = 1; i < (int)blockDim.x / 32; ++i) v = MOST ? larger(v, warps[i]) : v + warps[i];
+    return v;
+}
+template <typename V> __device__ inline V block_sum(V v) { return of_block<false>(v); }
+template <typename V> __device__ inline V block_max(V v) { return of_block<true>(v); }
+"""
+"""The sum and the largest of a block's numbers, one a thread, for every thread: of whole warps, in a fixed order. A nan is the
+largest.
+"""
 
 
 def types(kind):

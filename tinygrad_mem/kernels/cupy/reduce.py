@@ -7,7 +7,7 @@ from math import prod as _prod
 
 import cupy
 
-from .fused import Fused, Reduction
+from .fused import WIDE, Fused, Reduction
 
 _PLUS_INF, _MINUS_INF = "__int_as_float(0x7f800000)", "__int_as_float(0xff800000)"  # NVRTC has no limits of its own
 
@@ -23,39 +23,36 @@ def _reduce(kernel, axes, identity, out, *arrays, numbers=()):
     kernel(*arrays, *numbers, out=out, axis=axes, keepdims=True)
 
 
-def _total(kernel, of_halves, axes, identity, out, x, *numbers):
-    """Run the reduction of out's dtype; one over no axes is a copy."""
+def _total(kernel, axes, identity, out, x, *numbers):
+    """Run the reduction; one over no axes is a copy."""
     if x.size and not axes:
         _copy(x, out)
     else:
-        _reduce(of_halves if out.dtype.char == "e" else kernel, axes, identity, out, x, numbers=numbers)
+        _reduce(kernel, axes, identity, out, x, numbers=numbers)
 
 
 def sum(x, axes, out):
-    _total(_sum, _half_sum, axes, 0, out, x)
+    _total(_sum, axes, 0, out, x)
 
 
-def _half(step, end, start, name, number=""):
-    """A reduction of float16 in float32."""
-    name = f"tinygrad_mem_half_{name}"
-    return Reduction(f"T x{number}", "U y", "(float)x", step, end, start, name, reduce_type="float")
+def _wide(step, end, start, name, number=""):
+    """A reduction in out's dtype, of float16 in float32."""
+    name, wide = f"tinygrad_mem_{name}", {"reduce_type": "Wide<U>::type", "preamble": WIDE}
+    return Reduction(f"T x{number}", "U y", "(Wide<U>::type)x", step, end, start, name, **wide)
 
 
-_sum = Reduction("T x", "U y", "(U)x", "a + b", "y = a", "0", "tinygrad_mem_sum")
-_product = Reduction("T x", "U y", "(U)x", "a * b", "y = a", "1", "tinygrad_mem_product")
-_mean = Reduction("T x, int64 count", "U y", "(U)x", "a + b", "y = a / (U)count", "0", "tinygrad_mem_mean")
-_half_sum = _half("a + b", "y = a", "0", "sum")
-_half_product = _half("a * b", "y = a", "1", "product")
-_half_mean = _half("a + b", "y = a / (float)count", "0", "mean", ", int64 count")
+_sum = _wide("a + b", "y = a", "0", "sum")
+_product = _wide("a * b", "y = a", "1", "product")
+_mean = _wide("a + b", "y = a / (Wide<U>::type)count", "0", "mean", ", int64 count")
 _copy = Fused("T x", "U y", "y = (U)x", "tinygrad_mem_cast")
 
 
 def mean(x, axes, out):
-    _total(_mean, _half_mean, axes, nan, out, x, x.size // max(out.size, 1))
+    _total(_mean, axes, nan, out, x, x.size // max(out.size, 1))
 
 
 def prod(x, axes, out):
-    _total(_product, _half_product, axes, 1, out, x)
+    _total(_product, axes, 1, out, x)
 
 
 _all = Reduction("T x", "U y", "x != T(0)", "a && b", "y = a", "true", "tinygrad_mem_all", reduce_type="bool")

@@ -22,37 +22,21 @@ def _run(kernel, axis, read, written, *numbers):
         kernel(*read, n, *numbers, *written, size=read[0].size // n)
 
 
-_cumsum = Fused(
-    "raw T x, int64 n, bool reverse",
-    "raw U out",
-    _LINE
-    + """
+def _running(name, start, step):
+    """A kernel of running totals, from the other end if ``reverse``."""
+    body = f"""
     typedef typename Longer<U>::type W;
-    W total = 0;
-    for (ptrdiff_t j = 0; j < n; ++j) {
+    W total = {start};
+    for (ptrdiff_t j = 0; j < n; ++j) {{
         ptrdiff_t at = first + (reverse ? n - 1 - j : j);
-        total += (W)x[at];
+        total {step} (W)x[at];
         out[at] = (U)total;
-    }
-    """,
-    "tinygrad_mem_cumsum",
-    preamble=_LONGER,
-)
-_cumprod = Fused(
-    "raw T x, int64 n",
-    "raw U out",
-    _LINE
-    + """
-    typedef typename Longer<U>::type W;
-    W total = 1;
-    for (ptrdiff_t j = first; j < first + n; ++j) {
-        total *= (W)x[j];
-        out[j] = (U)total;
-    }
-    """,
-    "tinygrad_mem_cumprod",
-    preamble=_LONGER,
-)
+    }}
+    """
+    return Fused("raw T x, int64 n, bool reverse", "raw U out", _LINE + body, f"tinygrad_mem_{name}", preamble=_LONGER)
+
+
+_cumsum, _cumprod = _running("cumsum", 0, "+="), _running("cumprod", 1, "*=")
 
 
 def cumsum(x, axis, reverse, out):
@@ -60,7 +44,7 @@ def cumsum(x, axis, reverse, out):
 
 
 def cumprod(x, axis, out):
-    _run(_cumprod, axis, [x], [out])
+    _run(_cumprod, axis, [x], [out], False)
 
 
 _cumprod_backward = Fused(

@@ -9,10 +9,11 @@ import numpy as np
 from ...dtypes import arithmetic
 from ..formula import formula
 from .fast import erf, tiles
-from .fast.computed import computed
+from .fast.computed import computed, of_each
 from .fast.computed import expm1 as _expm1
 from .fast.computed import log1p as _log1p
 
+_erfc = of_each(math.erfc)
 _TANH = math.sqrt(2 / math.pi)
 
 
@@ -31,15 +32,14 @@ def elu_backward(gy, x, alpha, scale, inner, out):
 
 def _normal(x):
     """The distribution function and the density of the standard normal distribution at x."""
-    share = np.vectorize(lambda x: 0.5 * math.erfc(-x / math.sqrt(2)), otypes=[float])(x)
-    return share, np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    return _erfc(x * -math.sqrt(0.5)) * 0.5, np.exp(x * x * -0.5) * math.sqrt(0.5 / math.pi)
 
 
 def _gelu(x, tanh):
     return _tanh_gelu.formula(x, None) if tanh else x * _normal(x)[0]
 
 
-@formula(_gelu)
+@formula(_gelu, traced=True)
 def gelu(x, tanh, out):
     """out = x * Phi(x), exactly or by the tanh formula."""
 
@@ -69,7 +69,7 @@ def _gelu_backward(gy, x, tanh):
     return gy * (share + x * density)
 
 
-@formula(_gelu_backward)
+@formula(_gelu_backward, traced=True)
 def gelu_backward(gy, x, tanh, out):
     """out = gy * (Phi(x) + x * phi(x)), or the derivative of the tanh formula."""
 

@@ -12,7 +12,7 @@ from ...dtypes import HALVES, arithmetic, is_floating
 from ..formula import Kernel, formula
 from .fast import erf as _erf
 from .fast import halves, threads, tiles
-from .fast.computed import computed
+from .fast.computed import computed, of_each
 from .fast.erfinv import erfinv as _fast_erfinv
 
 _SMALL = 2 * threads.GRAIN  # elements below which one core computes all
@@ -193,13 +193,13 @@ def sigmoid(x, out):
     return 1 / (np.exp(x * -1.0) + 1)
 
 
-@formula(lambda x: np.vectorize(math.erf, otypes=[float])(x))
+@formula(of_each(math.erf), traced=True)
 def erf(x, out):
     """out = the error function of x."""
     tiles.tiled_wide(_erf.erf_tile, out, x, temps=_erf.tiles(out, 1), dtype=arithmetic(out.dtype))
 
 
-@formula(lambda x: np.vectorize(math.erfc, otypes=[float])(x))
+@formula(of_each(math.erfc), traced=True)
 def erfc(x, out):
     """out = 1 - erf(x)."""
     tiles.tiled_wide(_erf.erfc_tile, out, x, temps=6, dtype=arithmetic(out.dtype))

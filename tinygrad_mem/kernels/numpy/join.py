@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...dtypes import arithmetic
 from ..formula import formula
 from .fast.threads import scratch
-from .fast.tiles import boxes
-
-_TILE = 1 << 15
+from .fast.windows import add_up
 
 
 @formula(lambda x, diagonal, lower: np.tril(x, diagonal) if lower else np.triu(x, diagonal))
@@ -38,9 +35,8 @@ def windows_backward(gy, axis, step, out):
 
     Halves are added in float32.
     """
-    for cuts, shape in boxes(out.shape, _TILE):
-        total = scratch(shape, arithmetic(out.dtype), 0, 4)
-        total.fill(0)
+
+    def add(total, cuts):
         start, stop = cuts[axis].start, cuts[axis].stop
         for offset in range(gy.shape[-1]):
             first = max(-((offset - start) // step), 0)  # rounded up
@@ -53,4 +49,5 @@ def windows_backward(gy, axis, step, out):
             work = scratch(here.shape, total.dtype, 1, 4)
             np.copyto(work, part)
             np.add(here, work, out=here)
-        np.copyto(out[cuts], total, casting="unsafe")
+
+    add_up(add, out)

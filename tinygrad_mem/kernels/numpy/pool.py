@@ -302,20 +302,15 @@ def _average_halves(x, geometry, count_include_pad, divisor, out):
     met = list(windows.overlaps(x.shape[1:], out.shape[1:], *geometry))
     counts = list(_counts(x.shape[1:], out.shape[1:], geometry, count_include_pad))
 
-    def part(first, last):
-        for box, sizes in tiles.boxes((last - first, *out.shape[1:]), windows.HALVES):
-            planes = slice(first + box[0].start, first + box[0].stop)
-            total = threads.scratch(sizes, np.float32, 0, 4)
-            total.fill(0)
-            for _, _, target, source in met:
-                cuts = [cut for a in zip(target, source, box[1:], strict=True) if (cut := windows.windows_inside(*a))]
-                if len(cuts) == len(box) - 1:
-                    here = total[:, *[c[0] for c in cuts]]
-                    np.add(here, x[planes, *[c[1] for c in cuts]], out=here)
-            _divide(total, [c[cut] for c, cut in zip(counts, box[1:], strict=True)], divisor, total)
-            np.copyto(out[planes, *box[1:]], total, casting="unsafe")
+    def add(total, box):
+        for _, _, target, source in met:
+            cuts = [cut for a in zip(target, source, box[1:], strict=True) if (cut := windows.windows_inside(*a))]
+            if len(cuts) == len(box) - 1:
+                here = total[:, *[c[0] for c in cuts]]
+                np.add(here, x[box[0], *[c[1] for c in cuts]], out=here)
+        _divide(total, [c[cut] for c, cut in zip(counts, box[1:], strict=True)], divisor, total)
 
-    threads.split(out.shape[0], part, grain=max(_GRAIN // max(_prod(x.shape[1:]), 1), 1))
+    windows.add_up(add, out)
 
 
 @formula(_to_all_seen)
@@ -365,10 +360,9 @@ def adaptive_avg_pool_backward(gy, out):
 def _spread_halves(gy, out):
     """:func:`adaptive_avg_pool_backward` summed in float32, a tile of out at a time from the cells that reach into it."""
     borders = [cells.cells(size, n) for size, n in zip(out.shape[1:], gy.shape[1:], strict=True)]
-    for box, sizes in tiles.boxes(out.shape, windows.HALVES):
-        total = threads.scratch(sizes, np.float32, 0, 4)
+
+    def add(total, box):
         small = threads.scratch((len(total), *[1] * (out.ndim - 1)), np.float32, 1, 4)
-        total.fill(0)
         for at in np.ndindex(gy.shape[1:]):
             bounds = [borders[axis][i] for axis, i in enumerate(at)]
             pairs = zip(bounds, box[1:], strict=True)
@@ -378,7 +372,8 @@ def _spread_halves(gy, out):
                 np.multiply(small, 1.0 / _prod(stop - start for start, stop in bounds), out=small)
                 here = total[(slice(None), *cuts)]
                 np.add(here, small, out=here)
-        np.copyto(out[box], total, casting="unsafe")
+
+    windows.add_up(add, out)
 
 
 @formula(_cell_maxima)

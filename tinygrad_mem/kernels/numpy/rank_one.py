@@ -106,8 +106,4 @@ def _scales(views, start, stop, slot):
     return out
 
 
-def _mean_square(p, g, v, beta2, weight_decay, maximize):
-    return {"v": rules.average_square(v, rules.decayed(p, g, weight_decay, maximize), beta2)}
-
-
-_SQUARE = Written(_mean_square)
+_SQUARE = Written(rules.mean_square)

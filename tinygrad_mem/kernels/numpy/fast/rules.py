@@ -22,6 +22,11 @@ def average_square(mean, value, keep):
     return mean * keep + value * value * (1 - keep)
 
 
+def mean_square(p, g, v, beta2, weight_decay, maximize):
+    """Adam's v alone."""
+    return {"v": average_square(v, decayed(p, g, weight_decay, maximize), beta2)}
+
+
 def momentum(p, g, buf, lr, momentum, dampening, weight_decay, nesterov, maximize):
     """SGD; buf is ``None`` without momentum."""
     step = d = decayed(p, g, weight_decay, maximize)

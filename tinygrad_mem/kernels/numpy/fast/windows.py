@@ -6,10 +6,11 @@ from math import prod
 
 import numpy as np
 
+from ....dtypes import arithmetic
 from .threads import GRAIN, scratch, split
 from .tiles import boxes, keep
 
-HALVES = 1 << 14  # elements of a tile that is summed in float32: it and three others share the scratch
+_TILE = 1 << 14  # elements of a tile of sums: it and three others share the scratch
 POINTS = 1 << 15  # windows whose positions are computed at once: a quarter of the scratch in int64
 
 
@@ -67,6 +68,23 @@ def offset_places(rest, sizes, geometry, first, out):
         np.add(out, more, out=out)
 
 
+def add_up(add, out):
+    """out = the sums that ``add(total, box)`` adds to a tile of zeros, which is the part ``box`` of out.
+
+    Sums of halves are in float32, and rounded once. The tile is in slot 0 of 4 of the scratch.
+    """
+
+    def part(first, last):
+        for (planes, *sides), sizes in boxes((last - first, *out.shape[1:]), _TILE):
+            box = slice(first + planes.start, first + planes.stop), *sides
+            total = scratch(sizes, arithmetic(out.dtype), 0, 4)
+            total.fill(0)
+            add(total, box)
+            np.copyto(out[box], total, casting="unsafe")
+
+    split(out.shape[0], part, grain=max(GRAIN // 4 // max(prod(out.shape[1:]), 1), 1))
+
+
 def sum_halves(pick, outs, geometry, index, out):
     """out = the gradients of the windows that see each entry, summed in float32; with an index, of those that name it.
 
@@ -75,26 +93,21 @@ def sum_halves(pick, outs, geometry, index, out):
     """
     met = list(overlaps(out.shape[1:], outs, *geometry))
 
-    def part(first, last):
-        for box, sizes in boxes((last - first, *out.shape[1:]), HALVES):
-            planes = slice(first + box[0].start, first + box[0].stop)
-            total = scratch(sizes, np.float32, 0, 4)
-            total.fill(0)
-            for number, _, windows, pixels in met:
-                cuts = [cut for axis in zip(pixels, windows, box[1:], strict=True) if (cut := _pixels_inside(*axis))]
-                if len(cuts) < len(box) - 1:
-                    continue
-                here, there = total[:, *[c[0] for c in cuts]], (planes, *[c[1] for c in cuts])
-                work = scratch(here.shape, np.float32, 1, 4)
-                np.copyto(work, pick(number, there))
-                if index is not None:
-                    flag = scratch(here.shape, np.bool_, 2, 4)
-                    np.equal(index[there], number, out=flag)
-                    keep(work, flag, scratch(here.shape, np.float32, 3, 4), work)
-                np.add(here, work, out=here)
-            np.copyto(out[planes, *box[1:]], total, casting="unsafe")
+    def add(total, box):
+        for number, _, windows, pixels in met:
+            cuts = [cut for axis in zip(pixels, windows, box[1:], strict=True) if (cut := _pixels_inside(*axis))]
+            if len(cuts) < len(box) - 1:
+                continue
+            here, there = total[:, *[c[0] for c in cuts]], (box[0], *[c[1] for c in cuts])
+            work = scratch(here.shape, np.float32, 1, 4)
+            np.copyto(work, pick(number, there))
+            if index is not None:
+                flag = scratch(here.shape, np.bool_, 2, 4)
+                np.equal(index[there], number, out=flag)
+                keep(work, flag, scratch(here.shape, np.float32, 3, 4), work)
+            np.add(here, work, out=here)
 
-    split(out.shape[0], part, grain=max(GRAIN // 4 // max(prod(out.shape[1:]), 1), 1))
+    add_up(add, out)
 
 
 def _pixels_inside(pixels, windows, bounds):
