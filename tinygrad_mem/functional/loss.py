@@ -202,7 +202,7 @@ def l1_loss(
 
 
 def _weighted(op: Any, input: Tensor, target: Tensor, reduction: str, weight: Tensor | None, numbers: tuple = ()) -> Tensor:
-    """A loss of pairs; with weights the mean is over their sum."""
+    """A loss of pairs; with weights the mean is over their sum, but Huber's over their number, as in PyTorch."""
     if input.shape != target.shape:
         warnings.warn(
             f"Using a target size ({list(target.shape)}) that is different to the input size ({list(input.shape)}). "
@@ -214,7 +214,9 @@ def _weighted(op: Any, input: Tensor, target: Tensor, reduction: str, weight: Te
     if input.shape != weight.shape:
         raise ShapeError(f"Inputs and weight must have the same size, found {list(input.shape)} and {list(weight.shape)}")
     losses = elementwise.mul(apply(op, input, target, scale=None, numbers=numbers), weight)
-    return elementwise.div(losses.sum(), weight.sum()) if reduction == "mean" else _reduce(losses, reduction)
+    if reduction == "mean" and op is not ops.HuberLoss:
+        return elementwise.div(losses.sum(), weight.sum())
+    return _reduce(losses, reduction)
 
 
 @public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
@@ -270,8 +272,7 @@ def kl_div(
     """
     batchmean = reduction == "batchmean" and size_average is None and reduce is None
     reduction = "sum" if batchmean else reduction_of(reduction, size_average, reduce)
-    count = _count(input, target)
-    scale = 1.0 / input.shape[0] if batchmean and input.ndim and input.shape[0] else _scale(reduction, count)
+    scale = _scale("mean", input.shape[0]) if batchmean and input.ndim else _scale(reduction, _count(input, target))
     return apply(ops.KLDiv, input, target, scale=scale, numbers=(bool(log_target),))
 
 
