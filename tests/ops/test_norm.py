@@ -133,6 +133,30 @@ def test_group_norm(n, groups, k, sizes, affine, dtype):
     compare(under(F.group_norm), under(T.group_norm), arrays, dtype)
 
 
+@pytest.mark.parametrize("shape", [(0, 2, 3), (0, 2, 3, 4)])
+def test_an_instance_norm_of_nothing_leaves_the_statistics(shape):
+    """PyTorch's become nan, though its batch norm leaves them; nobody wants to lose them to an empty batch."""
+    ours, theirs = ((f(lib.zeros(shape)), lib) for f, lib in ((F.instance_norm, tm), (T.instance_norm, torch)))
+    assert tuple(ours[0].shape) == tuple(theirs[0].shape)
+    mean, var = tm.zeros(shape[1]), tm.ones(shape[1])
+    F.instance_norm(tm.zeros(shape), mean, var)
+    assert mean.tolist() == [0.0] * shape[1]
+    assert var.tolist() == [1.0] * shape[1]
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("eps", [1e-5, 0.0, -1e-5])
+def test_an_eps_of_zero_is_for_evaluation(eps, training):
+    refused = []
+    for f, lib in ((F, tm), (T, torch)):
+        x = lib.arange(12.0).reshape(3, 2, 2)
+        try:
+            refused.append(f.batch_norm(x, lib.zeros(2), lib.full((2,), 4.0), training=training, eps=eps).tolist())
+        except (ValueError, RuntimeError) as error:
+            refused.append("eps" in str(error))
+    np.testing.assert_allclose(*refused, rtol=1e-5, atol=1e-5)
+
+
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(2, 5), st.booleans(), st.booleans())
 def test_instance_norm(n, channels, size, affine, batch):
     arrays = normal((n, channels, size, 3), (channels,), (channels,))

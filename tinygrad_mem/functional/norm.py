@@ -102,8 +102,8 @@ def _check_statistics(
         unused = which == "momentum" and (mean is None or not training)
         if not (number is None and unused):
             want_real(name, False, **{which: number})
-    if numbers[1] <= 0:
-        raise ArgumentError(f"{name}: eps must be positive, found {numbers[1]}")
+    if numbers[1] < 0 or (training and numbers[1] == 0):
+        raise ArgumentError(f"{name}: eps must be positive, found {numbers[1]}; 0 is for evaluation only")
 
 
 @public("nn.functional", cuda=FLOAT32)
@@ -201,10 +201,11 @@ def instance_norm(
     if momentum is not None:  # that of a layer without statistics
         want_real("instance_norm", momentum=momentum)
     n, channels = input.shape[:2]
-    if math.prod(input.shape[2:]) <= 1:
+    length = math.prod(input.shape[2:])
+    if length <= 1:
         raise ArgumentError(f"Expected more than 1 spatial element when training, got input size {list(input.shape)}")
-    if running_mean is not None and running_var is not None and local.phase != "recompute":
-        uninterrupted(_move_on, input.detach().reshape(n, channels, -1), running_mean, running_var, momentum)
+    if n and running_mean is not None and running_var is not None and local.phase != "recompute":
+        uninterrupted(_move_on, input.detach().reshape(n, channels, length), running_mean, running_var, momentum)
     return group_norm(input, channels, weight, bias, eps)
 
 

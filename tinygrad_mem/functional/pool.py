@@ -247,8 +247,8 @@ def _max_unpool(
         )
     sizes = _unpooled_sizes(input, n, kernel, step, _tuple(padding, n, f"{name}: padding"), output_size)
     want_planes(input, n, name)
-    planes = math.prod(input.shape[:-n])
-    flat, places = input.reshape(planes, -1), indices.reshape(planes, -1)
+    planes, length = math.prod(input.shape[:-n]), math.prod(input.shape[-n:])
+    flat, places = input.reshape(planes, length), indices.reshape(planes, length)
     whole = creation.zeros(planes, math.prod(sizes), dtype=input.dtype, device=input.device)
     return gather.scatter_(whole, 1, places, flat).reshape(*input.shape[:-n], *sizes)
 
