@@ -173,7 +173,7 @@ def refuse_complex(*values: Any) -> None:
 
 
 def fitting(value: Any, dtype: np.dtype) -> Any:
-    """A Python number as an array of ``dtype`` takes it: one below 0 wraps round in an unsigned dtype, as PyTorch's does.
+    """A Python number as an array of ``dtype`` takes it: an integer below 0 wraps round in an unsigned one, as PyTorch's does.
 
     Raises:
         ArgumentError: it is too large; inf and nan are in floating dtypes alone.
@@ -187,7 +187,8 @@ def fitting(value: Any, dtype: np.dtype) -> Any:
             raise _overflow(value, dtype)
         return value
     limits = np.iinfo(dtype)
-    if not math.isfinite(value) or not (limits.min or -limits.max) <= _builtin_int(value) <= limits.max:
+    least = limits.min or (0 if isinstance(value, _builtin_float) else -limits.max)
+    if not least <= value <= limits.max:
         raise _overflow(value, dtype)
     return _builtin_int(value) % (limits.max + 1) if dtype.kind == "u" else _builtin_int(value)
 
@@ -232,7 +233,7 @@ def result_type_of(operands: tuple) -> np.dtype:
 
 
 _np_int64, _np_bool = int64, bool
-_builtin_bool, _builtin_int = builtins.bool, builtins.int
+_builtin_bool, _builtin_int, _builtin_float = builtins.bool, builtins.int, builtins.float
 _LIMITS = {
     bfloat16: (2.0**127 * (2 - 2.0**-7), 2.0**-126, 2.0**-7, 0.01),  # float32's exponents, with 7 bits of its 23
     float8_e4m3fn: (448.0, 2.0**-6, 0.125, 1.0),

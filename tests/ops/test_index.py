@@ -122,6 +122,12 @@ def line(*entries: int, dtype: type = np.int64) -> np.ndarray:
     return np.array(entries, dtype)
 
 
+def test_a_floating_alpha_is_not_for_integers():
+    """As of ``add``; PyTorch's CPU takes its integer part, so that 0.5 adds nothing."""
+    with pytest.raises(RuntimeError, match="For integral input tensors, argument alpha must not be a floating point number"):
+        tm.zeros(3, dtype=tm.int64).index_add(0, tm.tensor([0, 0]), tm.tensor([4, 5]), alpha=0.5)
+
+
 @pytest.mark.parametrize("index", [line(0), np.array(0)], ids=["a line", "0-d"])
 @pytest.mark.parametrize(
     "run",

@@ -301,13 +301,17 @@ def linspace(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """``steps`` numbers from ``start`` to ``end``, both included; an integer dtype gets their integer parts."""
+    """``steps`` numbers from ``start`` to ``end``, both included; an integer dtype gets their integer parts.
+
+    Raises:
+        ArgumentError: a number that the dtype cannot hold, or a negative ``steps``.
+    """
     kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
     if not hasattr(steps, "__index__"):
         raise ArgumentTypeError(f"argument 'steps' must be int, not {type(steps).__name__}")
     if steps < 0:
         raise ArgumentError(f"number of steps must be non-negative, found {steps}")
-    first, last = _numbers(kind, start, end)
+    first, last = (dtypes.fitting(number.item() if isinstance(number, Tensor) else number, kind) for number in (start, end))
     count = np.arange(steps)
     step = (last - first) / max(steps - 1, 1)
     numbers = np.where(count < steps / 2, first + step * count, last - step * (steps - 1 - count))  # from the nearer end

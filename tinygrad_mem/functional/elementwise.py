@@ -24,13 +24,13 @@ Number = float | int | bool
 @public("torch", "Tensor", "Tensor.__add__", "Tensor.__radd__")
 def add(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     """``input + alpha * other``. Saves nothing. Raises: DTypeError: alpha is floating, and the result is not."""
-    return apply(ops.Add, input, _times(input, other, alpha))
+    return apply(ops.Add, input, times(input, other, alpha))
 
 
 @public("Tensor", "Tensor.__iadd__")
 def add_(input: Tensor, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     """``input += alpha * other``. Saves nothing."""
-    return apply_(ops.Add, input, _times(input, other, alpha))
+    return apply_(ops.Add, input, times(input, other, alpha))
 
 
 @public("torch", "Tensor", "torch.subtract", "Tensor.subtract", "Tensor.__sub__")
@@ -45,7 +45,7 @@ def sub_(input: Tensor, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     return apply_(ops.Sub, input, _subtracted(input, other, alpha))
 
 
-def _times(input: Tensor | Number, other: Tensor | Number, alpha: Number) -> Tensor | Number:
+def times(input: Tensor | Number, other: Tensor | Number, alpha: Number) -> Tensor | Number:
     """``alpha * other``, computed in the dtype of the sum."""
     if alpha == 1:
         return other
@@ -58,9 +58,9 @@ def _times(input: Tensor | Number, other: Tensor | Number, alpha: Number) -> Ten
 
 
 def _subtracted(input: Tensor | Number, other: Tensor | Number, alpha: Number) -> Tensor | Number:
-    """As :func:`_times`; a bool is returned as it is, and the subtraction refuses it."""
+    """As :func:`times`; a bool is returned as it is, and the subtraction refuses it."""
     is_bool = other.dtype.kind == "b" if isinstance(other, Tensor) else isinstance(other, bool)
-    return other if is_bool else _times(input, other, alpha)
+    return other if is_bool else times(input, other, alpha)
 
 
 def _dtype_of(*operands: Any) -> Any:

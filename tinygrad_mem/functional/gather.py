@@ -248,9 +248,10 @@ def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha:
 
     Raises:
         ShapeError, DTypeError, DimensionError: index and source are not of input's shape, but for ``dim``, and dtype.
+        DTypeError: alpha is floating, and the input is not.
     """
     found, key = _entries("index_add_", input, dim, index, source)
-    value = source if alpha == 1 else elementwise.mul(source, alpha)
+    value = elementwise.times(input, source, alpha)
     return apply_(ops.IndexPut, input, value, found, key=key, accumulate=True)
 
 
@@ -280,7 +281,7 @@ def index_fill_(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) 
         chosen = index_fill_(tensor([False] * input.size(dim), dtype=dtypes.bool, device=input.device), 0, index, True)
         lone = [-1 if a == normalize_dim(dim, input.ndim) else 1 for a in range(input.ndim)]
         return rewrite.masked_fill_(input, shape.reshape(chosen, lone), value)
-    number = value if whole else tensor(value, dtype=input.dtype, device=input.device)
+    number = value if whole else tensor(dtypes.fitting(value, input.dtype), dtype=input.dtype, device=input.device)
     return apply_(ops.IndexPut, input, number, found, key=key, accumulate=False)
 
 

@@ -218,8 +218,11 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
 
     Raises:
         DTypeError: the key holds tensors, and the value is a tensor of another dtype.
+        ArgumentError: a number that the dtype cannot hold.
     """
     given = value if isinstance(value, Tensor) else None
+    if isinstance(value, (int, float)) and input.dtype not in dtypes.HALVES:  # beyond a half is inf, in PyTorch too
+        value = dtypes.fitting(value, input.dtype)
     view, left = _basic(input, _checked(input, _expanded(input, key)))
     arrays = [part for part in left if isinstance(part, Tensor)]
     if len(arrays) == 1 and _is_mask(arrays[0]) and np.ndim(value) == 0:
@@ -311,17 +314,17 @@ def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
         raise DTypeError(
             f"masked_scatter_: expected self and source to have same dtypes but got {input.dtype} and {source.dtype}"
         )
+    if not input.ndim:
+        masked_scatter_(shape.unsqueeze(input, 0), shape.unsqueeze(mask, 0), source)
+        return input
     places = nonzero(shape.expand(mask, input.shape), as_tuple=True)
-    count = places[0].size(0) if input.ndim else int(mask.item())
+    count = places[0].size(0)
     if source.numel() < count:
         raise ShapeError(
             f"masked_scatter_: expected the number of elements of the source to be at least the {count} that the mask has "
             f"True, found {source.numel()}"
         )
-    values = shape.narrow(shape.reshape(source, (-1,)), 0, 0, count)
-    if not input.ndim:
-        return input.copy_(shape.reshape(values, ())) if count else input
-    return index_put_(input, places, values)
+    return index_put_(input, places, shape.narrow(shape.reshape(source, (-1,)), 0, 0, count))
 
 
 @public("torch", "Tensor")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import dtypes
-from ..dtypes import is_floating
+from ..dtypes import fitting, is_floating
 from ..errors import DTypeError, ShapeError
 from .base import Op, refuse_bools, want_floating, want_numbers, want_real
 from .unary import Unary
@@ -160,7 +160,7 @@ class Threshold(Op):
     def forward(ctx, x, *, limit, value):
         refuse_bools("threshold", x)
         want_real("threshold", threshold=limit, value=value)
-        limit, value = _of_dtype(x, limit), _of_dtype(x, value)
+        limit, value = fitting(limit, x.dtype), fitting(value, x.dtype)
         y = ctx.output_like(x)
         if ctx.needs[0]:
             ctx.save(x=x)

@@ -6,6 +6,7 @@ negative ones from the end: a copy of the index without them would be memory tha
 
 from __future__ import annotations
 
+from ..dtypes import fitting
 from ..errors import DTypeError, ShapeError
 from .base import Op, want_numbers
 
@@ -141,6 +142,7 @@ class Scatter(Op):
     def forward(ctx, x, index, source, *, axis, add):
         if not hasattr(source, "dtype"):
             want_numbers("scatter", src=source)
+            source = fitting(source, x.dtype)
         elif source.dtype != x.dtype:
             raise DTypeError(f"scatter(): Expected self.dtype to be equal to src.dtype, found {x.dtype} and {source.dtype}")
         y = ctx.output_copy(x)

@@ -56,7 +56,10 @@ class Flip(Op):
 
     @staticmethod
     def forward(ctx, x, *, axes):
-        ctx.key = tuple(slice(None, None, -1) if i in axes else slice(None) for i in range(x.ndim))
+        ctx.key = (
+            ...,
+            *(slice(None, None, -1) if i in axes else slice(None) for i in range(x.ndim)),
+        )  # ...: 0-d is an array too
         y = ctx.empty_like(x)
         ctx.kernels.copy(x[ctx.key], out=y)
         return y
