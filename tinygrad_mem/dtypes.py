@@ -262,11 +262,11 @@ def result_type(*operands: Any) -> np.dtype:
     return result_type_of(tuple(key))
 
 
-def _let_dtypes_answer() -> None:
+def _add_dtype_attributes() -> None:
     """Add attributes of PyTorch's dtypes to ``numpy.dtype``: ``is_floating_point``, ``is_complex``, ``is_signed``.
 
-    The class is written in C and refuses ``setattr``; the dict behind its proxy takes names, and NumPy has none of these.
-    Where it cannot be had, dtypes do not answer, and a file that asks meets NumPy's AttributeError.
+    The class is written in C and refuses ``setattr``, but the dict behind its proxy accepts names, and NumPy has none of these.
+    If that dict is not accessible, dtypes lack the attributes, and reading one raises NumPy's AttributeError.
     """
     try:
         tell = ctypes.pythonapi.PyType_Modified  # else Python may remember that the names were not there
@@ -281,7 +281,7 @@ def _let_dtypes_answer() -> None:
     tell(ctypes.py_object(np.dtype))
 
 
-_let_dtypes_answer()
+_add_dtype_attributes()
 
 
 def borrowed(array: np.ndarray) -> np.ndarray:

@@ -195,7 +195,7 @@ def test_a_launcher_that_does_not_start_is_told(tmp_path: Path, monkeypatch: pyt
     assert launching.launch(2, [sys.executable, "-c", ""]) == 3
     assert capfd.readouterr().err == (
         "launch: mpiexec ended with status 3, and ranks 0, 1 had not started\nno slots for you\n"
-        "See whether it runs at all: mpiexec -n 2 hostname\n"
+        "Check that it runs: mpiexec -n 2 hostname\n"
     )
 
 

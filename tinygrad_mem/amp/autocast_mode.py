@@ -212,7 +212,7 @@ def _check_type(device_type: Any) -> None:
         raise ArgumentError(f"Expected `device_type` of type `str`, got: `{type(device_type)}`")
 
 
-def _known(device_type: Any) -> str:
+def _checked_type(device_type: Any) -> str:
     kind = _type_of(device_type)
     if kind not in _DEVICES:
         raise DeviceError(
@@ -256,7 +256,7 @@ class autocast:
 
     def __init__(self, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None) -> None:
         _check_type(device_type)
-        self.device = _known(device_type)
+        self.device = _checked_type(device_type)
         self.fast_dtype = get_autocast_dtype(device_type) if dtype is None else as_dtype(dtype)
         self._cache_enabled = is_autocast_cache_enabled() if cache_enabled is None else bool(cache_enabled)
         self._enabled = bool(enabled) and self._possible()
@@ -316,7 +316,7 @@ class autocast:
 
 
 def _setting(device_type: str) -> _Setting:
-    kind = _known(device_type)
+    kind = _checked_type(device_type)
     return (_OUTSIDE if local.autocast is None else local.autocast.settings)[kind]
 
 

@@ -70,7 +70,7 @@ class Exchange(Shaped):
 
     def tolist(self) -> Any:
         """The values as (nested) lists of Python numbers."""
-        return self._seen().tolist()
+        return self._known_values().tolist()
 
     def _constant(self) -> np.ndarray | None:
         """In a dry run: the values, if the program gave them as numbers and nothing was written there since."""
@@ -139,9 +139,9 @@ class Exchange(Shaped):
         return int(self.item())
 
     def __contains__(self, element: Any) -> bool:
-        return bool((self._seen() == (element._seen() if isinstance(element, Exchange) else element)).any())
+        return bool((self._known_values() == (element._known_values() if isinstance(element, Exchange) else element)).any())
 
-    def _seen(self) -> np.ndarray:
+    def _known_values(self) -> np.ndarray:
         """The values on the host; in a dry run, if they are known."""
         known = self._constant()
         return self._host() if known is None else known

@@ -49,7 +49,7 @@ class Run:
 
     @property
     def peak(self) -> int:
-        """The most bytes in use; with an allocator, the most that it took of the driver."""
+        """The most bytes in use; with an allocator, the most that it took from the driver."""
         return self.track.peak if self.replay is None else self.replay.peak_reserved
 
     @property

@@ -119,18 +119,18 @@ class Crew:
         ]
         for thread, q in zip(self.threads, self.queues, strict=True):
             thread.start()
-            self._tell(q, _BEGIN)
+            self._put(q, _BEGIN)
 
     def begin(self, run: Pass) -> None:
         """Start a pass in every worker."""
         for q in self.queues:
-            self._tell(q, (run, None, None))
+            self._put(q, (run, None, None))
 
     def ask(self, run: Pass, number: int, indices: Any, worker: int) -> None:
         """Have ``worker`` fetch the batch ``number`` of ``run``."""
-        self._tell(self.queues[worker], (run, number, indices))
+        self._put(self.queues[worker], (run, number, indices))
 
-    def _tell(self, q: queue.SimpleQueue, task: tuple) -> None:
+    def _put(self, q: queue.SimpleQueue, task: tuple) -> None:
         q.put(task)
         if self._done is not None:
             self._done.acquire()

@@ -85,7 +85,7 @@ class _Launch:
         self.killed: dict[int, int] = {}  # rank -> signal
         self.first: int | None = None  # the rank that failed first
         self.errors = [deque[bytes](maxlen=_KEPT) for _ in range(ranks)]
-        self.signal, self.began, self.failed_at, self.let_go_at = 0, time.monotonic(), 0.0, 0.0
+        self.signal, self.began, self.failed_at, self.released_at = 0, time.monotonic(), 0.0, 0.0
         self.pipes, self.rest = selectors.DefaultSelector(), dict[Any, bytes]()
         self.lifeline = self._pipe("lifeline")
         for what in ("notes", *(f"{rank}.{stream}" for rank in range(ranks) for stream in ("out", "err"))):
@@ -97,7 +97,7 @@ class _Launch:
         return os.open(self.folder / name, os.O_RDWR | os.O_NONBLOCK)
 
     def run(self, start: list[str], command: Sequence[str]) -> int:
-        before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         variables = os.environ | _SETTINGS | {keeper.FOLDER: str(self.folder), "PYTHONUNBUFFERED": "1"}
         with open(self.folder / "words", "wb") as words:
             process = subprocess.Popen(
@@ -111,7 +111,7 @@ class _Launch:
             self._read_rest()
             return self._verdict(process.returncode)
         finally:
-            self._let_go()
+            self._release()
             while process.poll() is None:
                 self._look(process)
                 time.sleep(_LOOK)
@@ -124,8 +124,8 @@ class _Launch:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        """A signal asks for the end."""
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        """Record a signal that asks for the end."""
         self.signal = number
 
     def _look(self, process: subprocess.Popen) -> None:
@@ -133,14 +133,14 @@ class _Launch:
         now, failed = time.monotonic(), self.first is not None
         late = len(self.started) < self.ranks and now - self.began > _START
         if self.signal or late or len(self.ends) == self.ranks or (failed and now - self.failed_at > self.grace):
-            self._let_go()
-        if self.let_go_at and now - self.let_go_at > _END:
+            self._release()
+        if self.released_at and now - self.released_at > _END:
             os.killpg(process.pid, signal.SIGKILL)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """End the ranks that still run: their keepers see the end of the lifeline."""
-        if not self.let_go_at:
-            self.let_go_at = time.monotonic()
+        if not self.released_at:
+            self.released_at = time.monotonic()
             os.close(self.lifeline)
 
     def _running(self) -> list[int]:
@@ -184,7 +184,7 @@ class _Launch:
             return
         if word != "fails":
             self.ends[rank] = number + 128 * (word == "killed")
-        if self.let_go_at or (word == "ended" and number == 0):
+        if self.released_at or (word == "ended" and number == 0):
             return  # ended by us, or well
         if word == "killed":
             self.killed[rank] = number
@@ -196,25 +196,25 @@ class _Launch:
     def _verdict(self, status: int) -> int:
         """Say how it ended; the exit status."""
         if self.signal:
-            self._say(f"{signal.Signals(self.signal).name}: all ranks were ended")
+            self._print(f"{signal.Signals(self.signal).name}: all ranks were ended")
             return 128 + self.signal
         for rank, number in self.killed.items():
             known = "; the system does that to a process when memory runs out" if number == signal.SIGKILL else ""
-            self._say(f"rank {rank} was killed by {_signal(number)}{known}")
+            self._print(f"rank {rank} was killed by {_signal(number)}{known}")
         if self.first is not None:
             if self.first not in self.killed:
-                self._say(f"rank {self.first} failed first. Its error:")
+                self._print(f"rank {self.first} failed first. Its error:")
                 for line in _last_error(list(self.errors[self.first])):
                     sys.stderr.write(f"[{self.first}] {line}\n")
             if running := self._running():
                 were = "were" if running[1:] else "was"
-                self._say(f"{named(running)} did not end within {self.grace:g} seconds, and {were} ended")
+                self._print(f"{named(running)} did not end within {self.grace:g} seconds, and {were} ended")
             return self.ends.get(self.first) or 1
         if len(self.ends) == self.ranks:
             return 0
         words = (self.folder / "words").read_text(errors="replace").strip()
         missing = [rank for rank in range(self.ranks) if rank not in self.started]
-        self._say(
+        self._print(
             f"mpiexec ended with status {status}, and {named(missing)} had not started"
             if missing
             else f"mpiexec ended with status {status} before the ranks did, and all were ended"
@@ -222,7 +222,7 @@ class _Launch:
         sys.stderr.write(f"{words}\nCheck that it runs: mpiexec -n {self.ranks} hostname\n")
         return status if status > 0 else 1
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         print(f"launch: {text}", file=sys.stderr, flush=True)
 
 

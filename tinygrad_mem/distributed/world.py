@@ -178,7 +178,7 @@ class World:
             if now - began > timeout:
                 self._fail(
                     f"rank {self.rank} has waited {timeout:g} seconds for {named(work.waits_for)} in {work.what}. "
-                    f"{self._known(work.waits_for)}If that is not enough, give init_process_group a longer timeout",
+                    f"{self._presence_text(work.waits_for)}If that is not enough, give init_process_group a longer timeout",
                     work.waits_for[0] if len(work.waits_for) == 1 else None,
                 )
 
@@ -209,8 +209,8 @@ class World:
                     rank,
                 )
 
-    def _known(self, ranks: list[int]) -> str:
-        """A sentence on the processes of other ranks: which are still there, and of which that cannot be seen from here."""
+    def _presence_text(self, ranks: list[int]) -> str:
+        """A sentence on the processes of other ranks: those that still run, and those for which this is unknown."""
         others = [rank for rank in ranks if rank != self.rank]
         there = [rank for rank in others if self._presence.sees(rank)]
         unseen = [rank for rank in others if self._presence.sees(rank) is None]

@@ -19,7 +19,7 @@ def host_array(data: Any, dtype: Any) -> np.ndarray:
     """``data`` in host memory, in the dtype that PyTorch would choose. Numbers beyond its range silently become inf."""
     nested = data if isinstance(data, (list, tuple)) else None
     if isinstance(data, Tensor):
-        data = data._seen()
+        data = data._known_values()
     elif nested is not None and _has_tensor(nested):
         data = _plain(nested)
     try:

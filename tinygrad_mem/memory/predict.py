@@ -128,7 +128,7 @@ class _Cycles(EndsAlways, scope.Listener):
     def _collects(self, when: str, info: dict[str, int]) -> None:
         if FREE_THREADED and when == "start" and len(sys._current_frames()) > 1:
             self.late = True
-        asked = not gc.isenabled() or (info["generation"] == 2 and _asks(sys._getframe().f_back))
+        asked = not gc.isenabled() or (info["generation"] == 2 and _calls_collect(sys._getframe().f_back))
         self._collecting = threading.get_ident() if when == "start" and not asked else None
 
     def malloc(self, device: str, address: int, requested: int, rounded: int) -> None:
@@ -180,6 +180,6 @@ def _where(error: BaseException) -> str:
     return "an unknown line"
 
 
-def _asks(frame: FrameType | None) -> bool:
+def _calls_collect(frame: FrameType | None) -> bool:
     """True if the running function calls ``gc.collect()``."""
     return frame is not None and "collect" in frame.f_code.co_names

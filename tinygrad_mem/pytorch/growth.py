@@ -93,7 +93,7 @@ def growth(evidence: Evidence, found: Iterations) -> Growth:
     before = len(found.ends) - len(ends)
     first = np.searchsorted(ends, evidence.blocks.born)  # the first end of an iteration at which each block may be alive
     last = np.searchsorted(ends, evidence.blocks.freed)  # and the first at which it no longer is
-    result.came = _came(evidence, first, last, len(ends), before)
+    result.came = _stayed(evidence, first, last, len(ends), before)
     if len(ends) >= LEAST + 1:
         result.grown = _grown(evidence, first, last, len(ends))
         result.kept = _kept(evidence, first, last, ends)
@@ -133,7 +133,7 @@ def _same(numbers: np.ndarray) -> int | None:
     return int(numbers[0]) if len(np.unique(numbers)) == 1 else None
 
 
-def _came(evidence: Evidence, first: np.ndarray, last: np.ndarray, count: int, before: int) -> list[Came]:
+def _stayed(evidence: Evidence, first: np.ndarray, last: np.ndarray, count: int, before: int) -> list[Came]:
     """Optimizer state of any iteration, and other blocks that were added after the first. ``before`` are left out."""
     blocks = evidence.blocks
     state = np.array([category(rule).startswith("optimizer state") for rule in range(256) if rule <= evidence.rules.max()])

@@ -195,7 +195,7 @@ class _Run:
             elif action == Action.OOM:
                 self._refused(number, size, stream, pool)
             elif action <= Action.SEGMENT_UNMAP and self.as_recorded:
-                self._driver_said(Action(action), address, size)
+                self._follow_driver(Action(action), address, size)
             used, reserved, active = map(stats.current, ("allocated_bytes", "reserved_bytes", "active_bytes"))
             note((number, used, reserved, allocator.releasable, active - used))
         return self._finished()
@@ -251,7 +251,7 @@ class _Run:
             if isinstance(self.driver, _RecordedDriver):
                 self.driver.refuses = False
 
-    def _driver_said(self, action: Action, address: int, size: int) -> None:
+    def _follow_driver(self, action: Action, address: int, size: int) -> None:
         """Release the segments that the recording releases; note those that the next request gets."""
         assert isinstance(self.driver, _RecordedDriver)
         if action not in _GIVES:

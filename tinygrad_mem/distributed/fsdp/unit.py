@@ -137,7 +137,7 @@ class Unit:
         return _behind_node(result, self._enter)[0]
 
     def _forget(self) -> None:
-        """A backward ended with an error: gradients that were not reduced are not those of a whole batch."""
+        """Drop gradients after a backward that ended with an error: those not yet reduced are not of a whole batch."""
         self.busy, self.due = False, 0
         self.drop()
         for shard in self.shards:

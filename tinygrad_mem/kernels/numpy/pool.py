@@ -17,8 +17,8 @@ from .fast import cells, pairs, threads, tiles, windows
 # --- the formulas
 
 
-def _met(sizes, outs, geometry):
-    """(place, number, pixel): of each window the place, and the number and pixel of each offset that is not in the padding."""
+def _offsets(sizes, outs, geometry):
+    """(place, number, pixel) of each offset in each window that is not in the padding; ``place``: of the window."""
     kernel, stride, padding, dilation = geometry
     for place in np.ndindex(*outs):
         for number, offset in enumerate(np.ndindex(*kernel)):
@@ -30,7 +30,7 @@ def _met(sizes, outs, geometry):
 def _seen(x, outs, geometry, beyond):
     """seen[plane, *place, number] = the pixel of x that a window sees at the offset of that number, or ``beyond``."""
     seen = np.full((len(x), *outs, _prod(geometry[0])), beyond, x.dtype)
-    for place, number, pixel in _met(x.shape[1:], outs, geometry):
+    for place, number, pixel in _offsets(x.shape[1:], outs, geometry):
         seen[:, *place, number] = x[:, *pixel]
     return seen
 
@@ -42,14 +42,14 @@ def _largest_seen(x, geometry, out):
 
 def _to_largest(gy, index, geometry, out):
     gx = np.zeros(out.shape)
-    for place, number, pixel in _met(out.shape[1:], gy.shape[1:], geometry):
+    for place, number, pixel in _offsets(out.shape[1:], gy.shape[1:], geometry):
         gx[:, *pixel] += np.where(index[:, *place] == number, gy[:, *place], 0)
     return gx
 
 
 def _positions(index, sizes, geometry, out):
     found = np.zeros(out.shape, np.int64)
-    for place, number, pixel in _met(sizes, index.shape[1:], geometry):
+    for place, number, pixel in _offsets(sizes, index.shape[1:], geometry):
         found[:, *place] += (index[:, *place] == number) * np.ravel_multi_index(pixel, sizes)
     return found
 
@@ -69,10 +69,10 @@ def _mean_seen(x, geometry, count_include_pad, divisor, out):
     return _seen(x, outs, geometry, 0).sum(-1) / _divisor(x.shape[1:], outs, geometry, count_include_pad, divisor)
 
 
-def _to_all_seen(gy, geometry, count_include_pad, divisor, out):
+def _spread_over_window(gy, geometry, count_include_pad, divisor, out):
     gx = np.zeros(out.shape)
     shares = gy / _divisor(out.shape[1:], gy.shape[1:], geometry, count_include_pad, divisor)
-    for place, _, pixel in _met(out.shape[1:], gy.shape[1:], geometry):
+    for place, _, pixel in _offsets(out.shape[1:], gy.shape[1:], geometry):
         gx[:, *pixel] += shares[:, *place]
     return gx
 
@@ -313,7 +313,7 @@ def _average_halves(x, geometry, count_include_pad, divisor, out):
     windows.add_up(add, out)
 
 
-@formula(_to_all_seen)
+@formula(_spread_over_window)
 def avg_pool_backward(gy, geometry, count_include_pad, divisor, work, out):
     """out = each window's gradient, divided by its count, added to each of its entries; work is like gy and may be gy."""
     counts = list(_counts(out.shape[1:], gy.shape[1:], geometry, count_include_pad))

@@ -328,5 +328,5 @@ def _randperm(watch: Watch, n: int, *args: Any, device: Any = None, **kwargs: An
         made = torch.empty_like(real)
     if isinstance(made, FakeTensor):
         made.constant = real
-        watch.numbers.know(made, real)
+        watch.numbers.set(made, real)
     return made

@@ -85,10 +85,10 @@ def _keeps_all(func: Any, input: torch.Tensor, target: torch.Tensor, *args: Any,
     ``soft_margin_loss_out``; ``cuda/Loss.cu``, ``binary_cross_entropy_out_cuda``.
     """
     made = func(input, target, *args, **kwargs)
-    return _lying_in(made, torch.broadcast_shapes(input.shape, target.shape).numel() * made.element_size())
+    return _in_block(made, torch.broadcast_shapes(input.shape, target.shape).numel() * made.element_size())
 
 
-def _lying_in(made: torch.Tensor, size: int) -> torch.Tensor:
+def _in_block(made: torch.Tensor, size: int) -> torch.Tensor:
     """A result in a block of at least ``size`` bytes."""
     made.untyped_storage().resize_(max(size, made.untyped_storage().nbytes()))
     return made
@@ -137,7 +137,7 @@ def _log_sigmoid(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _columns(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """The result uses a block as large as the input, if that is larger. Source: ``aten/src/ATen/native/cuda/Im2Col.cu``."""
     made = func(tensor, *args, **kwargs)
-    return _lying_in(made, tensor.numel() * tensor.element_size()) if on_gpu(tensor) else made
+    return _in_block(made, tensor.numel() * tensor.element_size()) if on_gpu(tensor) else made
 
 
 def _quantized(tensor: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -32,19 +32,19 @@ def hugging_face(watch: Watch) -> Iterator[None]:
             stack.enter_context(patched(module, {"is_tracing": lambda tensor=None: own()}))
 
         def ends(module: Any) -> None:
-            stack.enter_context(patched(*handled(watch, module.EosTokenCriteria, __call__=_goes_on)))
+            stack.enter_context(patched(*handled(watch, module.EosTokenCriteria, __call__=_no_end)))
 
         for name, then in ((_MASKS, masks), (_ENDS, ends)):
             stack.enter_context(_loaded(name, then))
         yield
 
 
-def _goes_on(watch: Watch, own: Callable[..., FakeTensor], *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Say that no text has ended."""
+def _no_end(watch: Watch, own: Callable[..., FakeTensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Answer that no text has ended."""
     made = own(*args, **kwargs)
     with without_modes():
         none = torch.zeros(made.shape, dtype=torch.bool)
-    watch.numbers.know(made, none)
+    watch.numbers.set(made, none)
     watch.note(_ALL_TOKENS)
     return made
 

@@ -98,7 +98,7 @@ class AutogradWrites:
             return func, args
         if not args or not isinstance(args[0], torch.Tensor):
             return func, args
-        if func is aten.add.Tensor and self._meets(args):
+        if func is aten.add.Tensor and self._adds_second(args):
             return aten.add_.Tensor, args
         if func is aten.index_put.default and self._fresh(args[0]):
             accumulate = args[3] if len(args) > 3 else False
@@ -108,7 +108,7 @@ class AutogradWrites:
             return other, args
         return func, args
 
-    def _meets(self, args: tuple) -> bool:
+    def _adds_second(self, args: tuple) -> bool:
         """True if a second gradient of the same tensor is added to ``args[0]``, and nothing else refers to ``args[0]``."""
         first = args[0]
         counts = first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata)

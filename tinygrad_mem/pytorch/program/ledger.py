@@ -184,14 +184,14 @@ class _Driver(Driver):
 
     def __init__(self, capacity: int | None, tell: Callable[[int, int], None]) -> None:
         super().__init__(capacity)
-        self._tell = tell
+        self._report = tell
 
     def map(self, address: int, size: int, stream: int) -> bool:
         given = super().map(address, size, stream)
         if given:
-            self._tell(size, address)
+            self._report(size, address)
         return given
 
     def unmap(self, address: int, size: int, stream: int) -> None:
         super().unmap(address, size, stream)
-        self._tell(-size, address)
+        self._report(-size, address)

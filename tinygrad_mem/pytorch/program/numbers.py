@@ -52,7 +52,7 @@ class KnownNumbers:
         with without_modes():
             return known.item()
 
-    def know(self, tensor: FakeTensor, real: torch.Tensor) -> None:
+    def set(self, tensor: FakeTensor, real: torch.Tensor) -> None:
         """Note that ``tensor`` has the values of ``real``, if they are few, and are not NumPy's, which might write to them."""
         few = real.numel() == 1 or (real.numel() <= _most(real) and real.untyped_storage().resizable())
         if real.device.type == "cpu" and few:

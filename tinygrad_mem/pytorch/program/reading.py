@@ -119,13 +119,13 @@ def _in_order(watch: Watch) -> bool | None:
         watch.note(_ONE_SEQUENCE if whole else _PADDED)
         return whole
     if path.endswith(_LBFGS):
-        return _goes_on(linecache.getline(path, line))
+        return _lbfgs_answer(linecache.getline(path, line))
     return True if "/torch/distributions/" in path else False if path.endswith("torch/nn/utils/clip_grad.py") else None
 
 
-def _goes_on(line: str) -> bool:
-    """The answer to a line of ``LBFGS``, which makes all its iterations, keeps each step, and makes a first one as long as the
-    gradient says. Source: ``torch/optim/lbfgs.py``."""
+def _lbfgs_answer(line: str) -> bool:
+    """The answer to a comparison in a line of ``LBFGS``: it makes all iterations, keeps each step, and scales the first step by
+    the gradient. Source: ``torch/optim/lbfgs.py``."""
     return "ys >" in line or "min(" in line
 
 
@@ -239,7 +239,7 @@ def _is_finite(function: Callable[..., Any], answer: bool, watch: Watch, tensor:
         watch.note(_FINITE)
         with without_modes():
             real = torch.full(made.shape, answer, device="cpu")
-        watch.numbers.know(made, real)
+        watch.numbers.set(made, real)
     return made
 
 

@@ -213,7 +213,7 @@ class Storages:
             self._hold(storage, self.malloc(storage.nbytes(), Place(), "UNTRACKED") if older else None)
             if tensor.untyped_storage()._cdata in self._held:
                 storage.read = tensor  # its memory lasts as long
-            self.numbers.know(fake, tensor)
+            self.numbers.set(fake, tensor)
         return fake
 
     def own(self, tensor: torch.Tensor, seen: torch.Tensor | None = None, number: bool = False) -> None:

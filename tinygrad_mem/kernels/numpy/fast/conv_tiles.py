@@ -126,21 +126,23 @@ class TileLayout:
         row, shift = walk.copies * walk.cin * length, images if walk.narrow else 1
         self.numbers = reach * row + walk.kernel[1]
         lines = row, walk.cin * length, length, *walk.apart(images, walk.line)
-        self.slab = self._lies((reach, walk.copies, walk.cin, images, walk.line), *lines)
-        self.windows = self._lies((walk.parts, rows, walk.depth, columns), shift, walk.stride[0] * row, length, 1)
+        self.slab = self._with_strides((reach, walk.copies, walk.cin, images, walk.line), *lines)
+        self.windows = self._with_strides((walk.parts, rows, walk.depth, columns), shift, walk.stride[0] * row, length, 1)
 
         image, column = walk.apart(images, walk.columns)
         self.products = walk.parts, rows, cout, columns
-        self.result = self._lies((images, cout, rows, self.width), image, columns, cout * columns, column)
+        self.result = self._with_strides((images, cout, rows, self.width), image, columns, cout * columns, column)
 
         self.turned = walk.cin <= FEW[0] or cout <= FEW[1]
         self.gradient = (rows, cout, columns) if self.turned else (rows, columns, cout)
         channel, pixel = (columns, 1) if self.turned else (1, cout)
-        self.incoming = self._lies((rows, cout, images, walk.columns), cout * columns, channel, image * pixel, column * pixel)
+        self.incoming = self._with_strides(
+            (rows, cout, images, walk.columns), cout * columns, channel, image * pixel, column * pixel
+        )
         stacked = _stacked(walk, rows)
         self.stack = (walk.parts, stacked, walk.depth, cout) if stacked > 1 else None
 
-    def _lies(self, shape: tuple[int, ...], *apart: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _with_strides(self, shape: tuple[int, ...], *apart: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The shape, and strides in bytes for steps in numbers."""
         return shape, tuple([n * self.wide.itemsize for n in apart])
 

@@ -23,7 +23,7 @@ def between(call: KernelCall) -> None:
     """The tensor on the GPU is the source or the target; the other one's copies are on the host."""
     source, target = call.get("src", call["self"]), call.outs[0]
     same = source.dtype == target.dtype
-    if on_host(source) == on_host(target) or (same and _lie_alike(source, target)):
+    if on_host(source) == on_host(target) or (same and _same_order(source, target)):
         return
     late = bool(call.get("non_blocking"))
     if on_host(target):
@@ -35,8 +35,8 @@ def between(call: KernelCall) -> None:
         call.temporary(target.numel() * (source if late else target).element_size())
 
 
-def _lie_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """True if the elements of both lie in the same order, without gaps."""
+def _same_order(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """True if the elements of both have the same memory order, without gaps."""
     alike = all(x == y for x, y, size in zip(a.stride(), b.stride(), a.shape, strict=False) if size > 1)
     return a.shape == b.shape and alike and dense(a)
 
