@@ -63,7 +63,7 @@ def test_what_is_not_there_says_so():
     with pytest.raises(AttributeError, match=r"cuda.current_stream is not offered: .*cuda\.is_available"):
         tm.cuda.current_stream()
     for name in ("Stream", "ExternalStream", "StreamContext", "Event", "CUDAGraph", "graph"):
-        with pytest.raises(NotImplementedError, match=rf"cuda\.{name} is not offered: (leave it out|time with)"):
+        with pytest.raises(NotImplementedError, match=rf"cuda\.{name}: (leave it out|time with)"):
             getattr(tm.cuda, name)()
         assert not isinstance(tm.zeros(1), getattr(tm.cuda, name))
 

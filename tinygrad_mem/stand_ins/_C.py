@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 
 def _log_api_usage_once(name: str) -> None:
     """Do nothing: no use is logged."""
@@ -11,11 +13,5 @@ def _get_tracing_state() -> None:
     """Do nothing: no calls are traced."""
 
 
-class DisableTorchFunctionSubclass:
+class DisableTorchFunctionSubclass(nullcontext):
     """A block that changes nothing: subclasses of tensors are handled as tensors everywhere."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *exc: object) -> None:
-        return None

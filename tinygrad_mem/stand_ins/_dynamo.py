@@ -6,13 +6,13 @@ from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-from ..errors import NotOfferedError
 from ..nn.module import Module
 from .compiler import allow_in_graph as allow_in_graph
 from .compiler import assume_constant_result as assume_constant_result
 from .compiler import disable as disable
 from .compiler import is_compiling as is_compiling
 from .compiler import reset as reset
+from .refused import NeverMade, never_made
 
 config = SimpleNamespace()
 """Switches may be set, and change nothing."""
@@ -35,8 +35,6 @@ def TransformGetItemToIndex() -> AbstractContextManager[None]:
     return nullcontext()
 
 
-class OptimizedModule(Module):
-    """A compiled module. There is none: ``compile`` gives the module itself."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotOfferedError("_dynamo.OptimizedModule: nothing is compiled here: call the module itself")
+OptimizedModule = never_made(
+    "_dynamo", "OptimizedModule", "nothing is compiled here: call the module itself", NeverMade, Module
+)

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..errors import NotOfferedError
-from .refused import refused
+from .refused import never_made, refused
 
 _DEFAULT_SPARSE_BLOCK_SIZE = 128
 _PLACE, _INSTEAD = "nn.attention.flex_attention", "use nn.functional.scaled_dot_product_attention with a mask"
 
 
-class BlockMask:
-    """The blocks of scores that are computed. It is never made, so no mask is one."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotOfferedError(f"{_PLACE}.{type(self).__name__}: {_INSTEAD}")
-
-
-class AuxRequest(BlockMask):
-    """A request for more than the result. It is never made."""
-
-
+BlockMask, AuxRequest = (never_made(_PLACE, name, _INSTEAD) for name in ("BlockMask", "AuxRequest"))
 globals().update(refused(_PLACE, "flex_attention create_block_mask create_mask and_masks or_masks noop_mask", _INSTEAD))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import nullcontext
 from typing import Any
 from urllib.parse import urlparse as urlparse
 
@@ -14,16 +15,10 @@ _BY_HAND = "download the weights yourself, convert them to safetensors, and load
 
 def load_state_dict_from_url(url: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Not offered: nothing is downloaded. Raises: NotOfferedError: always."""
-    raise NotOfferedError(f"hub.load_state_dict_from_url: {url} is not downloaded: {_BY_HAND}")
+    raise NotOfferedError(f"hub: {url} is not downloaded: {_BY_HAND}")
 
 
-load_url = load_state_dict_from_url
-"""The name of it in ``torch.utils.model_zoo``."""
-
-
-def download_url_to_file(url: str, *args: Any, **kwargs: Any) -> None:
-    """Not offered: nothing is downloaded. Raises: NotOfferedError: always."""
-    raise NotOfferedError(f"hub.download_url_to_file: {url} is not downloaded: {_BY_HAND}")
+load_url = download_url_to_file = load_state_dict_from_url  # the first is its name in torch.utils.model_zoo
 
 
 def _get_torch_home() -> str:
@@ -37,26 +32,20 @@ def get_dir() -> str:
     return os.path.join(_get_torch_home(), "hub")
 
 
-class tqdm:
+class tqdm(nullcontext):
     """The wrapper that published files put around downloads: the iterable itself, without a bar."""
 
     def __init__(self, iterable: Any = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(self)
         self.iterable = iterable
 
     def __iter__(self) -> Any:
         return iter(self.iterable)
 
-    def __enter__(self) -> tqdm:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        return None
-
     def update(self, n: Any = 1) -> None:
         """Do nothing: there is no bar."""
 
-    def close(self) -> None:
-        """Do nothing: there is no bar."""
+    close = update
 
 
 HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")

@@ -31,6 +31,29 @@ def refused(place: str, names: str, instead: str) -> dict[str, Refused]:
     return {name: Refused(place, name, instead) for name in names.split()}
 
 
+class NeverMade:
+    """The base of PyTorch's classes that may be named, derived from and asked for with ``isinstance``.
+
+    Raises (when one is made):
+        NotOfferedError: always.
+    """
+
+    refusal = ""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise NotOfferedError(self.refusal)
+
+
+def never_made(place: str, name: str, instead: str, *bases: type) -> Any:
+    """Return a class of PyTorch's that is not offered; ``instead`` says what to do."""
+    members = {
+        "__doc__": f"Not offered: {instead}.",
+        "__module__": f"tinygrad_mem.{place}",
+        "refusal": f"{place}.{name}: {instead}",
+    }
+    return type(name, bases or (NeverMade,), members)
+
+
 MODULES = {
     "fft": (
         "fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 fftn ifftn rfftn irfftn fftfreq rfftfreq fftshift ifftshift",
