@@ -273,12 +273,9 @@ SHARED_NAMES = {
     "Replay": "of a log through the pool of CuPy, and of a recording through the allocator of PyTorch",
     "Case": "one try of a tip, and a question of the clinic",
     "Block": "memory of the pool, what a track says of it, and a transformer's",
-    "Event": "PyTorch's, of a GPU, and a track's",
     "MLP": "two networks have one",
     "Named": "a network by its name, and that of a tip",
     "Attention": "the op, and a tip's",
-    "Transformer": "PyTorch's, in nn and in fx",
-    "Node": "PyTorch's, in autograd and in fx",
 }
 """Names of classes that stand for two things, with the reason. An op has its layer's name, a kernel of CuPy that of NumPy's."""
 
