@@ -58,7 +58,7 @@ def test_on_a_gpu_the_buckets_are_a_second_copy_of_the_gradients():
     assert viewed.by_category()[Category.GRADIENT] == WEIGHTS
     assert Category.COMMUNICATION not in viewed.by_category()
     assert copies.peak == predict(train, "cuda", {}, 1, world_size=2).peak
-    assert copies.notes[0].startswith("torch.distributed: what NCCL and CUDA take for each process lies outside of")
+    assert copies.notes[0].startswith("torch.distributed: NCCL and CUDA allocate for each process outside of")
 
 
 def test_the_reducer_makes_its_buckets_again_in_the_second_step():

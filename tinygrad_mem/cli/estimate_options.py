@@ -67,7 +67,7 @@ class EstimateOptions:
 
     @property
     def place(self) -> tuple[int, int] | None:
-        """Of a PyTorch program: its rank, and how many processes there are; ``None``: it is alone."""
+        """The rank of a PyTorch program, and the number of processes; ``None``: it is alone."""
         return (self.rank, self.ranks or 1) if self.rank or self.ranks else None
 
     @property

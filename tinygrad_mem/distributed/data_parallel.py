@@ -200,7 +200,7 @@ class Reducer:
         else:
             kernels.multiply(grad.array, 1 / self._group.size(), out=place)
             if self._as_views and grad.array is not place:
-                leaf.grad = None  # it goes before its successor comes
+                leaf.grad = None  # it is freed before the next one is made
                 self._show(index, leaf)
         self._arrived.add(index)
         self._bucket_of[index].missing -= 1

@@ -201,7 +201,7 @@ class MPIGroup(ProcessGroup):
             texts = {i: bytes(received[k, : lengths[k]]).decode() for k, i in enumerate(peers)}
             try:
                 self._compare(call, texts, expects)
-                while turn != self._started:  # MPI wants the collectives of a group in one order on all ranks
+                while turn != self._started:  # MPI requires the same order of a group's collectives on all ranks
                     yield list(self.ranks)
                 request = None if start is None else start()
             finally:

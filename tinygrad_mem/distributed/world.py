@@ -168,7 +168,7 @@ class World:
                 return
             turns += 1
             if turns < _PATIENCE:
-                time.sleep(0)  # other processes may want this core
+                time.sleep(0)  # other processes may need this core
                 continue
             time.sleep(min(1e-3, 1e-6 * turns))
             now = time.monotonic()

@@ -247,7 +247,7 @@ def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha:
     """``input`` entries of ``dim`` += ``alpha * source``. Saves: index.
 
     Raises:
-        ShapeError, DTypeError, DimensionError: index and source are not of input's shape, but for ``dim``, and dtype.
+        ShapeError, DTypeError, DimensionError: index and source differ from input in dtype, or in shape outside of ``dim``.
         DTypeError: alpha is floating, and the input is not.
     """
     found, key = _entries("index_add_", input, dim, index, source)

@@ -24,7 +24,7 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
         storage_offset: the position of the first element in the memory; by default that of ``input``.
 
     Raises:
-        ShapeError: a stride is negative, or elements lie outside of the memory.
+        ShapeError: a stride is negative, or elements are outside of the memory.
         GraphError: a gradient is needed, and ``input`` is not dense, in any order of its axes, or does not contain all
             elements of the result.
     """

@@ -227,7 +227,7 @@ def _served(records: np.ndarray, block: np.ndarray) -> np.ndarray:
 
 
 def _same(one: Log, other: Log) -> bool:
-    """True if two logs have the same events, but for their times."""
+    """True if two logs have the same events, apart from their times."""
     mine, theirs = (np.concatenate([np.empty(0, RECORD), *log.chunks()]) for log in (one, other))
     if len(mine) != len(theirs):
         return False

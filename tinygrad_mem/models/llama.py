@@ -302,7 +302,7 @@ class LanguageModel(nn.Module):
     def prefill(self, tokens: Tensor, cache: Cache, piece: int) -> Tensor:
         """Read a prompt (N, T) in pieces: keys and values go to the cache. Returns the logits of the last token, (N, 1, V).
 
-        They are those of ``self(tokens, cache, last=1)``, but for rounding. In memory is what a piece needs, not the prompt.
+        They are those of ``self(tokens, cache, last=1)`` up to rounding. Memory is that of a piece, not of the whole prompt.
 
         Args:
             piece: the tokens of a piece.

@@ -45,7 +45,7 @@ class TransformerSize:
         inner: the width inside of the MLP.
         llama: RMSNorm, SwiGLU, rotary positions and no biases; else LayerNorm, GELU, a table of positions and biases.
         dropout: after attention, after the MLP, and of the attention's weights. Ranks draw from generators of their own: seed
-            them differently, but for tensor parallel ranks without sequence parallel, which must drop the same.
+            them differently, except tensor parallel ranks without sequence parallel, which must drop the same.
         scores: attention as three ops, which keeps the weights of all pairs of tokens; else none are kept.
         recompute: ``""``; ``"selective"``, the attention between its projections; ``"full"``, each block.
     """

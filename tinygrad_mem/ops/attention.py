@@ -58,7 +58,7 @@ def _workspace(ctx, q_shape, k_shape, v_shape, dtype, backward):
 
 
 def _keep(ctx, q, k, v, y, lse, **others):
-    """Save what the wanted gradients need; the scores' need v and y."""
+    """Save what the needed gradients require; those of the scores require v and y."""
     ctx.save(q=q, k=k, lse=lse, **others)
     if ctx.scored:
         ctx.save(v=v, y=y)

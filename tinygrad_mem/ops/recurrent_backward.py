@@ -36,7 +36,7 @@ class Backward:
         return self.ctx.cast(self.ctx.saved.get(named(name, self.way)), self.run.wide)
 
     def weights(self):
-        """The gradients of w_ih, w_hh, b_ih and b_hh, of those that are wanted."""
+        """The gradients of w_ih, w_hh, b_ih and b_hh, or of those that are needed."""
         return self.made
 
     def chunk(self, chunk, first):

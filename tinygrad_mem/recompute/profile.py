@@ -176,7 +176,7 @@ class _Run:
     def _forward(self, k: int, function: Callable[[Any], Any], x: Any) -> Any:
         self.bases.append(self.pool.used_bytes())
         self.pool.reset_peak()
-        run, ops = local.run, []  # a listener would count too, but for one every module looks up its path
+        run, ops = local.run, []  # a listener could count too, but with one every module looks up its path
 
         def counted(function: Callable[..., Any], *args: Any, **params: Any) -> Any:
             ops.append(1)

@@ -103,19 +103,19 @@ class optimizer_in_backward:
 
         Raises:
             GraphError: neither was given, so that ``loss.backward()`` does it; or this was removed; or the loss depends on a
-                tensor that wants a gradient and is not the optimizer's.
+                tensor that requires a gradient and is not the optimizer's.
             RuntimeError: the scaler's ``update()`` was not called since the last step.
         """
         steps, optimizer, scaler, window, scale = self._steps, self._optimizer, self._scaler, None, 1.0
         if optimizer is None or not steps.twice:
             raise GraphError(
-                "optimizer_in_backward.backward: it is for max_norm and scaler, until remove(); call loss.backward() instead"
+                "optimizer_in_backward.backward: it needs max_norm or scaler, and no remove(); call loss.backward() instead"
             )
         for leaf in leaves(loss):
             if leaf._stepped_in_backward is not steps:
                 raise GraphError(
-                    f"optimizer_in_backward.backward: a tensor of shape {list(leaf.shape)} under this loss wants a gradient, "
-                    "and this optimizer does not update it: going back twice would add to its gradient twice. Call "
+                    f"optimizer_in_backward.backward: a tensor of shape {list(leaf.shape)} under this loss requires a gradient "
+                    "and is not updated by this optimizer. Going back twice would add to its gradient twice: call "
                     "requires_grad_(False) or detach() on it, or give it to the optimizer"
                 )
         if scaler is not None and scaler.is_enabled():

@@ -143,7 +143,7 @@ def forward_under(scene: Scene, context: Any) -> Training:
 
 
 def _in_both_modes(build: Any, **option: tuple[bool, bool]) -> tuple[Case, ...]:
-    """Of a tip that changes one option: a case in training, and one in inference."""
+    """Two cases of a tip that changes one option: one in training, one in inference."""
     return varied(build, "training", run=classify, **option), varied(build, "inference", run=inference, **option)
 
 

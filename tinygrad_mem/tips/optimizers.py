@@ -83,7 +83,7 @@ def _instead_of_adam(name: str, says: str, after: Build, rule: Any) -> Tip:
 
 
 def _at_rates(name: str, says: str, rule: Any, lr: float, of_digits: float, **options: Any) -> Tip:
-    """The same of an optimizer with the same options for both networks but for the rate."""
+    """The same for an optimizer whose options, except the rate, are the same for both networks."""
     return _instead_of_adam(name, says, _with(rule, lr=lr, **options), partial(rule, lr=of_digits, **options))
 
 

@@ -23,7 +23,7 @@ class StateDictOptions:
         flatten_optimizer_state_dict: one level, with a key for each value of each parameter: ``state.NAME.exp_avg``,
             ``param_groups.NAME.lr``. Stages of a pipeline save this form, because each has other parameters.
         full_state_dict, cpu_offload, ignore_frozen_params, keep_submodule_prefixes, strict, broadcast_from_rank0: not offered,
-            but for their defaults.
+            except their defaults.
 
     Raises:
         NotOfferedError: another option is set.

@@ -59,12 +59,12 @@ def fully_shard(
 
     Args:
         mesh: of one dimension; by default all ranks.
-        reshard_after_forward: drop the gathered parameters after the forward. ``None``: yes, but for the outermost unit, whose
+        reshard_after_forward: drop the gathered parameters after the forward. ``None``: yes, except the outermost unit, whose
             backward comes next.
         mp_policy: dtypes of forward, backward and reduction.
         ignored_params: parameters to leave as they are.
         offload_policy: ``CPUOffloadPolicy()``: this rank's rows, their gradients and the optimizer's state are on the host.
-        shard_placement_fn, dp_mesh_dims: not offered, but for their defaults.
+        shard_placement_fn, dp_mesh_dims: not offered, except their defaults.
 
     Returns:
         ``module``, whose class has :class:`FSDPModule` before its own.
@@ -176,7 +176,7 @@ class FSDPModule:
 
 
 class UnshardHandle:
-    """Of :meth:`FSDPModule.unshard`: parameters that are on their way."""
+    """The result of :meth:`FSDPModule.unshard`: parameters that are being gathered."""
 
     def __init__(self, unit: Unit) -> None:
         self._unit = unit

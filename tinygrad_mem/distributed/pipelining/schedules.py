@@ -134,7 +134,7 @@ class _Results:
             losses.clear()
 
     def add(self, chunk: int, outputs: tuple, loss: Tensor) -> None:
-        """Keep the place where the loss's gradient goes; of tensors only what is wanted."""
+        """Keep where the gradient of the loss goes; of the tensors, keep only what is needed."""
         self._edges[chunk] = loss.edge(), loss
         if self._losses is not None:
             self._losses.append(loss.detach())

@@ -97,7 +97,7 @@ def _forward(job, work, out, lse):
 
 
 class _Grads(NamedTuple):
-    """A job's result and sums, the gradient of the result, and the buffers for gradients; ``None`` if not wanted."""
+    """A job's result and sums, the gradient of the result, and the buffers for gradients; ``None`` if not needed."""
 
     gy: Any
     y: Any
@@ -224,7 +224,7 @@ def _fill_inner(job, grads, cut, work):
 
 
 def _inner(job, grads, spot, space):
-    """The sums of gy * y of some rows; ``None`` if the scores' gradient is not wanted."""
+    """The sums of gy * y of some rows; ``None`` if the scores' gradient is not needed."""
     if grads.y is None:
         return None
     if grads.inner is not None:

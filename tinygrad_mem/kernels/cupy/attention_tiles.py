@@ -94,7 +94,7 @@ def launch(name, x, shape, *arguments):
 
 
 def steps(a):
-    """Strides in elements, but for the last axis, which is contiguous."""
+    """Strides in elements, without that of the last axis, which is contiguous."""
     return tuple(s // a.itemsize for s in a.strides[:-1])
 
 

@@ -58,7 +58,7 @@ __device__ inline int nearest(float x, const float* border) {
 
 @cache
 def _tables(bits, **named):
-    """The tables with these names in CUDA: what their codes stand for, the borders, and the search in those of some bits."""
+    """The tables with these names in CUDA: numbers, borders, and the search among the borders of a number of bits."""
     lines = [f"#define BITS {bits}\n"]
     for name, table in named.items():
         for what, values in (("NUMBERS", TABLES[table].numbers), ("BORDERS", TABLES[table].borders[:-1])):

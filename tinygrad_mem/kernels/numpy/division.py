@@ -53,7 +53,7 @@ def _power_of_integers(x, y):
 
 @formula(_power_of_integers)
 def power(x, y, out):
-    """out = x ** y; of integers to negative powers 0, but for 1 and -1."""
+    """out = x ** y; an integer to a negative power is 0, except for 1 and -1."""
     negative = out.dtype.kind in "iu" and isinstance(y, np.ndarray) and y.size and np.minimum.reduce(y, axis=None) < 0
     if not negative:
         _power(x, y, out)
@@ -63,7 +63,7 @@ def power(x, y, out):
         below, lost = tiles.flags(f), tiles.flags(g)
         np.less(y, 0, out=below)
         np.copyto(v, x, casting="unsafe")
-        np.absolute(v, out=t)  # (where NumPy compares unsigned numbers with -1 under ``where=``, the process dies)
+        np.absolute(v, out=t)  # (where NumPy compares unsigned numbers with -1 under ``where=``, the process crashes)
         np.not_equal(t, 1, out=lost)
         np.logical_and(lost, below, out=lost)
         np.copyto(t, y, casting="unsafe")

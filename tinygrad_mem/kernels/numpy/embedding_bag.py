@@ -17,7 +17,7 @@ from .index import _add_inside
 
 
 def _each_bag(index, offsets, bags, padding=None):
-    """Of each bag the positions in ``index`` that count: ``offsets`` says where it begins; without, bags are of one length."""
+    """The positions in ``index`` that count in each bag. ``offsets``: where bags begin; without, all have the same length."""
     marks = [i * (len(index) // max(bags, 1)) for i in range(bags)] if offsets is None else offsets.tolist()
     for start, stop in pairwise([*marks, len(index)]):
         yield [i for i in range(start, stop) if index[i] != padding]

@@ -184,7 +184,7 @@ def _selected(x, key):
 
 
 class _Places:
-    """Of each element of an array of ``shape``, a place: the sum of ``index * stride`` and of ``position * stride``.
+    """The place of each element of an array of ``shape``: the sum of ``index * stride`` and of ``position * stride``.
 
     Args:
         line: the memory in which the places are.

@@ -153,7 +153,7 @@ def node() -> Any:
 
 class SavedNumbers:
     """Numbers that autograd has saved, such as 0.5 of ``x * 0.5``: tensors on the host. Between the op and the end of the call
-    that it is a part of, such as ``F.gumbel_softmax``, nobody can see the nodes that hold them.
+    that it is a part of, such as ``F.gumbel_softmax``, the nodes that hold them cannot be seen.
     """
 
     def __init__(self, ledger: Ledger) -> None:

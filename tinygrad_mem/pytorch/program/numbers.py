@@ -135,7 +135,7 @@ class KnownNumbers:
         return True
 
     def _forget_written(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Forget the numbers that an op writes beside its first argument, or in lists: they are not computed here."""
+        """Drop the numbers that an op writes beside its first argument, or in lists: they are not computed here."""
         for place, argument in enumerate(func._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue

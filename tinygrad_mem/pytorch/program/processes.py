@@ -39,7 +39,7 @@ _EMPTY = torch.ops.aten.empty.memory_format
 _LEFT_OUT = ("find_unused_parameters", "static_graph", "mixed_precision", "delay_all_reduce_named_params", "batched_grad_copy")
 _DDP = "DistributedDataParallel"
 _HOOKED = f"{_DDP}.register_comm_hook is not predicted for PyTorch: leave it out"
-_NCCL = "torch.distributed: what NCCL and CUDA take for each process lies outside of PyTorch's allocator, and is not counted"
+_NCCL = "torch.distributed: NCCL and CUDA allocate for each process outside of PyTorch's allocator, which is not counted"
 
 _ALONE = "the program did not call torch.distributed.init_process_group: it was predicted as one that is alone"
 

@@ -62,7 +62,7 @@ class Storages:
 
     @context
     def workspace(self, size: int) -> Iterator[None]:
-        """A real call has taken so many bytes beside what it keeps, while its results are made."""
+        """Inside, count ``size`` bytes that a real call has used beside its results, which are made inside."""
         place = self.places.here()
         held = self.ledger.malloc(size, place, "WORKSPACE") if size else None
         yield

@@ -133,7 +133,7 @@ class Watch(Storages, TorchDispatchMode):
         number = self.numbers.before(func, args, kwargs)
         made = self._alone(func, args, kwargs) if self.device.type == "cpu" else self._results.of(func, args, kwargs)
         self.resize(facts, args, kwargs)
-        if facts.lists:  # so that autograd sees if it wanted the old values
+        if facts.lists:  # so that autograd sees if it needs the old values
             increment_version([each for each in args[0] if not each.is_inference()])
         self.count(func, args, kwargs, made)
         self.numbers.after(func, args, kwargs, made, number)

@@ -128,5 +128,5 @@ class VocabularyEmbedding(_OverRanks, Embedding):
 
 
 def _summed(y: Tensor, group: ProcessGroup, wanted: Placement) -> Tensor:
-    """The sum of all ranks' ``y``, a new tensor that nothing has saved, as it is wanted."""
+    """The sum of all ranks' ``y``, a new tensor that nothing has saved, in the wanted layout."""
     return reduce_scatter_to(y, group, wanted.dim) if isinstance(wanted, Shard) else reduce_from(y, group, inplace=True)

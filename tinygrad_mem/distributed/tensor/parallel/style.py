@@ -314,7 +314,7 @@ def _sum_gradient(group: ProcessGroup, grad: Tensor) -> Tensor:
 
 
 def _relay(x: Any, given: Placement | None, wanted: Placement | None, group: ProcessGroup) -> Any:
-    """``x`` as it is wanted."""
+    """``x`` in the layout that is wanted."""
     if given == wanted or given is None or wanted is None:
         return x
     ways: dict[tuple, Callable] = {(Shard, Replicate): gather_from, (Replicate, Shard): scatter_to}

@@ -18,7 +18,7 @@ from .tiles import cuts
 
 @dataclass(frozen=True)
 class Gradients:
-    """A job, the gradient of its result, and buffers for gradients, shaped as in the job; ``None`` if one is not wanted."""
+    """A job, the gradient of its result, and buffers for gradients, shaped as in the job; ``None`` if one is not needed."""
 
     job: Job
     gy: Any
@@ -156,7 +156,7 @@ class _View:
         return weights, spare
 
     def gradients(self, key, value, cut, gk, gv, first):
-        """Add to gk and gv, or write them ``first``. Returns the scores' gradient, ``None`` if only gv is wanted."""
+        """Add to gk and gv, or write them ``first``. Returns the scores' gradient, ``None`` if only gv is needed."""
         sight, p = self.sight, self.job.p
         weights = sight.scores(key, cut)
         exponentials(weights, self.lse)

@@ -111,7 +111,7 @@ def sum_halves(pick, outs, geometry, index, out):
 
 
 def _pixels_inside(pixels, windows, bounds):
-    """Of one axis the pixels within bounds, counted from there, and their windows; ``None`` if there are none."""
+    """The pixels of one axis within bounds, counted from there, and their windows; ``None`` if there are none."""
     step = pixels.step
     first = max(-((pixels.start - bounds.start) // step), 0)  # rounded up
     last = min((bounds.stop - 1 - pixels.start) // step, windows.stop - windows.start - 1)
@@ -122,7 +122,7 @@ def _pixels_inside(pixels, windows, bounds):
 
 
 def windows_inside(windows, pixels, bounds):
-    """Of one axis the windows within bounds, counted from there, and their pixels; ``None`` if there are none."""
+    """The windows of one axis within bounds, counted from there, and their pixels; ``None`` if there are none."""
     first, last = max(windows.start, bounds.start), min(windows.stop, bounds.stop)
     if last <= first:
         return None

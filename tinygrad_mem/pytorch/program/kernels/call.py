@@ -197,7 +197,7 @@ class KernelCall:
         return self._given.get(name, other)
 
     def ask(self, *sizes: int, role: str = "WORKSPACE") -> int:
-        """Blocks of so many bytes, until the op ends or :meth:`free`; the number of the last one. Of 0 bytes there is none."""
+        """Ask for blocks of these sizes, until the op ends or :meth:`free`; return the last one's number. 0 bytes: no block."""
         for size in sizes:
             self._step("ask", size, role)
         return self._next

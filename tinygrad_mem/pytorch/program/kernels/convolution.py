@@ -142,7 +142,7 @@ class Problem(NamedTuple):
     def most(self, gpu: Gpu) -> int:
         """Bytes at most: copies in another layout, partial sums, and the input for each element of the kernel.
 
-        All 4,682 workspaces that an H100 recorded with cuDNN 9.19 lie below it; for other cards the partial sums follow the
+        All 4,682 workspaces that an H100 recorded with cuDNN 9.19 are below it; for other cards the partial sums follow the
         number of multiprocessors, which no recording has confirmed.
         """
         copies = 0 if self.last and self.even and self.x.dtype.itemsize == 2 else self.turned

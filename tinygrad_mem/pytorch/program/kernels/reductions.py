@@ -396,7 +396,7 @@ _OF_EACH = """
     " ".join(f"_foreach_{name}" for name in _OF_EACH.split() if hasattr(torch.ops.aten, f"_foreach_{name}"))
     + " _fused_adagrad_ _fused_adam_ _fused_adamw_ _fused_sgd_ _amp_foreach_non_finite_check_and_unscale_",
     takes="nothing; the addresses of the tensors are passed as arguments of the kernel",
-    source="cuda/MultiTensorApply.cuh, multi_tensor_apply; Foreach*Op*.cu",
+    source="cuda/MultiTensorApply.cuh, multi_tensor_apply; ForeachUnaryOp.cu, ForeachBinaryOpScalar.cu and the like",
     seen="cnn-small (_foreach_sqrt)",
 )
 def foreach(call: KernelCall) -> None:
