@@ -91,7 +91,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
 
 
 def _places(array: Any) -> np.ndarray:
-    """A NumPy array with the addresses of ``array``, to compare addresses. Its values must not be read."""
+    """A NumPy array with the addresses of ``array``, for comparisons only: its values must not be read."""
     if isinstance(array, np.ndarray):
         return array
     return np.asarray(_Places(array))

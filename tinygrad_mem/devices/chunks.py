@@ -45,14 +45,14 @@ def take(size: int) -> Any:
 
 
 class _Nowhere(np.ndarray):
-    """Bytes without memory. It is no plain array: a view of a view of one names that array as its base, and not the block."""
+    """Bytes without memory. A subclass, because a view of a view of a plain array has the array as its base, not the block."""
 
 
 class _Addresses:
     """The interface of ``size`` bytes at addresses where no program has memory.
 
-    Each address is used once, until all have been: then they begin again. What is larger than any model has one place of its
-    own, so that it does not use them up.
+    Addresses are used in order; after the last one they begin again. A request larger than any model always gets the same
+    addresses of its own, so that it does not use up the others.
 
     Raises:
         MemoryError: more bytes than a process could address.

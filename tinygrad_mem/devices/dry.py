@@ -27,7 +27,7 @@ def dry_run(like: str = "cpu") -> Iterator[Any]:
     with.
 
     Args:
-        like: whose kernels' workspaces are counted, ``"cpu"`` or ``"cuda"``.
+        like: the device whose workspaces are counted, ``"cpu"`` or ``"cuda"``.
 
     Raises:
         DeviceError: ``like`` is no such device, or CuPy is missing.

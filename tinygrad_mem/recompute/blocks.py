@@ -73,7 +73,7 @@ def _in_segments(chain: Any, how: str | int) -> Any:
 class InputOfASegment:
     """The result of a block that its segment's last block runs: the input of the segment. Nothing else may read it.
 
-    A model that keeps what each block gives, or changes it on its way to the next, would be another model in segments.
+    If a model keeps the output of each block, or changes it before the next block, checkpointing in segments would change it.
     """
 
     def __init__(self, value: Any, at: int) -> None:

@@ -1,8 +1,8 @@
 """The memory that an op takes beside its results, on PyTorch's CPU: learned by running it once, alone, on this machine.
 
-The op gets real tensors of the same shapes, strides and dtypes, full of zeros. PyTorch's CPU allocator tells each block that is
-taken and given back meanwhile: oneDNN's packed weights and workspaces, im2col's columns, copies to another dtype. Only this one
-op's memory is needed. Later predictions of this process know it, and those of other processes: see :mod:`.remembered`.
+The op gets real tensors of the same shapes, strides and dtypes, full of 0. PyTorch's CPU allocator reports each block that is
+allocated and freed meanwhile: oneDNN's packed weights and workspaces, im2col's columns, copies to another dtype. Only this one
+op's memory is needed. Later predictions of this process use the result, and so do other processes: see :mod:`.remembered`.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class CudaAutocast:
 
     Args:
         role: a context manager that says what the next blocks are for.
-        bound: called with the bytes that may be in use more or less, and the reason.
+        bound: called with the bytes by which memory in use may differ, and the reason.
         version: of PyTorch. Since 2.11 no cast is kept that is made in inference mode, and those that are kept have a graph
             even if they are made under ``no_grad``.
     """
@@ -118,7 +118,7 @@ class CudaAutocast:
     def _call(self, op: Any, dtype: torch.dtype, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call an op with casts of its arguments, which are made from the last one on, and freed from the first one on.
 
-        So does PyTorch's: its wheels are made by GCC, which computes the arguments of a call from the last one on.
+        PyTorch has this order too: its wheels are built with GCC, which evaluates the arguments of a call from the last one on.
         """
         with torch._C._DisableAutocast():
             named = {key: self._cast(value, dtype) for key, value in reversed(kwargs.items())}

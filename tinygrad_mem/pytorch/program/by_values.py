@@ -25,7 +25,7 @@ def fill(func: Any, tensors: list[torch.Tensor], most: bool) -> None:
     """Write contents that the op accepts to its arguments, in place of zeros.
 
     Args:
-        most: with which it takes the most memory, where that depends on contents; else the least.
+        most: fill with values for which the op takes the most memory; else with those for the least.
     """
     name = func._schema.name.removeprefix("aten::")
     if func in _PUTS:
@@ -61,7 +61,7 @@ def _regular(tensor: torch.Tensor, diagonal: float, pivots: bool) -> None:
 def made_by_forward(func: Any, args: list[Any]) -> None:
     """Replace arguments that only another op can make, such as packed weights, by what that op makes from the others.
 
-    Source: ``derivatives.yaml``, ``mkldnn_rnn_layer``: oneDNN's workspace holds what only its own backward can read, and
+    Source: ``derivatives.yaml``, ``mkldnn_rnn_layer``: only oneDNN's backward can read the contents of its workspace, and
     made-up contents end the process.
     """
     if func is aten.mkldnn_rnn_layer_backward.default:
@@ -187,7 +187,7 @@ def products(bound: Callable[[int, str], None], count: Callable[..., None]) -> d
     """The ops by name. With tensors of a prediction, PyTorch's run the code for zeros; these run the other, and give a bound.
 
     Args:
-        bound: called with the bytes that a gradient may take more.
+        bound: called with the bytes by which a gradient may take more.
         count: counts what an op without a shape asks for: the op, its arguments, and its results.
     """
 

@@ -149,7 +149,7 @@ def adam_becomes(kind: type, keep: tuple[str, ...]) -> Iterator[None]:
     """Replace Adam and AdamW by another optimizer when they are made.
 
     Args:
-        keep: the options of Adam's that it has too.
+        keep: options of Adam that the other optimizer has too.
     """
     names = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
 

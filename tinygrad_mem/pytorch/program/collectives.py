@@ -1,6 +1,6 @@
 """The collectives of one process of several: nothing is sent. They allocate what NCCL allocates, or gloo on the CPU.
 
-NCCL takes no memory of PyTorch's allocator for these. Gloo takes some on the CPU, for which each function names its source.
+NCCL takes no memory from PyTorch's allocator for these. Gloo takes some on the CPU: each function names the source.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Collectives:
         watch: counts what they ask for.
 
     Attributes:
-        averages: True while the program calls one that divides a sum: the op itself does not show it.
+        averages: True while the program calls a collective that divides a sum, which its op does not show.
     """
 
     def __init__(self, watch: Watch) -> None:

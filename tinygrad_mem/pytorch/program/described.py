@@ -65,9 +65,9 @@ class Within(NamedTuple):
     Attributes:
         peak: the most at once, results included.
         kept: at its end: its results.
-        made: what it returns, in order; ``None`` for what is no tensor, or shares memory with an argument
-            or an earlier result.
-        unknown: why it is not known; ``""``: it is.
+        made: its results, in order; ``None`` for one that is not a tensor, or shares memory with an argument or an earlier
+            result.
+        unknown: the reason why the memory is not known; ``""``: it is known.
         more: bytes that the peak may be above that, for other values of the arguments.
     """
 

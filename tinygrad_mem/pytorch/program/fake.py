@@ -29,7 +29,7 @@ class GpuTensorMode(FakeTensorMode):
     """A ``FakeTensorMode`` whose tensors may be on a GPU that is not there.
 
     Args:
-        gpu: where what is asked for on ``meta`` is made.
+        gpu: the device on which tensors are made that C++ makes on ``meta``.
     """
 
     def __init__(self, gpu: torch.device) -> None:

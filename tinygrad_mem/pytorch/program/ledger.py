@@ -56,7 +56,7 @@ class Ledger:
     Attributes:
         allocator: the model of PyTorch's CUDA allocator; ``None`` on the CPU, where each request goes to the machine.
         live: the blocks in use, by address.
-        other_streams: in how many other streams than the default one the program is.
+        other_streams: the number of streams, other than the default one, that the program has entered.
         looks: the program has looked at the memory of the card, or changed what the allocator has.
     """
 

@@ -57,7 +57,7 @@ class HeadsSeen(TorchFunctionMode):
     """Follows the results of linear layers.
 
     Attributes:
-        others: why a layer of which results go to the loss is not one whose logits can be left out.
+        others: layer -> the reason why its logits cannot be left out, although its results go to the loss.
     """
 
     def __init__(self) -> None:

@@ -38,10 +38,10 @@ class OpFacts(NamedTuple):
         composite: PyTorch makes it of other ops.
         python: it is written in Python.
         of_others: a GPU's kernel is made of other ops; see :data:`.composite.OF_OTHERS`.
-        foreign: PyTorch's own tables do not have it.
-        resizes: places and names of arguments to which it may give another storage, or another size of one.
+        foreign: it is not in PyTorch's own tables.
+        resizes: positions and names of arguments whose storage it may replace or resize.
         marks: it marks a range for a profiler.
-        lists: it writes to each of a list of tensors, as the op for one of them does.
+        lists: it writes to each tensor of a list, as another op does to a single tensor.
     """
 
     op: Any

@@ -1,6 +1,6 @@
 """One process of several: its collectives send nothing, and PyTorch's own reducer of ``DistributedDataParallel`` runs.
 
-NCCL takes no memory of PyTorch's allocator for the collectives below. So a rank asks for the same bytes as among others.
+NCCL takes no memory from PyTorch's allocator for the collectives below. So a rank allocates the same bytes as in a real group.
 """
 
 from __future__ import annotations

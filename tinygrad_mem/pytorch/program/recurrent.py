@@ -1,7 +1,7 @@
 """Recurrent layers as on CUDA, where cuDNN runs all steps at once.
 
-cuDNN keeps what backward needs in one *reserve space*, and works in a *workspace*; it publishes the size of neither. How they
-are counted says ``kernels/recurrent.py``; the prediction says by how much they may differ.
+cuDNN keeps what backward needs in one *reserve space*, and works in a *workspace*; it publishes neither size.
+``kernels/recurrent.py`` says how they are counted; the prediction says by how much they may differ.
 
 Source: PyTorch, ``aten/src/ATen/native/cudnn/RNN.cpp``, ``aten/src/ATen/cudnn/AutocastRNN.cpp``, ``derivatives.yaml``.
 """
@@ -196,7 +196,7 @@ def layers(gpu: Gpu, bound: Callable[[int, str], None]) -> dict[str, Callable[..
     """The kernels of all recurrent layers and cells on the GPU, by the name of the op.
 
     Args:
-        bound: called with the bytes that cuDNN may take more or less.
+        bound: called with the bytes by which cuDNN's memory may differ.
     """
     kept: Tensors = []  # what the process keeps: the states of dropout's random numbers
     cells = {"lstm_cell": lstm_cell, "gru_cell": gru_cell}

@@ -31,7 +31,7 @@ class Kernels:
     """The table for one process on one GPU: it remembers the workspaces that libraries keep.
 
     Args:
-        gpu: whose kernels run.
+        gpu: the GPU whose kernels run.
     """
 
     def __init__(self, gpu: Gpu | None = None) -> None:

@@ -32,7 +32,7 @@ def backend(
         q, k, v: of shapes batch x heads x tokens x size.
         mask: bool, or added to the scores.
         gqa: heads of ``k`` and ``v`` are shared by several of ``q``.
-        gpu: on which it runs.
+        gpu: the GPU on which it runs.
 
     Source: ``transformers/cuda/sdp_utils.cpp``, ``select_sdp_backend``.
     """
@@ -209,7 +209,7 @@ def efficient(call: KernelCall) -> None:
 class _Tile(NamedTuple):
     """The kernel of efficient attention's backward: rows of queries and of keys that a block takes at once.
 
-    ``registers``: it sums the gradients of its keys and values in registers.
+    ``registers``: True if it sums the gradients of its keys and values in registers.
     """
 
     queries: int

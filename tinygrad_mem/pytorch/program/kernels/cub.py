@@ -70,7 +70,7 @@ def _onesweep(gpu: Gpu, key: int, value: int, offset: int) -> tuple[int, int]:
 def _states(tiles: int, word: int, value: int = 0) -> int:
     """Bytes of the states of tiles, and of 32 before them; ``value``: the result of each tile is in two arrays of its own.
 
-    They are one request within another, and so take 256 bytes more than their own.
+    They are a request within another request, which adds 256 bytes.
 
     Source: ``single_pass_scan_operators.cuh``, ``tile_state_allocation_size``.
     """

@@ -57,7 +57,7 @@ class Cells(NamedTuple):
     def unsure(self, gpu: Gpu) -> int:
         """Bytes by which workspace and reserve may differ. They differed by at most 8 times the states, tiny ones by 24.
 
-        1 MiB more, as PyTorch's allocator does not split off what a block has more than that.
+        1 MiB more, because PyTorch's allocator does not split off a rest of up to 1 MiB.
         """
         streams = self.layers * self.directions - (2 if gpu.capability == (9, 0) else 0)
         inputs = self.steps * self.batch * self.inputs * self.dtype.itemsize
