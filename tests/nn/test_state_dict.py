@@ -90,6 +90,18 @@ def test_misfits_are_told_together_in_pytorchs_words_and_nothing_is_loaded(stric
         np.testing.assert_array_equal(array, before[name], err_msg=name)
 
 
+def test_values_of_a_module_that_was_set_to_none_are_not_unexpected():
+    """A network without its auxiliary head loads the file of the whole one, strictly."""
+    for library in (tm, torch):
+        whole = library.nn.Sequential(library.nn.Linear(2, 3), library.nn.Sequential(library.nn.Linear(3, 2)))
+        cut = library.nn.Sequential(library.nn.Linear(2, 3), library.nn.Identity())
+        cut._modules["1"] = None
+        cut.load_state_dict(whole.state_dict())
+        assert cut[0].weight.tolist() == whole[0].weight.tolist()
+        with pytest.raises(RuntimeError, match="Unexpected key"):
+            cut.load_state_dict({**whole.state_dict(), "2.weight": library.ones(1)})
+
+
 def test_not_strict():
     state = dict(net().state_dict())
     del state["a.weight"]

@@ -163,11 +163,13 @@ def _load_all(
     errors: list[str] = []
     steps: list[Callable[[], object]] = []
     expected: set[str] = set()
+    absent: list[str] = []
     for path, owner in owners:
         prefix, metadata = f"{path}." if path else "", versions.get(path, {})
         for hook, with_module in _hooks(owner, "_load_state_dict_pre_hooks"):
             hook(*([owner] if with_module else []), source, prefix, metadata, True, missing, unexpected, errors)
         expected.update(prefix + name for name, _ in _own(owner))
+        absent += [f"{prefix}{name}." for name, module in owner._modules.items() if module is None]
         if _overrides(owner, "set_extra_state"):
             expected.add(prefix + EXTRA)
         if not _overrides(owner, "_load_from_state_dict"):
@@ -175,7 +177,8 @@ def _load_all(
             continue
         given = {**metadata, _ASSIGN: True} if assign else dict(metadata)
         owner._load_from_state_dict(source, prefix, given, True, missing, unexpected, errors)
-    unexpected += [key for key in source if key not in expected]
+    # as in PyTorch, values are not missed by a module that was set to None
+    unexpected += [key for key in source if key not in expected and not key.startswith(tuple(absent))]
     found = IncompatibleKeys(missing, unexpected)
     hooked = [(owner, hook) for _, owner in reversed(owners) for hook in _hooks(owner, "_load_state_dict_post_hooks")]
     _refuse(module, errors, found, strict and not hooked)

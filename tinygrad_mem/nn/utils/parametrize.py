@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ... import absent as _absent
 from ...autograd.grad_mode import no_grad
 from ...autograd.tensor import Tensor
-from ...errors import ArgumentError
+from ...errors import ArgumentError, NotOfferedError
 from ..containers import ModuleDict, ModuleList
 from ..module import Module
 from ..parameter import Parameter
@@ -18,7 +18,10 @@ M = TypeVar("M", bound=Module)
 
 
 class ParametrizationList(ModuleList):
-    """Modules that compute a value from the tensor ``original``, one after another. A call returns the value."""
+    """Modules that compute a value from the tensor ``original``, one after another. A call returns the value.
+
+    ``original`` stays the object that it was, with other values: optimizers and other modules that have it keep it.
+    """
 
     def __init__(self, modules: Any, original: Tensor) -> None:
         super().__init__(modules)
@@ -26,10 +29,9 @@ class ParametrizationList(ModuleList):
             inner = original
             for module in reversed(list(modules)):
                 inner = module.right_inverse(inner) if hasattr(module, "right_inverse") else inner
-        if isinstance(original, Parameter):
-            self.original = original if inner is original else Parameter(inner.detach(), original.requires_grad)
-        else:
-            self.register_buffer("original", inner)
+        if inner is not original:
+            original.data = inner.detach()
+        _put(self, "original", original)
 
     def forward(self) -> Tensor:
         """The value."""
@@ -37,6 +39,14 @@ class ParametrizationList(ModuleList):
         for module in self:
             value = module(value)
         return value
+
+
+def _put(module: Module, name: str, tensor: Tensor) -> None:
+    """Register ``tensor`` as what it is: a parameter or a buffer."""
+    if isinstance(tensor, Parameter):
+        module.register_parameter(name, tensor)
+    else:
+        module.register_buffer(name, tensor)
 
 
 def compute_by(module: M, name: str, computed: Any) -> M:
@@ -65,23 +75,31 @@ def register_parametrization(module: M, tensor_name: str, parametrization: Modul
         unsafe: the parametrization may change the shape or the dtype.
 
     Raises:
-        ValueError: there is no such parameter or buffer, or the shape or the dtype changes.
+        ValueError: there is no such parameter or buffer, or the shape or the dtype changes; nothing was changed.
+        NotOfferedError: it is computed by ``parametrizations.weight_norm``.
     """
     if is_parametrized(module, tensor_name):
         lists: Any = module.parametrizations
+        if not isinstance(lists[tensor_name], ParametrizationList):
+            raise NotOfferedError(f"a parametrization after weight_norm is not offered: register it for {tensor_name} first")
         lists[tensor_name].append(parametrization)
         return module
     original = module._parameters.get(tensor_name, module._buffers.get(tensor_name))
     if original is None:
         raise ArgumentError(f"Module '{module}' does not have a parameter, a buffer, or a parametrized element '{tensor_name}'")
-    computed = ParametrizationList([parametrization], original)
-    with no_grad():
-        found = computed()
-    if not unsafe and (found.shape, found.dtype) != (original.shape, original.dtype):
-        raise ArgumentError(
-            f"Registering a parametrization may not change the shape or the dtype of the tensor, unless `unsafe` flag is "
-            f"enabled: {tensor_name}, {list(original.shape)} of {original.dtype}, became {list(found.shape)} of {found.dtype}"
-        )
+    before = original.data
+    try:
+        computed = ParametrizationList([parametrization], original)
+        with no_grad():
+            found = computed()
+        if not unsafe and (found.shape, found.dtype) != (before.shape, before.dtype):
+            raise ArgumentError(
+                f"Registering a parametrization may not change the shape or the dtype of the tensor, unless `unsafe` flag is "
+                f"enabled: {tensor_name}, {list(before.shape)} of {before.dtype}, became {list(found.shape)} of {found.dtype}"
+            )
+    except BaseException:
+        original.data = before
+        raise
     (module._parameters if tensor_name in module._parameters else module._buffers).pop(tensor_name)
     return compute_by(module, tensor_name, computed)
 
@@ -95,17 +113,26 @@ def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
 
 
 def remove_parametrizations(module: M, tensor_name: str, leave_parametrized: bool = True) -> M:
-    """Make ``module.tensor_name`` a parameter again, with the present computed value or with the original.
+    """Make ``module.tensor_name`` the original tensor again, with the present computed value or with its own.
 
     Raises:
-        ValueError: it is not parametrized.
+        ValueError: it is not parametrized; or it has several originals, of which none is to be left.
     """
     if not is_parametrized(module, tensor_name):
         raise ArgumentError(f"Module {module} does not have a parametrization on {tensor_name}")
     lists: Any = module.parametrizations
     computed = lists[tensor_name]
+    original = getattr(computed, "original", None)
+    if original is None and not leave_parametrized:
+        raise ArgumentError(
+            "Cannot leave unparametrized (`leave_parametrized=False`) a tensor that is parametrized in terms of several tensors"
+        )
     with no_grad():
-        value = computed() if leave_parametrized else computed.original
+        value = computed() if leave_parametrized else original
+    if original is None:
+        original = Parameter(value, any(p.requires_grad for p in computed.parameters()))
+    elif value is not original:
+        original.data = value.detach()
     del lists[tensor_name]
     of_class: Any = module
     kinds = type(module).__mro__
@@ -114,7 +141,7 @@ def remove_parametrizations(module: M, tensor_name: str, leave_parametrized: boo
     of_class.__class__ = type(kinds[0].__name__, kinds[1:2], rest) if len(lists) else before
     if not len(lists):
         del module._modules["parametrizations"]
-    module.register_parameter(tensor_name, Parameter(value.detach()))
+    _put(module, tensor_name, original)
     return module
 
 

@@ -121,8 +121,8 @@ class WeightParts(Module):
         super().__init__()
         self.dim = dim
         with no_grad():
-            self.original0 = Parameter(_length(weight, dim).clone())
-            self.original1 = Parameter(weight.detach())
+            self.original0 = Parameter(_length(weight, dim).clone(), weight.requires_grad)
+            self.original1 = Parameter(weight.detach(), weight.requires_grad)
 
     def forward(self) -> Tensor:
         return _weight(self.original0, self.original1, self.dim)
