@@ -27,7 +27,7 @@ def test_a_written_table_is_read_back() -> None:
     assert page.documented(page.table(counts)) == counts
 
 
-def test_each_row_that_differs_is_told() -> None:
+def test_each_row_that_differs_is_reported() -> None:
     assert page.differences({"a": 1, "b": 20}, {"b": 20}) == ["a: the run counted 1, the page says 0"]
     assert page.differences({"b": 17}, {"b": 20}) == ["b: the run counted 17, the page says 20"]
     assert page.differences({}, {"b": 20}) == ["b: the run counted 0, the page says 20"]

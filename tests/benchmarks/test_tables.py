@@ -175,7 +175,7 @@ def test_a_name_that_no_network_has_is_refused():
         turns.chosen("alexnet")
 
 
-def test_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_a_busy_machine_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     monkeypatch.setattr(turns.os, "cpu_count", lambda: 2)
     for load in (0.9, 3.5):
         monkeypatch.setattr(turns.os, "getloadavg", lambda load=load: (load, 0.0, 0.0), raising=False)
@@ -219,7 +219,7 @@ def test_all_numbers_of_a_step_are_stored_in_half(name: str):
     assert {p.grad.dtype for p in step.model.parameters()} == {tm.bfloat16}
 
 
-def test_what_pytorch_does_not_do_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_what_pytorch_does_not_do_is_reported(monkeypatch: pytest.MonkeyPatch):
     def refusing(workload: Any, framework: Any, dtype: str) -> Any:
         def step() -> None:
             raise RuntimeError("\"addmm\" not implemented for 'Half'\nand more")

@@ -78,7 +78,7 @@ def test_vectors_follow_from_instructions(monkeypatch: pytest.MonkeyPatch):
         assert choices.vector_bits() == bits
 
 
-def test_an_unknown_blas_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_an_unknown_blas_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(choices.blas, "_library", None)
     found = {each.what: each for each in choices.choices()}
     assert {found[what].why for what in ("BLAS's kernels", "BLAS's idle threads")} == {"NumPy's BLAS is not OpenBLAS"}

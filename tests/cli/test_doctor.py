@@ -72,7 +72,7 @@ def test_what_is_copied_stands_on_one_line(monkeypatch: pytest.MonkeyPatch, colu
         assert all(row[0].strip() for row in rows), "a row has a second line"
 
 
-def test_what_is_wrong_is_told_with_its_number(monkeypatch: pytest.MonkeyPatch):
+def test_what_is_wrong_is_reported_with_its_number(monkeypatch: pytest.MonkeyPatch):
     wrong = Check("results", 114, "calls", ["silu, float32: the result is off", "gelu, float32: KeyError: 'X'"], 1.25)
     fine = Check("offload", 1, "run", [], 0.5)
     ran = run(monkeypatch, found=(wrong, fine))

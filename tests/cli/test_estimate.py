@@ -361,7 +361,7 @@ def test_frozen_weights_in_4_or_8_bits():
     assert "--quantize freezes the weights, so that nothing would be trained: give --lora too" in refused.stderr
 
 
-def test_weights_of_experts_that_are_not_quantized_are_told(tmp_path: Path):
+def test_weights_of_experts_that_are_not_quantized_are_reported(tmp_path: Path):
     fields = {"model_type": "mixtral", "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
     fields |= {"num_attention_heads": 8, "num_key_value_heads": 4, "num_local_experts": 4, "max_position_embeddings": 64}
     (tmp_path / "config.json").write_text(json.dumps(fields))

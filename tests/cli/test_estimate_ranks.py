@@ -91,7 +91,7 @@ def test_zero_2_and_3_are_fully_shard_on_each_layer_of_a_sequential():
         assert each["peak_with_the_making"] == wanted.peak
 
 
-def test_the_making_of_the_whole_network_is_told_where_it_takes_more_than_a_step(tmp_path: Path):
+def test_the_making_of_the_whole_network_is_reported_where_it_takes_more_than_a_step(tmp_path: Path):
     (tmp_path / "deep.py").write_text(
         "from tinygrad_mem import nn\n\n\ndef net():\n    return nn.Sequential(*[nn.Linear(256, 256) for _ in range(32)])\n"
     )

@@ -121,7 +121,7 @@ def test_a_rank_of_a_function(files: Path):
     assert done.stdout.startswith("train.py:divided, rank 0 of 8, predicted for A100")
 
 
-def test_a_function_is_told_as_predict_tells_it(files: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_function_is_reported_as_predict_reports_it(files: Path, monkeypatch: pytest.MonkeyPatch):
     """And so is the class, of which the same training step is made."""
     answer = told(files, "train.py:run")
     monkeypatch.chdir(files)
@@ -198,7 +198,7 @@ def test_advice_for_a_card_is_within_its_memory(files: Path):
     assert all(row["fits"] for row in rows if not row["refused"])
 
 
-def test_what_would_help_is_told_too(files: Path):
+def test_what_would_help_is_reported_too(files: Path):
     answer = told(files, "train.py:run", "--advise")
     assert {"foreach=False", "autocast bfloat16"} <= {row["names"][0] for row in answer["advice"] if len(row["names"]) == 1}
     assert all(row["peak"] == answer["peak_allocated"] - row["saved"] for row in answer["advice"])
@@ -271,7 +271,7 @@ def test_other_commands_say_what_to_do(files: Path, command: str, network: str):
 
 
 @pytest.mark.parametrize("command", [["plan"], ["tips", "--tip", "no_grad", "--network"]])
-def test_what_is_converted_is_told_with_where_pytorchs_own_bytes_are(files: Path, command: list[str]):
+def test_what_is_converted_is_reported_with_where_pytorchs_own_bytes_are(files: Path, command: list[str]):
     done = inside.run(*command, "train.py:Words", "--tokens", "50x8", "--batch-size", "2", cwd=files)
     assert done.returncode == 0, done.stderr
     assert "PyTorch's own: python -m tinygrad_mem estimate train.py:Words" in " ".join(done.stdout.split())

@@ -24,7 +24,7 @@ def run():
         loss.backward()
 
 
-def test_ranks_are_told_with_their_place_and_their_bytes():
+def test_ranks_are_reported_with_their_place_and_their_bytes():
     found = memory.predict(run, world_size=6, ranks="all")
     assert [each.ranks for each in found] == [(0, 1), (2, 3), (4, 5)]
     assert [found.label(each) for each in found] == ["ranks 0-1 (pp 0)", "ranks 2-3 (pp 1)", "ranks 4-5 (pp 2)"]

@@ -31,7 +31,7 @@ def test_all_ranks_of_a_thousand_are_alike():
     assert found.track.by_category()[memory.Category.COMMUNICATION] == 40448
 
 
-def test_ranks_that_are_told_other_things_differ():
+def test_ranks_that_are_reported_other_things_differ():
     def stages():
         dist.init_process_group()
         mesh = dist.init_device_mesh("cpu", (4, 2), mesh_dim_names=("pp", "dp"))

@@ -187,7 +187,9 @@ def test_the_end_of_the_launcher_ends_all():
     assert all_gone(pids)
 
 
-def test_a_launcher_that_does_not_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture):
+def test_a_launcher_that_does_not_start_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+):
     broken = tmp_path / "mpiexec"
     broken.write_text("#!/bin/sh\necho no slots for you\nexit 3\n")
     broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
@@ -199,7 +201,7 @@ def test_a_launcher_that_does_not_start_is_told(tmp_path: Path, monkeypatch: pyt
     )
 
 
-def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_missing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(ValueError, match="launch: expected one rank or more, found 0"):
         launching.launch(0, ["true"])
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
@@ -211,13 +213,13 @@ def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         launching.launcher()
 
 
-def test_a_script_that_is_not_there_is_told():
+def test_a_script_that_is_not_there_is_reported():
     command = [sys.executable, "-m", "tinygrad_mem", "launch", "-n", "2", "nowhere.py"]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | ENVIRONMENT, timeout=120)
     assert (done.returncode, done.stderr) == (2, "launch: there is no file nowhere.py\n")
 
 
-def test_ranks_of_another_mpi_are_told():
+def test_ranks_of_another_mpi_are_reported():
     """Started by one MPI's launcher, a library of another finds one rank."""
     command = [sys.executable, str(PROGRAMS / "sturdy.py"), "fine"]
     told = os.environ | ENVIRONMENT | {"OMPI_COMM_WORLD_SIZE": "4"}

@@ -154,7 +154,7 @@ def test_the_error_says_who_has_the_memory_and_what_would_help(tracked: bool):
     assert pickle.loads(pickle.dumps(error)).args == error.args
 
 
-def test_fragmentation_is_told():
+def test_fragmentation_is_reported():
     pool = device("meta").pool
     gc.collect()
     pool.free_all_blocks()

@@ -37,7 +37,7 @@ def test_techniques(use: frozenset[str], gpu_pool: Any):
     check(lambda: train(use), gpu_pool)
 
 
-def test_what_cupy_gives_back_by_itself_is_told(gpu_pool: Any):
+def test_what_cupy_gives_back_by_itself_is_reported(gpu_pool: Any):
     """At a limit, where room was made and where there was none: what the track has reserved is never more than the limit."""
     half = 1 << 19
     gpu_pool.set_limit(size=6 * half)

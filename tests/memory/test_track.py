@@ -134,7 +134,7 @@ def test_inputs_are_what_depends_on_nothing_that_is_trained():
     assert by_bytes[guess.nbytes] is Category.TEMPORARY
 
 
-def test_workspace_is_told_from_temporaries():
+def test_workspace_is_reported_from_temporaries():
     with memory.track() as track:
         nn.Conv2d(8, 8, 3)(tm.ones(2, 8, 20, 20))
     kinds = {block.category for block in track.blocks() if block.op == "Conv"}
@@ -392,7 +392,7 @@ def test_timeline_in_columns():
     del kept
 
 
-def test_the_pools_numbers_are_told_apart():
+def test_the_pools_numbers_are_reported_apart():
     pool = device("meta").pool
     gc.collect()
     pool.free_all_blocks()

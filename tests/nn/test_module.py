@@ -371,7 +371,7 @@ def test_the_module_is_forgotten_when_forward_fails():
     assert scope.local.module == ""
 
 
-def test_listeners_are_told_what_is_a_parameter_and_a_buffer():
+def test_listeners_are_reported_what_is_a_parameter_and_a_buffer():
     with memory.track() as track:
         net = nn.BatchNorm1d(300)
         net.double()

@@ -78,7 +78,7 @@ def _spoiled(framework: Any, state: Any) -> dict:
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_misfits_are_told_together_in_pytorchs_words_and_nothing_is_loaded(strict: bool):
+def test_misfits_are_reported_together_in_pytorchs_words_and_nothing_is_loaded(strict: bool):
     mine, other = net(), net(torch)
     with pytest.raises(RuntimeError) as expected:
         other.load_state_dict(_spoiled(torch, net(torch).state_dict()), strict=strict)

@@ -766,7 +766,7 @@ def test_a_refused_resize_is_pytorchs_error_too():
     assert not pytorch.predict(run, capacity=64 << 20).fits
 
 
-def test_a_program_that_asks_nothing_of_the_device_is_told():
+def test_a_program_that_asks_nothing_of_the_device_is_reported():
     track = pytorch.predict(lambda: torch.ones(3))
     assert [note for note in track.notes if "asked for no memory of cuda:0" in note]
 

@@ -237,5 +237,5 @@ def test_another_dimension_is_divided_through_two_copies():
     assert predict(run, world_size=8).peak == 3 * 64 * 128 * 4
 
 
-def test_a_program_that_makes_no_group_is_told_so():
+def test_a_program_that_makes_no_group_is_reported_so():
     assert "did not call torch.distributed.init_process_group" in predict(lambda: torch.zeros(2).cuda(), world_size=2).notes[-1]

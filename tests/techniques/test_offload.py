@@ -173,7 +173,7 @@ def test_no_room_on_the_device_for_what_comes_back_loses_nothing():
 
 
 @pytest.mark.parametrize("around", [save_on_cpu, compressed])
-def test_what_stays_on_the_device_is_told_as_saved(around: Any):
+def test_what_stays_on_the_device_is_reported_as_saved(around: Any):
     """Pooling's places stay where compression takes floats alone, weights stay under both: reports must show them."""
     conv = nn.Conv2d(2, 3, 3, bias=False)
 
