@@ -301,7 +301,7 @@ def test_what_the_gradient_of_masked_scatter_takes_has_a_bound():
 
 
 def put_one_row() -> torch.Tensor:
-    x, mask = torch.randn(50, 8), torch.ones(50, dtype=torch.bool)
+    x, mask = torch.randn(50, 8), torch.empty(50, dtype=torch.bool).bernoulli_(1.0)
     x[mask] = torch.ones(8)  # how many places?
     return x
 

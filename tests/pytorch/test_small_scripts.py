@@ -124,7 +124,41 @@ def forward_mode(mark: Mark, device: str) -> Any:
     return model, kept
 
 
-SCRIPTS = [scaled_in_a_checkpoint, numbers_in_a_function, transforms_of_a_loader, views_of_known_numbers, forward_mode]
+def known_masks(mark: Mark, device: str) -> Any:
+    """Masks whose values are known say how much they choose."""
+    x = torch.rand(2, 8, 4, device=device, requires_grad=True)
+    lengths, labels = torch.tensor([3, 1], device=device), torch.full((2, 8), -100, device=device)
+    labels[0, 2], labels[1, 3:5] = 5, 7
+    mask = torch.arange(8, device=device) < lengths[:, None]
+    mark()
+    kept: list[Any] = [x[mask], x[labels != -100], x[:, labels[1] == 7], mask.nonzero(), torch.where(mask)]
+    mark()
+    (kept[0].sum() + kept[1].sum() + kept[2].sum()).backward()
+    mark()
+    kept.append(torch.masked_select(x, mask[..., None]))
+    mark()
+    kept[-1].sum().backward()
+    mark()
+    kept += [torch.repeat_interleave(torch.arange(2, device=device), lengths), torch.equal(lengths, lengths.clone())]
+    mark()
+    y = torch.rand(2, 8, device=device)
+    y[mask] = torch.rand(4, device=device)
+    mark()
+    y[mask] += 1
+    mark()
+    kept.append(y[torch.triu(torch.ones(2, 8, device=device, dtype=torch.bool), 1)])
+    mark()
+    return x, y, labels, mask, kept
+
+
+SCRIPTS = [
+    known_masks,
+    scaled_in_a_checkpoint,
+    numbers_in_a_function,
+    transforms_of_a_loader,
+    views_of_known_numbers,
+    forward_mode,
+]
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,7 @@ _MATH = (
     "what nn.MultiheadAttention takes in evaluation where no fused attention runs: counted as that of PyTorch's formula for "
     "scaled dot-product attention"
 )
+_GIVEN = "query", "key", "value"
 _MASK_LINE = 8  # elements: rows of a mask begin at multiples of it
 
 
@@ -40,6 +41,9 @@ def attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """``aten::scaled_dot_product_attention`` of tensors on ``gpu``."""
+    if not query.dtype == key.dtype == value.dtype:
+        given = ", ".join(f"{name}.dtype: {each.dtype}" for name, each in zip(_GIVEN, (query, key, value), strict=True))
+        raise RuntimeError(f"Expected query, key, and value to have the same dtype, but got {given} instead.")
     kernel = backend(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa, gpu)
     if kernel == "flash":
         size = query.shape[-1]

@@ -83,10 +83,11 @@ _PUTS = {*operators("index_put index_put_ _index_put_impl_ _unsafe_index_put")}
 
 def depends(func: Any, args: tuple) -> bool:
     """True if the op's temporaries on the CPU depend on values: it runs alone twice."""
-    return func in _DEPENDENT or (func in _PUTS and any(map(_is_mask, args[1])))
+    return func in _DEPENDENT or (func in _PUTS and any(map(is_mask, args[1])))
 
 
-def _is_mask(index: Any) -> bool:
+def is_mask(index: Any) -> bool:
+    """True for an index that chooses places by True and False."""
     return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
@@ -101,17 +102,17 @@ def fit(func: Any, args: list[Any], named: dict[str, Any]) -> None:
 
 def choose(func: Any, args: list[Any], most: bool) -> None:
     """Set as many elements of a mask to True as there are values to put there; all or none, if any number fits."""
-    if func not in _PUTS or not any(map(_is_mask, args[1])):
+    if func not in _PUTS or not any(map(is_mask, args[1])):
         return
     target, indices, values = args[:3]
     given = [place for place, index in enumerate(indices) if index is not None]
-    taken = [index.dim() if _is_mask(index) else 1 for index in indices]  # axes of the target
+    taken = [index.dim() if is_mask(index) else 1 for index in indices]  # axes of the target
     beside = given[-1] - given[0] + 1 == len(given)
     inner = target.dim() - sum(taken[: given[-1] + 1] if beside else [taken[place] for place in given])
     shapes = [values.shape[: max(0, values.dim() - inner)]]
-    shapes += [indices[place].shape for place in given if not _is_mask(indices[place])]
+    shapes += [indices[place].shape for place in given if not is_mask(indices[place])]
     fixed = [shape[-1] for shape in shapes if shape and shape[-1] != 1]
-    for mask in [index for index in indices if _is_mask(index)]:
+    for mask in [index for index in indices if is_mask(index)]:
         chosen = torch.arange(mask.numel()) < (fixed[0] if fixed else most * mask.numel())
         mask.copy_(chosen.view(mask.shape))
 

@@ -35,7 +35,8 @@ def _in_place(names: str) -> dict[Any, Any]:
 
 
 _FORMULAS = _in_place(
-    "scatter_add scatter.src scatter.value masked_fill.Scalar index_add put index_fill.int_Scalar index_fill.int_Tensor"
+    "scatter_add scatter.src scatter.value masked_fill.Scalar masked_scatter index_add put index_fill.int_Scalar "
+    "index_fill.int_Tensor"
 )
 _BY_NUMBERS = {aten.mul.Tensor, aten.div.Tensor}
 _SAVES_NUMBERS = {*_BY_NUMBERS, aten.mul_.Tensor, aten.div_.Tensor}  # for the gradient of what they multiply

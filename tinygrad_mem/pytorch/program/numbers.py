@@ -9,16 +9,18 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import DataDependenceError
+from .dispatcher import operators
 from .fake import on_gpu, without_modes
 
 aten = torch.ops.aten
 _UNKNOWN = object()
 _MEMORY = ("empty", "resize", "set_", "as_strided", "pin_memory")
 """Parts of names of ops whose results depend on more than their arguments' values: on contents of memory, or on strides."""
-_RealCall = tuple[list[Any], dict[str, Any]]  # arguments
+RealCall = tuple[list[Any], dict[str, Any]]  # arguments
 _MOST = 1024  # elements of a tensor on the host whose values are followed: schedules, sizes, lengths
 _MOST_WHOLE = 1 << 16  # of one of whole numbers, on any device: masks, positions
-_LIKE = {aten.zeros_like.default, aten.ones_like.default, aten.full_like.default}  # they ask an argument for its shape alone
+_MOST_CHOSEN = 1 << 22  # of a tensor from which a mask chooses
+_LIKE = {*operators("zeros_like ones_like full_like new_zeros new_ones new_full")}  # they ask an argument for its shape alone
 _COUNTING = {aten._foreach_add_.Scalar, aten._foreach_add_.Tensor}
 
 
@@ -69,14 +71,24 @@ class KnownNumbers:
             self.forget(tensor.untyped_storage()._cdata)
             tensor.constant = None
 
-    def before(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> _RealCall | None:
+    def before(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> RealCall | None:
         """The call with real arguments, if all values that it reads are known; called before the op, which may write to one."""
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         if tensors and self._is_known(tensors[0]):  # most calls end here
             return self._real_call(func, args, kwargs)
         return None
 
-    def after(self, func: Any, args: tuple, kwargs: dict[str, Any], made: Any, call: _RealCall | None) -> None:
+    def whole(self, func: Any, args: tuple, call: RealCall | None) -> RealCall | None:
+        """A real call that has a result of the same size: ``call``, or one that chooses by a known mask."""
+        if call is not None or func is not aten.masked_select.default:
+            return call
+        mask = self.value(args[1])
+        if mask is None or args[0].numel() > _MOST_CHOSEN:
+            return None
+        with without_modes():
+            return [torch.zeros(args[0].shape, dtype=args[0].dtype), mask.reshape(args[1].shape)], {}
+
+    def after(self, func: Any, args: tuple, kwargs: dict[str, Any], made: Any, call: RealCall | None) -> None:
         """Note the value that an op made, or wrote; ``call`` is what :meth:`before` said."""
         writes = func._schema.is_mutable and args and isinstance(args[0], FakeTensor)
         if func._schema.is_mutable:
@@ -144,7 +156,7 @@ class KnownNumbers:
                 if place or given is not tensor:
                     self.written(tensor)
 
-    def _real_call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> _RealCall | None:
+    def _real_call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> RealCall | None:
         name = func._schema.name
         if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags or any(map(name.__contains__, _MEMORY)):
             return None

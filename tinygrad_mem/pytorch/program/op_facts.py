@@ -26,6 +26,7 @@ _OWN_KERNEL = torch._C.DispatchKey.CPU  # where the CPU has one, such as of silu
 _PYTHON = "torch_nn"  # PyTorch's own ops that are written in Python
 _WHOLE = {aten._native_multi_head_attention.default, aten._transformer_encoder_layer_fwd.default}
 _COUNTED = ("aten", "prim", "prims")
+_BY_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 _MARKS = "profiler"  # ``record_function``, which every step of an optimizer calls: without tensors
 
 
@@ -41,6 +42,7 @@ class OpFacts(NamedTuple):
         foreign: it is not in PyTorch's own tables.
         resizes: positions and names of arguments whose storage it may replace or resize.
         marks: it marks a range for a profiler.
+        by_values: its result, or the size of it, follows from values.
         lists: it writes to each tensor of a list, as another op does to a single tensor.
     """
 
@@ -53,6 +55,7 @@ class OpFacts(NamedTuple):
     resizes: tuple[int | str, ...]
     marks: bool
     lists: bool
+    by_values: bool
 
 
 FACTS: dict[int, OpFacts] = {}  # by the id of the op: PyTorch hashes ops slowly
@@ -66,7 +69,9 @@ def facts_of(op: Any) -> OpFacts:
     lists = op._schema.is_mutable and op._schema.name.startswith("aten::_foreach_")
     outs = [each.name for each in op._schema.arguments if each.kwarg_only and each.is_out]
     resizes = (0,) if op in RESIZES else tuple(outs)
-    found = OpFacts(op, op in FILLS, whole, python, op in OF_OTHERS, foreign, resizes, marks, lists)
+    found = OpFacts(
+        op, op in FILLS, whole, python, op in OF_OTHERS, foreign, resizes, marks, lists, bool(_BY_VALUES & {*op.tags})
+    )
     return FACTS.setdefault(id(op), found)
 
 

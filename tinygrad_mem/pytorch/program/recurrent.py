@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import torch
 
 from ...errors import NotOfferedError
+from .fake import fake_tensors
 from .kernels import Gpu
 from .kernels.recurrent import WHY, Cells, random_states
+from .refusing import check_devices
 
 Tensors = list[torch.Tensor]
 _autograd: Any = torch._C._autograd  # type: ignore[attr-defined]
@@ -221,6 +223,7 @@ def _layer(
     if not torch.backends.cudnn.enabled:
         raise NotOfferedError(_WITHOUT)
     states = list(hx) if name == "lstm" else [hx]
+    check_devices(fake_tensors([input, *states, *params]))
     if train and dropout and not kept:
         input.new_empty((), dtype=torch.int64)  # a seed
         kept.append(_bytes(input.detach(), random_states(gpu)))

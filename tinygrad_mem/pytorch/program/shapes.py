@@ -146,6 +146,10 @@ class Results:
             meta = torch.empty_strided(recipe.sizes, recipe.strides, dtype=recipe.dtype, device="meta")
             return self._like(meta, recipe.device)
 
+    def like_real(self, real: torch.Tensor, device: torch.device) -> FakeTensor:
+        """A tensor on ``device`` that lies in memory as a real one does."""
+        return self._tensor(_New(tuple(real.shape), real.stride(), real.dtype, device))
+
     def made_of_list(self, meta: torch.Tensor, device: torch.device) -> FakeTensor:
         """A tensor that C++ made from a list of numbers, on ``meta``, which it uses for the GPU."""
         with torch._C._DisableTorchDispatch():

@@ -12,19 +12,21 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ...memory.sizes import bytes_text
-from . import recurrent
-from .alone import Alone, as_made
+from . import recurrent, refusing
+from .alone import Alone, as_made, measured
 from .attention import attention, whole_layers
-from .by_values import products
+from .by_values import is_mask, products
 from .composite import BELOW_AUTOGRAD, KERNELS, compared, made_of_others, max_pool1d
 from .described import described
-from .dispatcher import Kernel, decomposed, operator, written_in_python
-from .fake import DEVICE, GpuTensorMode, fake_tensors, flat, on_gpu, seen_by_cpp
+from .dispatcher import Kernel, decomposed, operator, operators, written_in_python
+from .fake import DEVICE, GpuTensorMode, fake_tensors, flat, on_gpu, seen_by_cpp, without_modes
 from .in_place import AutogradWrites, kept_number
 from .kernels import NOTHING, Gpu, Kernels
 from .ledger import Ledger
+from .numbers import RealCall
 from .op_facts import FACTS, FILLS, RESIZES, WITHOUT_SHAPES, facts_of, op_name
 from .places import OURS, TORCH, Places, release
 from .shapes import Results
@@ -34,6 +36,8 @@ aten = torch.ops.aten
 _ForceKeys: Any = torch._C._ForceDispatchKeyGuard
 _NUMBER = aten._local_scalar_dense.default
 _CHECKS = {_NUMBER, aten.equal.default}
+_INDEX = aten.index.Tensor
+_CHOOSE = {_INDEX, *operators("index_put index_put_ _index_put_impl_")}
 _LIFT = aten.lift_fresh.default  # makes a real tensor, unseen
 
 
@@ -130,14 +134,47 @@ class Watch(Storages, TorchDispatchMode):
         if facts.foreign and any(map(on_gpu, flat(args))):
             self.note(f"{func}: an op that PyTorch's tables do not have. What it takes beside its results is not counted")
         func, args = self.in_place.op(func, args)
+        if func in _CHOOSE and any(map(is_mask, args[1])) and (func is _INDEX or args[2].numel() > 1):
+            args = args[0], self._places_of(args), *args[2:]
         number = self.numbers.before(func, args, kwargs)
-        made = self._alone(func, args, kwargs) if self.device.type == "cpu" else self._results.of(func, args, kwargs)
+        if facts.by_values and (real := self.numbers.whole(func, args, number)) is not None:
+            return self._of_values(func, args, kwargs, real)
+        refusing.check(func, args, kwargs, facts.lists)
+        try:
+            made = self._alone(func, args, kwargs) if self.device.type == "cpu" else self._results.of(func, args, kwargs)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            raise refusing.in_its_words(error, func, args, kwargs) from None
         self.resize(facts, args, kwargs)
         if facts.lists:  # so that autograd sees if it needs the old values
             increment_version([each for each in args[0] if not each.is_inference()])
         self.count(func, args, kwargs, made)
         self.numbers.after(func, args, kwargs, made, number)
         return made
+
+    def _of_values(self, func: Any, args: tuple, kwargs: dict[str, Any], real: RealCall) -> Any:
+        """The result of an op whose size follows from values, which are known."""
+        with without_modes():
+            found, within = measured(partial(func, *real[0], **real[1]))
+        made = tree_map_only(torch.Tensor, lambda each: self._results.like_real(each, args[0].fake_device), found)
+        with self.workspace(within if self.device.type == "cpu" else 0):
+            self.count(func, args, kwargs, made)
+        for fake, each in zip(fake_tensors(tree_leaves(made)), tree_leaves(found), strict=False):
+            self.numbers.know(fake, each)
+        return made
+
+    def _places_of(self, args: tuple) -> list[Any]:
+        """Indices with the places that known masks choose. Source: ``IndexingUtils.h``, ``expandTensors``."""
+        places: list[Any] = []
+        for index in args[1]:
+            if not is_mask(index) or self.numbers.value(index) is None:
+                places.append(index)
+                continue
+            axis = len(places)
+            if index.shape != args[0].shape[axis : axis + index.dim()]:
+                raise IndexError(refusing.MASK.format(list(index.shape), axis, list(args[0].shape), axis))
+            with self:
+                places += aten.nonzero(index).unbind(1)
+        return places
 
     def _composite(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of an op that PyTorch makes of other ops; ``NotImplemented``: it does not."""
@@ -167,10 +204,11 @@ class Watch(Storages, TorchDispatchMode):
             self.note(f"what {op_name(func)} takes beside its results is not known: {found.unknown}")
         if found.more:
             self.bound(found.more, f"what {op_name(func)} takes beside its results depends on values")
-        within = found.peak - found.kept - kept_number(func, args)
+        kept = kept_number(func, args)
+        within = found.peak - found.kept - kept
         if within > 0:
             place = self.places.here(op_name(func))
-            within -= self.saved_numbers.save(func, args, place)
+            within -= 0 if kept else self.saved_numbers.save(func, args, place)
         if within > 0:
             self.resize(FACTS.get(id(func)) or facts_of(func), args, kwargs)
             workspace = self.ledger.malloc(within, place, "WORKSPACE")

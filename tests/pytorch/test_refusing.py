@@ -1,0 +1,113 @@
+"""Programs with mistakes: a prediction raises PyTorch's own error, at the user's line, and never says a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tinygrad_mem.pytorch import predict
+
+HALF, LONG = torch.float16, torch.int64
+Program = Callable[[str], Any]  # of a device
+
+
+def ones(device: str, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.ones(shape, device=device, dtype=dtype)
+
+
+SHAPES: dict[str, Program] = {
+    "matmul": lambda d: ones(d, 3, 4) @ ones(d, 5, 6),
+    "linear": lambda d: nn.Linear(4, 3, device=d)(ones(d, 2, 5)),
+    "add": lambda d: ones(d, 2, 3) + ones(d, 4),
+    "conv2d": lambda d: nn.Conv2d(3, 4, 3, device=d)(ones(d, 1, 4, 8, 8)),
+    "view": lambda d: ones(d, 2, 3).view(7),
+    "cat": lambda d: torch.cat([ones(d, 2, 3), ones(d, 2, 4)]),
+    "stack": lambda d: torch.stack([ones(d, 2), ones(d, 3)]),
+    "layer_norm": lambda d: nn.LayerNorm(5, device=d)(ones(d, 2, 4)),
+    "cross_entropy": lambda d: F.cross_entropy(ones(d, 4, 5), ones(d, 3, dtype=LONG)),
+    "bmm": lambda d: torch.bmm(ones(d, 2, 3, 4), ones(d, 2, 5, 6)),
+    "masked_fill_": lambda d: ones(d, 3).masked_fill_(ones(d, 4, dtype=torch.bool), 0),
+    "a mask": lambda d: ones(d, 2)[ones(d, 3, dtype=torch.bool)],
+    "gather": lambda d: ones(d, 2, 3).gather(1, ones(d, 3, 1, dtype=LONG)),
+    "backward": lambda d: (ones(d, 2).requires_grad_() * 2).backward(),
+}
+DTYPES: dict[str, Program] = {
+    "matmul": lambda d: ones(d, 2, 3) @ ones(d, 3, 2, dtype=HALF),
+    "linear": lambda d: nn.Linear(4, 3, device=d)(ones(d, 2, 4, dtype=HALF)),
+    "linear of whole numbers": lambda d: nn.Linear(4, 3, device=d)(ones(d, 2, 4, dtype=LONG)),
+    "attention": lambda d: nn.MultiheadAttention(8, 2, device=d)(*[ones(d, 2, 3, 8, dtype=HALF)] * 3),
+    "cross_entropy": lambda d: F.cross_entropy(ones(d, 4, 5), ones(d, 4)),
+    "nll_loss": lambda d: F.nll_loss(ones(d, 4, 5), ones(d, 4, dtype=torch.int32)),
+    "an index": lambda d: ones(d, 3, 4)[ones(d, 2)],
+    "embedding": lambda d: F.embedding(ones(d, 3), ones(d, 3, 4)),
+    "scatter_": lambda d: ones(d, 3, 4).scatter_(1, ones(d, 3, 1, dtype=LONG), ones(d, 3, 1, dtype=HALF)),
+    "index_add_": lambda d: ones(d, 3).index_add_(0, ones(d, 1, dtype=LONG), ones(d, 1, dtype=HALF)),
+    "x[i] = y": lambda d: ones(d, 3).__setitem__(ones(d, 1, dtype=LONG), ones(d, 1, dtype=HALF)),
+    "add_": lambda d: ones(d, 3, dtype=LONG).add_(1.5),
+    "mean": lambda d: ones(d, 3, dtype=LONG).mean(),
+    "multinomial": lambda d: torch.multinomial(ones(d, 4, dtype=LONG), 2),
+    "where": lambda d: torch.where(ones(d, 3), ones(d, 3), 0.0),
+    "cdist": lambda d: torch.cdist(ones(d, 3, 2), ones(d, 3, 2, dtype=torch.float64)),
+    "conv1d": lambda d: F.conv1d(ones(d, 1, 3, 8, dtype=torch.float64), ones(d, 4, 3, 3)),
+}
+
+
+def stepped_before_it_moved() -> None:
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.Adam(model.parameters())
+    for device in ("cpu", "cuda"):
+        model.to(device)(ones(device, 2, 4)).sum().backward()
+        optimizer.step()
+
+
+DEVICES: dict[str, Callable[[], Any]] = {
+    "linear": lambda: nn.Linear(4, 3).to("cuda")(torch.ones(2, 4)),
+    "conv2d": lambda: nn.Conv2d(3, 4, 3).to("cuda")(torch.ones(1, 3, 8, 8)),
+    "lstm": lambda: nn.LSTM(4, 5).to("cuda")(torch.ones(2, 3, 4)),
+    "cross_entropy": lambda: F.cross_entropy(ones("cuda", 3, 4), torch.zeros(3, dtype=LONG)),
+    "state of an optimizer": stepped_before_it_moved,
+}
+
+
+def error_of(run: Callable[[], Any]) -> tuple[type, str, list[str]]:
+    with pytest.raises((RuntimeError, ValueError, IndexError)) as found:
+        run()
+    return type(found.value), str(found.value), getattr(found.value, "__notes__", [])
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    "program", [*SHAPES.values(), *DTYPES.values()], ids=[f"{n} (shapes)" for n in SHAPES] + [f"{n} (dtypes)" for n in DTYPES]
+)
+def test_a_mistake_is_refused_in_pytorchs_words(program: Program, device: str):
+    real, predicted = error_of(lambda: program("cpu")), error_of(lambda: predict(lambda: program(device), device=device))
+    assert predicted[:2] == real[:2]
+    assert all("test_refusing.py" in note for note in predicted[2])
+    assert len(predicted[2]) == 1
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_tensors_on_two_devices_are_refused(name: str):
+    kind, text, _ = error_of(lambda: predict(DEVICES[name]))
+    assert kind is RuntimeError
+    assert text.startswith("Expected all tensors to be on the same device, but found at least two devices")
+
+
+def test_what_pytorch_accepts_runs():
+    def program() -> None:
+        half, index = ones("cuda", 4, dtype=HALF), torch.tensor([0, 1])
+        for each in (
+            half * ones("cuda", 4),
+            ones("cuda", 4)[index],
+            torch.cat([half, ones("cuda", 4)]),
+            half + torch.tensor(1.0),
+        ):
+            each.sum()
+        F.batch_norm(ones("cuda", 2, 4, 3, dtype=HALF), ones("cuda", 4), ones("cuda", 4))
+
+    assert predict(program).peak

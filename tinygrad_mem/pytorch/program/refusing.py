@@ -1,0 +1,112 @@
+"""PyTorch's own errors: calls that its kernels refuse are refused in a prediction too, in PyTorch's words.
+
+Formulas of shapes accept dtypes that kernels refuse, and have words of their own for shapes that do not fit. So a doubtful call
+is asked of PyTorch's CPU, on tensors that repeat one element: of the same shapes if the formula has refused them, of the
+smallest if dtypes differ.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorDeviceMismatchError,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
+from ...errors import NotOfferedError
+from .dispatcher import operators
+from .fake import fake_tensors, flat, without_modes
+
+_OURS = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+    NotOfferedError,
+)
+_OF_DTYPES = re.compile(r"dtype|scalar type|matching types")
+_NOT_SAID = re.compile(r"^Could not run|single memory location")  # no CPU's op; of the tensors that ask
+_MOST, _SMALL = 1 << 26, 2  # elements of a call with its own shapes; of an axis of a call with small ones
+_DIFFER = "Expected all tensors to be on the same device, but found at least two devices, {} and {}!"
+MASK = "The shape of the mask {} at index {} does not match the shape of the indexed tensor {} at index {}"
+_accepted: set[tuple] = set()  # calls, by their dtypes
+_INDEXES = {*operators("index.Tensor index_put index_put_ _index_put_impl_")}
+_ON_ONE_DEVICE = {*_INDEXES, *operators("convolution convolution_backward _cudnn_rnn")}  # formulas look at the first alone
+
+
+def in_its_words(error: Exception, func: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
+    """The error that PyTorch would raise where a formula has raised this one."""
+    if isinstance(error, FakeTensorDeviceMismatchError):
+        return RuntimeError(str(error))
+    tensors = _tensors(args, kwargs)
+    if isinstance(error, _OURS) or func.namespace != "aten" or sum(each.numel() for each in tensors) > _MOST:
+        return error
+    return _asked(func, args, kwargs, None) or error
+
+
+def check(func: Any, args: tuple, kwargs: dict[str, Any], lists: bool) -> None:
+    """Raise PyTorch's error if it refuses tensors of these dtypes, or on these devices, together.
+
+    Args:
+        lists: the op is one for each tensor of a list.
+    """
+    tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, FakeTensor)]
+    if func in _ON_ONE_DEVICE:
+        check_devices(_tensors(args, kwargs), func in _INDEXES)
+    elif lists and func._schema.name != "aten::_foreach_copy_":
+        for each in zip(*[each for each in args if isinstance(each, (list, tuple))], strict=False):
+            check_devices(fake_tensors(each))
+    dtypes = tuple([each.dtype for each in tensors])
+    if not dtypes or (len(set(dtypes)) == 1 and dtypes[0].is_floating_point) or func.namespace != "aten":
+        return
+    call = func, dtypes, tuple([each.dim() for each in tensors])
+    if call not in _accepted:
+        error = _asked(func, args, kwargs, _SMALL)
+        if error is not None and _OF_DTYPES.search(str(error)):
+            raise error
+        _accepted.add(call)
+
+
+def check_devices(tensors: Sequence[Any], index: bool = False) -> None:
+    """Raise PyTorch's error if tensors are on two devices. One of a single number may be on the host, as an ``index`` may."""
+    found = dict.fromkeys(str(each.fake_device) for each in tensors if each.dim())
+    if index and len(found) > 1 and next(iter(found)) == "cpu":
+        raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+    if not index and len(found) > 1:
+        raise RuntimeError(_DIFFER.format(*found))
+
+
+def _tensors(args: tuple, kwargs: dict[str, Any]) -> list[FakeTensor]:
+    return [each for each in flat([*args, *kwargs.values()]) if isinstance(each, FakeTensor)]
+
+
+def _asked(func: Any, args: tuple, kwargs: dict[str, Any], most: int | None) -> Exception | None:
+    """The error of PyTorch's CPU; ``most``: elements of an axis."""
+    writes = func._schema.is_mutable
+    with without_modes(), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        given = [_real(value, most, writes and place == 0) for place, value in enumerate(args)]
+        try:
+            func(*given, **{name: _real(value, most) for name, value in kwargs.items()})
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            return None if _NOT_SAID.search(str(error)) else error.with_traceback(None)
+    return None
+
+
+def _real(value: Any, most: int | None, written: bool = False) -> Any:
+    if isinstance(value, FakeTensor):
+        shape = [size if most is None else min(size, most) for size in value.shape]
+        made = torch.zeros((), dtype=value.dtype).expand(shape)
+        return made.clone() if written else made
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    return type(value)([_real(each, most, written) for each in value]) if type(value) in (list, tuple) else value
