@@ -48,6 +48,12 @@ class _Plan(NamedTuple):
     pixels: int
     channels: int
 
+    def tiles(self, geo):
+        """(first image, images, first pixel, pixels) of each tile."""
+        for n in range(0, geo.images, self.images):
+            for first in range(0, geo.pixels, self.pixels):
+                yield n, min(self.images, geo.images - n), first, min(self.pixels, geo.pixels - first)
+
 
 def _plan(geo, kind, itemsize):
     """The largest tile within the workspace."""
@@ -102,13 +108,10 @@ def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
     depth = geo.cin * geo.taps
     weight, y = w.reshape(1, geo.cout, depth), out.reshape(geo.images, geo.cout, geo.pixels)
     buffer = work.view(x.dtype)
-    for n in range(0, geo.images, plan.images):
-        images = min(plan.images, geo.images - n)
-        for first in range(0, geo.pixels, plan.pixels):
-            pixels = min(plan.pixels, geo.pixels - first)
-            cols = buffer[: images * depth * pixels].reshape(images, depth, pixels)
-            _columns(geo, x[n : n + images], cols, images, first, pixels, depth * pixels, pixels)
-            _blas.gemm(weight, cols, y[n : n + images, :, first : first + pixels])
+    for n, images, first, pixels in plan.tiles(geo):
+        cols = buffer[: images * depth * pixels].reshape(images, depth, pixels)
+        _columns(geo, x[n : n + images], cols, images, first, pixels, depth * pixels, pixels)
+        _blas.gemm(weight, cols, y[n : n + images, :, first : first + pixels])
     if bias is not None:
         cupy.add(y, bias[:, None], out=y)
 
@@ -160,17 +163,14 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
         total = work[end:].view("f").reshape(1, geo.cout, depth)
     buffer = work[: end // gy.itemsize * gy.itemsize].view(gy.dtype)
     add = False
-    for n in range(0, geo.images, plan.images):
-        images = min(plan.images, geo.images - n)
-        for first in range(0, geo.pixels, plan.pixels):
-            pixels = min(plan.pixels, geo.pixels - first)
-            width = images * pixels
-            cols = buffer[: depth * width].reshape(depth, width)
-            tile = buffer[depth * width : (depth + geo.cout) * width].reshape(geo.cout, images, pixels)
-            _columns(geo, x[n : n + images], cols, images, first, pixels, pixels, width)
-            cupy.copyto(tile, gradient[n : n + images, :, first : first + pixels].transpose(1, 0, 2))
-            _blas.gemm(tile.reshape(1, geo.cout, width), cols[None].transpose(0, 2, 1), total, beta=add)
-            add = True
+    for n, images, first, pixels in plan.tiles(geo):
+        width = images * pixels
+        cols = buffer[: depth * width].reshape(depth, width)
+        tile = buffer[depth * width : (depth + geo.cout) * width].reshape(geo.cout, images, pixels)
+        _columns(geo, x[n : n + images], cols, images, first, pixels, pixels, width)
+        cupy.copyto(tile, gradient[n : n + images, :, first : first + pixels].transpose(1, 0, 2))
+        _blas.gemm(tile.reshape(1, geo.cout, width), cols[None].transpose(0, 2, 1), total, beta=add)
+        add = True
     if gy.itemsize == 2:
         cupy.copyto(out, total.reshape(out.shape), casting="unsafe")
 

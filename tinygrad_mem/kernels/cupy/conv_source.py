@@ -12,6 +12,11 @@ SOURCE = (
 #define GEOMETRY int c, int id, int ih, int iw, int od, int oh, int ow, int kd, int kh, int kw, int sd, int sh, int sw, \\
     int ld, int lh, int lw, int dd, int dh, int dw
 
+// along an axis: the taps, and the output pixels o, that read the pixel at (low padding included)
+#define READING(tap, o, at, k, s, d, n) \\
+    for (int tap = 0, o; tap < k; ++tap) if (o = at - tap * d, o >= 0 && o % s == 0 && (o /= s) < n)
+#define READING_ALL READING(a, pd, d, kd, sd, dd, od) READING(b, ph, h, kh, sh, dh, oh) READING(e, pw, w, kw, sw, dw, ow)
+
 // cols[n * sn + (ci * taps + tap) * sk + p] = the pixel that output pixel first + p of image n sees through the tap, or 0
 extern "C" __global__ void conv_columns(GEOMETRY, const T* x, wide x0, wide x1, wide x2, wide x3, wide x4, T* cols,
                                         wide images, wide first, wide pixels, wide sn, wide sk) {
@@ -36,19 +41,9 @@ extern "C" __global__ void conv_gather(GEOMETRY, const T* cols, const T* bias, T
         const wide pixel = i % area, ci = i / area % c, n = i / area / c;
         const int w = pixel % iw + lw, h = pixel / iw % ih + lh, d = pixel / iw / ih + ld;
         A sum = bias ? (A)bias[ci] : (A)0;
-        for (int a = 0; a < kd; ++a) {
-            const int pd = d - a * dd;
-            if (pd < 0 || pd % sd || pd / sd >= od) continue;
-            for (int b = 0; b < kh; ++b) {
-                const int ph = h - b * dh;
-                if (ph < 0 || ph % sh || ph / sh >= oh) continue;
-                for (int e = 0; e < kw; ++e) {
-                    const int pw = w - e * dw;
-                    if (pw < 0 || pw % sw || pw / sw >= ow) continue;
-                    const wide tap = ((wide)a * kh + b) * kw + e;
-                    sum += (A)cols[((n * c + ci) * taps + tap) * out + ((wide)(pd / sd) * oh + ph / sh) * ow + pw / sw];
-                }
-            }
+        READING_ALL {
+            const wide tap = ((wide)a * kh + b) * kw + e;
+            sum += (A)cols[((n * c + ci) * taps + tap) * out + ((wide)pd * oh + ph) * ow + pw];
         }
         y[n * y0 + ci * y1 + pixel] = (T)sum;
     }
@@ -80,30 +75,20 @@ extern "C" __global__ void conv_grouped(GEOMETRY, const T* x, wide x0, wide x1, 
     }
 }
 
-extern "C" __global__ void conv_grouped_input(GEOMETRY, const T* gy, const T* w, const T* bias, T* gx, wide images, int groups,
-                                              int cout) {
+extern "C" __global__ void conv_grouped_input(GEOMETRY, const T* gy, const T* weight, const T* bias, T* gx, wide images,
+                                              int groups, int cout) {
     const wide taps = (wide)kd * kh * kw, area = (wide)id * ih * iw, out = (wide)od * oh * ow;
     const wide total = images * groups * c * area;
     EACH(i, total) {
         const wide pixel = i % area, channel = i / area % (groups * (wide)c), n = i / area / (groups * (wide)c);
         const wide g = channel / c, ci = channel % c;
-        const int q = pixel % iw + lw, p = pixel / iw % ih + lh, r = pixel / iw / ih + ld;
+        const int w = pixel % iw + lw, h = pixel / iw % ih + lh, d = pixel / iw / ih + ld;
         A sum = bias ? (A)bias[channel] : (A)0;
-        for (int a = 0; a < kd; ++a) {
-            const int pd = r - a * dd;
-            if (pd < 0 || pd % sd || pd / sd >= od) continue;
-            for (int b = 0; b < kh; ++b) {
-                const int ph = p - b * dh;
-                if (ph < 0 || ph % sh || ph / sh >= oh) continue;
-                for (int e = 0; e < kw; ++e) {
-                    const int pw = q - e * dw;
-                    if (pw < 0 || pw % sw || pw / sw >= ow) continue;
-                    const wide tap = ((wide)a * kh + b) * kw + e, at = ((wide)(pd / sd) * oh + ph / sh) * ow + pw / sw;
-                    for (int o = 0; o < cout; ++o) {
-                        const wide of = g * cout + o;
-                        sum += (A)gy[(n * groups * cout + of) * out + at] * (A)w[(of * c + ci) * taps + tap];
-                    }
-                }
+        READING_ALL {
+            const wide tap = ((wide)a * kh + b) * kw + e, at = ((wide)pd * oh + ph) * ow + pw;
+            for (int o = 0; o < cout; ++o) {
+                const wide of = g * cout + o;
+                sum += (A)gy[(n * groups * cout + of) * out + at] * (A)weight[(of * c + ci) * taps + tap];
             }
         }
         gx[i] = (T)sum;
