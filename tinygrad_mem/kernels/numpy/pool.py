@@ -118,9 +118,10 @@ def _unpooled(gy, index, out):
 
 _TILE = 1 << 18  # elements of a chunk: long calls, for two cores take turns in making them
 _GRAIN = 1 << 17  # elements that pay for a core of their own: every offset in the kernel is a pass
+_IN_PAIRS = 1 << 19  # the same for windows in pairs: maps of 28 x 28 took 1.25 of the time on two cores in a step of LeNet
 
 
-def _planes(x, out, run):
+def _planes(x, out, run, grain=_GRAIN):
     """``run(start, stop)`` over chunks of planes, on several cores."""
     size = max(_prod(x.shape[1:]), _prod(out.shape[1:]), 1)
     step = max(_TILE // size, 1)
@@ -129,7 +130,7 @@ def _planes(x, out, run):
         for planes in tiles.cuts(start, stop, step):
             run(planes)
 
-    threads.split(x.shape[0], part, grain=max(_GRAIN // size, 1))
+    threads.split(x.shape[0], part, grain=max(grain // size, 1))
 
 
 def _flag(shape):
@@ -206,14 +207,14 @@ def max_pool(x, geometry, index, out):
                 np.isnan(values[cut], out=flag)
                 np.copyto(places[cut], number, where=flag)
 
-    _planes(x, out, run)
+    _planes(x, out, run, _IN_PAIRS if in_pairs else _GRAIN)
 
 
 @formula(_to_largest)
 def max_pool_backward(gy, index, geometry, out):
     """out = gy at the place of each window's index, summed in the order of windows where these overlap; 0 elsewhere."""
     if out.itemsize <= 4 and pairs.covered(out.shape[1:], gy.shape[1:], geometry):
-        grain = max(_GRAIN // _prod(out.shape[1:]), 1)
+        grain = max(_IN_PAIRS // _prod(out.shape[1:]), 1)
         threads.split(len(out), lambda i, j: pairs.to_largest(gy[i:j], index[i:j], out[i:j]), grain)
         return
     if is_half(out.dtype):

@@ -14,10 +14,12 @@ from .threads import GRAIN, SCRATCH, TILE, lanes, scratch, threads
 
 SMALL = 1 << 13  # elements up to which there is only one tile
 _BLOCK = 1 << 16  # elements of a tile of arrays that are broadcast, or not contiguous
-_PASSES = (1, 2, 6)  # least elements per core, for no, one, or more temporaries
+_PASSES = (1, 2, 6)  # over memory, of which a core has GRAIN elements at least: for no, one, or more temporaries
 
 
-def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0, dtype: Any = None) -> None:
+def tiled(
+    run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0, dtype: Any = None, passes: int | None = None
+) -> None:
     """``run(out_tile, *array_tiles, *scratch_tiles)`` over all of ``out``.
 
     Args:
@@ -25,6 +27,7 @@ def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0
         out: the result; ``arrays`` are broadcast to its shape (numbers and other objects are passed on).
         temps: the number of scratch tiles that ``run`` needs (at most 4 of float64).
         dtype: the dtype of the scratch tiles; by default ``out``'s.
+        passes: how long it takes, in passes over memory; by default, as ``temps`` says.
     """
     dtype = out.dtype if dtype is None else dtype
     if out.size <= SMALL:
@@ -32,7 +35,8 @@ def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0
         return
     spans = [i for i, a in enumerate(arrays) if isinstance(a, np.ndarray)]
     given, size = _spread(arrays, spans, out.shape), np.dtype(dtype).itemsize
-    most = max(min(out.size * _PASSES[min(temps, 2)] // GRAIN, threads()), 1)  # threads that are worth using
+    passes = _PASSES[min(temps, 2)] if passes is None else passes
+    most = max(min(out.size * passes // GRAIN, threads()), 1)  # threads that are worth using
     if out.flags.c_contiguous and all(given[i].flags.c_contiguous for i in spans):
         out = out.reshape(-1)
         for i in spans:
@@ -60,13 +64,15 @@ def _spread(arrays: Sequence[Any], spans: list[int], shape: tuple[int, ...]) -> 
     return given
 
 
-def tiled_wide(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0, dtype: Any = None) -> None:
+def tiled_wide(
+    run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0, dtype: Any = None, passes: int | None = None
+) -> None:
     """As :func:`tiled`, but half precision is computed in float32: ``run`` gets float32 tiles, and the result is rounded once.
 
     So no intermediate result overflows float16 (the square of 300 does), and none is rounded.
     """
     if not is_half(out.dtype) or (dtype is not None and not is_floating(np.dtype(dtype))):
-        tiled(run, out, *arrays, temps=temps, dtype=dtype)
+        tiled(run, out, *arrays, temps=temps, dtype=dtype, passes=passes)
         return
     every = [out, *arrays]
     spans = [i for i, a in enumerate(every) if isinstance(a, np.ndarray)]
