@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 
-def load_docstrings(modules: int = 40) -> list[str]:
-    """The docstrings of modules, classes and functions in the first ``modules`` files of the standard library, sorted by name.
+def load_docstrings(least: int = 800) -> list[str]:
+    """The docstrings of modules, classes and functions in the first files of the standard library: at least ``least``.
 
     They differ between versions of Python. Files that cannot be read are skipped.
 
@@ -19,7 +19,6 @@ def load_docstrings(modules: int = 40) -> list[str]:
     """
     root = Path(sysconfig.get_path("stdlib"))
     found: list[str] = []
-    files = 0
     for path in sorted(root.glob("*.py")):
         try:
             tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -27,8 +26,7 @@ def load_docstrings(modules: int = 40) -> list[str]:
             continue
         named = [n for n in ast.walk(tree) if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))]
         found += [text for text in map(ast.get_docstring, named) if text]
-        files += 1
-        if files == modules:
+        if len(found) >= least:
             break
     if not found:
         raise FileNotFoundError(f"there is no Python source with documentation strings in {root}")

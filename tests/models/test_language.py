@@ -21,7 +21,7 @@ from tinygrad_mem.nn.attention.varlen import varlen_attn
 from tinygrad_mem.techniques import select_labelled
 from tinygrad_mem.utils.data import BucketBatchSampler, DataLoader, PadCollate, TokenBatchSampler, pack_collate
 
-TEXTS = load_docstrings(12)
+TEXTS = load_docstrings(400)
 BLOCK = ["ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight", "attn.c_proj.bias"]
 BLOCK += ["ln_2.weight", "ln_2.bias", "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight", "mlp.c_proj.bias"]
 NANO_GPT = ["transformer.wte.weight", "transformer.wpe.weight", *[f"transformer.h.{i}.{key}" for i in (0, 1) for key in BLOCK]]
