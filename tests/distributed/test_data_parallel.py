@@ -57,7 +57,7 @@ def test_ranks_that_are_reported_other_things_differ():
 
 def test_a_prediction_of_ranks_asks_for_what_belongs_together():
     for wrong in ({"rank": 1}, {"world_size": 2, "rank": 2}, {"ranks": "all"}, {"world_size": 2, "ranks": "some"}):
-        with pytest.raises(ValueError, match="predict: (found rank|ranks)="):
+        with pytest.raises(ValueError, match=r"predict: (found rank|ranks)="):
             memory.predict(run, 2, **wrong)
     with pytest.raises(ValueError, match=r"rank=3, world_size=4 were given, but rank 0 of 2 is predicted"):
         memory.predict(lambda: dist.init_process_group(rank=3, world_size=4), world_size=2)
