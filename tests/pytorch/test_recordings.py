@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tinygrad_mem.errors import OutOfMemoryError
 from tinygrad_mem.pytorch.allocator import CachingAllocator
 from tinygrad_mem.pytorch.recording import Action
-from tinygrad_mem.pytorch.replay import _Run
+from tinygrad_mem.pytorch.replay import _Replayer
 from tinygrad_mem.pytorch.snapshot import read
 
 from .recorded import NAMES, LoggingDriver, recording, segments, settings_recorded, under_settings
@@ -28,7 +28,7 @@ def at_end(allocator: CachingAllocator) -> list[tuple]:
 def test_every_allocation_of_a_gpu_lands_where_it_landed(name):
     """At the recorded address; segments at the recorded moments; and in the end every block is as in the snapshot."""
     real = recording(name)
-    run = _Run(real, None, None)
+    run = _Replayer(real, None, None)
     result = run.run()
     assert result.allocations == (real.events["action"] == 0).sum() > 1000
     assert result.as_recorded == result.allocations
@@ -41,7 +41,7 @@ def test_every_allocation_of_a_gpu_lands_where_it_landed(name):
 def test_under_each_of_its_settings_every_allocation_lands_where_it_landed(settings: str):
     """Three streams, blocks that another stream uses, ``empty_cache``, and requests that were refused."""
     real, allocated, reserved = under_settings(settings)
-    run = _Run(real, None, None)
+    run = _Replayer(real, None, None)
     result = run.run()
     assert result.as_recorded == result.allocations > 2000
     assert result.segments == result.segments_as_recorded > 90
@@ -61,7 +61,7 @@ def test_the_peak_of_a_training_step_is_the_recorded_one():
         alive += int(event["size"]) * {0: 1, 2: -1}.get(int(event["action"]), 0)
         highest = max(highest, alive)
     assert highest == 1_918_013_444
-    run = _Run(real, None, None)
+    run = _Replayer(real, None, None)
     before = run.allocator.stats.current("requested_bytes")
     run.run()
     assert run.allocator.stats.peak("requested_bytes") - before == highest
@@ -132,7 +132,7 @@ SETTINGS = ["", "max_split_size_mb:30", "roundup_power2_divisions:4", "expandabl
 def test_a_recording_from_the_beginning_is_replayed_exactly(seed, settings, streams, tmp_path_factory):
     allocator, path = made(seed, settings, 0, tmp_path_factory.mktemp("made"), streams)
     recorded = read(path).of(0)
-    run = _Run(recorded, None, None)
+    run = _Replayer(recorded, None, None)
     result = run.run()
     assert result.as_recorded == result.allocations > 50
     assert result.segments_as_recorded == result.segments
@@ -146,7 +146,7 @@ def test_a_recording_from_the_beginning_is_replayed_exactly(seed, settings, stre
 def test_a_recording_that_begins_anywhere_is_replayed_exactly(seed, begins, settings, tmp_path_factory):
     """Or the result says how many blocks may have been longer than the recording tells."""
     allocator, path = made(seed, settings, begins, tmp_path_factory.mktemp("made"), 2)
-    run = _Run(read(path).of(0), None, None) if len(read(path).recordings[0].events) else None
+    run = _Replayer(read(path).of(0), None, None) if len(read(path).recordings[0].events) else None
     if run is None:
         return
     result = run.run()

@@ -216,7 +216,7 @@ class Module(Tree):
         return self._apply(lambda t: t.to(dtype=dst_type))
 
     def cpu(self) -> Self:
-        """On the host."""
+        """Move to the host."""
         return self._apply(lambda t: t.cpu())
 
     def cuda(self, device: Any = None) -> Self:

@@ -59,7 +59,7 @@ class Found:
         return isinstance(x, Tensor) and x._version == self.version and (alone or isinstance(self.module, ModuleList))
 
 
-class _Block(Module):
+class _FixedCall(Module):
     """A module with fixed arguments after the first; of several results it returns the first."""
 
     def __init__(self, block: Module, rest: tuple[Any, ...], named: tuple[tuple[str, Any], ...]) -> None:
@@ -133,7 +133,9 @@ def ways(found: Found, ops: Counter[tuple[str, OpCall]], times: Times, root: str
     chain: Any = found.module
     one_by_one = isinstance(chain, ModuleList)
     try:
-        costs = profile(Sequential(_Block(chain[0], found.inputs[1:], found.named)) if one_by_one else chain, found.inputs[0])
+        costs = profile(
+            Sequential(_FixedCall(chain[0], found.inputs[1:], found.named)) if one_by_one else chain, found.inputs[0]
+        )
     except ArgumentError:
         return None
     if one_by_one:

@@ -70,7 +70,7 @@ def _refused(change: ProgramChange, why: str) -> Advised:
     return Advised([change.name], cost=change.cost, code=change.code, source=[change.source], refused=why)
 
 
-class _Run(NamedTuple):
+class _Demanded(NamedTuple):
     """A program that was predicted, on a card that never refuses."""
 
     demand: Demand
@@ -102,7 +102,7 @@ class _Trials:
         self.seen: Seen
         self.changes: dict[str, ProgramChange] = {}
         self._rows: dict[tuple[str, ...], Advised] = {}
-        self._runs: dict[tuple, _Run] = {}
+        self._runs: dict[tuple, _Demanded] = {}
         self._refused = self._catches = False  # a request was refused; the program continues after that
 
     def begin(self) -> list[ProgramChange]:
@@ -167,7 +167,7 @@ class _Trials:
     def _settings(self, changes: list[ProgramChange]) -> str:
         return ",".join(filter(None, [self.settings, *(change.settings for change in changes)]))
 
-    def _ran(self, changes: list[ProgramChange], batch: tuple[str, int] | None, look: bool = False) -> _Run:
+    def _ran(self, changes: list[ProgramChange], batch: tuple[str, int] | None, look: bool = False) -> _Demanded:
         """The requests of a program with these changes. Those of the allocator's settings change nothing of it."""
         if batch == self._batch():
             batch = None
@@ -175,7 +175,7 @@ class _Trials:
         if key not in self._runs:
             found = self._predict(changes, self.settings, None, batch, look)
             paid = {change.name: change.paid(self.seen) for change in changes}
-            self._runs[key] = _Run(Demand.of(found.log), found.looks, list(found.notes), paid)
+            self._runs[key] = _Demanded(Demand.of(found.log), found.looks, list(found.notes), paid)
         return self._runs[key]
 
     def _predict(

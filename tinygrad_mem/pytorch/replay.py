@@ -94,7 +94,7 @@ class _RecordedDriver(Driver):
         return found[1]
 
 
-class _Run:
+class _Replayer:
     """A running replay.
 
     Attributes:
@@ -323,7 +323,7 @@ def replay(
         source = of_track(source)
     elif not isinstance(source, Recording):
         source = read(source).of(device)
-    return _Run(source, settings, capacity, anew).run()
+    return _Replayer(source, settings, capacity, anew).run()
 
 
 def of_track(track: Track) -> Recording:

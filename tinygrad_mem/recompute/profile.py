@@ -59,7 +59,9 @@ def profile(sequential: Sequential, input: Tensor, loss: Callable[[Any], Tensor]
         raise ArgumentError("profile: there is no module to run")
     with dry_run(input.device.like) as meta:
         sizes = _sizes(list(copy_of(sequential, meta)), uninitialised(input, meta))
-        plain, checkpointed = (_Run(copy_of(sequential, meta), sizes, uninitialised(input, meta), loss) for _ in range(2))
+        plain, checkpointed = (
+            _StageCosts(copy_of(sequential, meta), sizes, uninitialised(input, meta), loss) for _ in range(2)
+        )
         plain.walk(recomputed=False)
         checkpointed.walk(recomputed=True)
         stages = [
@@ -139,7 +141,7 @@ def _between(x: Tensor, seen: Callable[[], None] | None) -> Tensor:
     return passed
 
 
-class _Run:
+class _StageCosts:
     """One forward and backward of a chain, measured between its stages.
 
     The input of a stage is held until its backward is done; it is counted at the stage before.

@@ -41,7 +41,7 @@ def _steps(x):
     return (image, channel, *lift(tuple(spatial), 0))
 
 
-class _Plan(NamedTuple):
+class _Tile(NamedTuple):
     """A tile: images, output pixels of one image, input channels."""
 
     images: int
@@ -63,10 +63,10 @@ def _plan(geo, kind, itemsize):
     depth = geo.cin * geo.taps + (geo.cout if kind == "weight" else 0)
     room = max(room, depth)
     if depth * geo.pixels <= room:
-        return _Plan(min(room // (depth * geo.pixels), geo.images), geo.pixels, geo.cin)
+        return _Tile(min(room // (depth * geo.pixels), geo.images), geo.pixels, geo.cin)
     if kind == "input":  # columns of whole images, of some channels
-        return _Plan(1, geo.pixels, max(room // (geo.taps * geo.pixels), 1))
-    return _Plan(1, max(room // depth // 256 * 256, min(room // depth, 256)), geo.cin)
+        return _Tile(1, geo.pixels, max(room // (geo.taps * geo.pixels), 1))
+    return _Tile(1, max(room // depth // 256 * 256, min(room // depth, 256)), geo.cin)
 
 
 def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):

@@ -30,7 +30,7 @@ _WITHOUT = (
 )
 
 
-class _Plan(NamedTuple):
+class _LayerCall(NamedTuple):
     cells: Cells
     batch_first: bool
     trains: bool
@@ -41,28 +41,28 @@ class _Recurrent(torch.autograd.Function):
     """One call of cuDNN. Saved: states, input, weights in one buffer, output, and the reserve space."""
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, input: torch.Tensor, weights: int, *held: torch.Tensor) -> Any:
+    def forward(ctx: Any, call: _LayerCall, input: torch.Tensor, weights: int, *held: torch.Tensor) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.plan, ctx.weights, cells = plan, weights, plan.cells
-        dense = _by_step(plan, input).contiguous()
+        ctx.call, ctx.weights, cells = call, weights, call.cells
+        dense = _by_step(call, input).contiguous()
         states = held[weights:]
         width = cells.projected * cells.directions
-        strides = (width, cells.batch * width)[:: -1 if not plan.batch_first else 1]
+        strides = (width, cells.batch * width)[:: -1 if not call.batch_first else 1]
         output = input.new_empty_strided((*input.shape[:2], width), (*strides, 1))
         after = [state.new_empty(state.shape) for state in states]
-        buffer = None if plan.flat else input.new_empty(sum(weight.numel() for weight in held[:weights]))
+        buffer = None if call.flat else input.new_empty(sum(weight.numel() for weight in held[:weights]))
         workspace = _bytes(input, cells.workspace())
-        reserve = _bytes(input, cells.reserve()) if plan.trains else None
+        reserve = _bytes(input, cells.reserve()) if call.trains else None
         del workspace
-        if plan.trains and any(ctx.needs_input_grad):
+        if call.trains and any(ctx.needs_input_grad):
             ctx.save_for_backward(*reversed(states), input, *held[:weights], output, reserve, buffer)
         del dense
         return (output, *after)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        plan, cells = ctx.plan, ctx.plan.cells
-        if not plan.trains:
+        call, cells = ctx.call, ctx.call.cells
+        if not call.trains:
             raise RuntimeError("cudnn RNN backward can only be called in training mode")
         *held, output, reserve, _ = ctx.saved_tensors
         count = len(held) - 1 - ctx.weights
@@ -73,7 +73,7 @@ class _Recurrent(torch.autograd.Function):
             reserve = reserve.clone()  # cuDNN writes to it
         first = _zeros(gradients[0], output)
         after = [_zeros(gradient, state) for gradient, state in zip(gradients[1:], states, strict=True)]
-        dense, ends = _by_step(plan, input).contiguous(), _by_step(plan, first).contiguous()
+        dense, ends = _by_step(call, input).contiguous(), _by_step(call, first).contiguous()
         made = torch.empty_like(dense, memory_format=torch.contiguous_format)
         inner = [each.contiguous() for each in after]
         found = [torch.empty_like(state) for state in states]
@@ -81,7 +81,7 @@ class _Recurrent(torch.autograd.Function):
         del workspace, inner, ends, dense
         pieces: list[Any] = [None] * ctx.weights
         if any(ctx.needs_input_grad[3 : 3 + ctx.weights]):
-            dense = _by_step(plan, input).contiguous()
+            dense = _by_step(call, input).contiguous()
             buffer = input.new_zeros(sum(weight.numel() for weight in weights))
             workspace = _bytes(input, cells.workspace())
             pieces = list(_pieces(buffer, weights))
@@ -92,7 +92,7 @@ class _Recurrent(torch.autograd.Function):
         needed = ctx.needs_input_grad[3 + ctx.weights :]
         for index, needs in enumerate(needed):
             found[index] = found[index] if needs else None  # type: ignore[call-overload]
-        return None, _by_step(plan, made) if ctx.needs_input_grad[1] else None, None, *pieces, *found
+        return None, _by_step(call, made) if ctx.needs_input_grad[1] else None, None, *pieces, *found
 
 
 class _Lower(torch.autograd.Function):
@@ -164,8 +164,8 @@ def gru_cell(
     return _GruCell.apply(input.matmul(w_ih.t()), hx.matmul(w_hh.t()), hx, b_ih, b_hh)
 
 
-def _by_step(plan: _Plan, tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.transpose(0, 1) if plan.batch_first else tensor
+def _by_step(call: _LayerCall, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.transpose(0, 1) if call.batch_first else tensor
 
 
 def _bytes(like: torch.Tensor, size: int) -> torch.Tensor:
@@ -236,7 +236,7 @@ def _layer(
     )  # fmt: skip
     bound(cells.unsure(gpu), WHY)
     flat = len({weight.untyped_storage()._cdata for weight in params}) == 1
-    output, *after = _Recurrent.apply(_Plan(cells, batch_first, train, flat), input, len(params), *params, *states)  # type: ignore[misc]
+    output, *after = _Recurrent.apply(_LayerCall(cells, batch_first, train, flat), input, len(params), *params, *states)  # type: ignore[misc]
     return (output, *after)
 
 

@@ -52,7 +52,7 @@ def _fill_inner(g, block):
     job, wide = g.job, g.job.wide
     for at in job.spots(*block):
         space = Space()
-        view = _View(g, at, space)
+        view = _RowTile(g, at, space)
         view.inner.fill(0)
         part, total = (space.take(view.sight.lead, wide) for _ in range(2))
         total.fill(0)
@@ -79,7 +79,7 @@ def _by_rows(g, block, gk, gv):
             grad[block].fill(0)
     for at in spots:
         space = Space()
-        view = _View(g, at, space)
+        view = _RowTile(g, at, space)
         shape = view.sight.query.shape
         total, columns = None, job.columns(at.rows)
         if g.gq is not None:
@@ -115,7 +115,7 @@ def _by_columns(g, block):
             for cut in job.columns(at.rows):
                 if cut.start == whole.start:
                     space = Space(outer.used)
-                    view = _View(g, at, space)
+                    view = _RowTile(g, at, space)
                     count = cut.stop - cut.start
                     seen = (at.batch, at.head, cut)
                     key, value = (None if x is None else space.cast(x[seen], wide) for x in (job.k, job.v))
@@ -126,7 +126,7 @@ def _by_columns(g, block):
                 np.copyto(grad[here], total, casting="unsafe")
 
 
-class _View:
+class _RowTile:
     """A tile of rows in backward: its queries, the gradient of its result, and the sums over its columns."""
 
     def __init__(self, g, at, space):
