@@ -114,18 +114,18 @@ def attention(tokens: int, heads: int = 32) -> float:
     return predict(run, _with_scores).peak / predict(run, _without_scores).peak
 
 
-def whole_loss(backward: bool, tokens: int = 8192, vocabulary: int = 256_000, width: int = 2304, cap: float = 30.0) -> int:
+def whole_loss(backward: bool) -> int:
     """The bytes that the head of Gemma 2 and its loss take at their peak, with all logits, beside their inputs."""
 
     def run() -> int:
         sizes: dict[str, Any] = {"device": GPU, "dtype": torch.bfloat16, "requires_grad": True}
-        hidden, weight = torch.empty(tokens, width, **sizes), torch.empty(vocabulary, width, **sizes)
-        targets = torch.zeros(tokens, dtype=torch.int64, device=GPU)
+        hidden, weight = torch.empty(8192, 2304, **sizes), torch.empty(256_000, 2304, **sizes)
+        targets = torch.zeros(8192, dtype=torch.int64, device=GPU)
         torch.mm(hidden[:1], weight[:1].T)  # what libraries take at first
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         logits = hidden @ weight.T
-        logits = torch.tanh(logits / cap) * cap
+        logits = torch.tanh(logits / 30.0) * 30.0
         loss = F.cross_entropy(logits.float(), targets)
         del logits
         if backward:

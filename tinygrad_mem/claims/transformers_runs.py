@@ -82,7 +82,7 @@ def bert_training(batch: int, recomputed: bool = False, half: bool = False, rule
     return predict(run)
 
 
-def llama_activations(batch: int = 8, tokens: int = 512) -> int:
+def llama_activations() -> int:
     """The bytes that Llama of 7 billion parameters keeps for backward in float16, scores in memory, beside its parameters."""
     config = transformers.LlamaConfig(intermediate_size=11_008, use_cache=False)  # the other sizes are its by default
     config._attn_implementation = "eager"
@@ -92,7 +92,7 @@ def llama_activations(batch: int = 8, tokens: int = 512) -> int:
             model = transformers.LlamaForCausalLM(config)
         model.half()
         before = torch.cuda.memory_allocated()
-        ids = torch.zeros(batch, tokens, dtype=torch.int64, device=GPU)
+        ids = torch.zeros(8, 512, dtype=torch.int64, device=GPU)
         loss = model(input_ids=ids, labels=ids).loss
         kept = torch.cuda.memory_allocated() - before
         del loss  # until here it holds the graph

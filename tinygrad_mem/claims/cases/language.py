@@ -92,7 +92,7 @@ class LossAsForward(nn.Module):
 
 
 @cache
-def rank_of_8(tiled: bool, batch: int = 8, tokens: int = 4096) -> Track:
+def rank_of_8(tiled: bool) -> Track:
     """Two steps of AdamW by one of 8 ranks that divide Llama 3 with 8 billion parameters, each block recomputed."""
 
     def train() -> None:
@@ -106,7 +106,7 @@ def rank_of_8(tiled: bool, batch: int = 8, tokens: int = 4096) -> Track:
         memory.mark("divided")
         for _ in range(2):
             optimizer.zero_grad()
-            whole(tm.zeros(batch, tokens, dtype=tm.int64)).backward()
+            whole(tm.zeros(8, 4096, dtype=tm.int64)).backward()
             optimizer.step()
 
     return memory.predict(train, world_size=8)

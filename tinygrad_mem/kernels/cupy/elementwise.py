@@ -12,9 +12,9 @@ from .apart import apart as _apart
 from .fused import Fused
 
 
-def _fused(inputs: str, formula: str, name: str, wide: str = "Z") -> Fused:
-    """A kernel z = formula of arrays and numbers; W is the wide type of one of them."""
-    return Fused(inputs, "Z z", f"typedef typename Wide<{wide}>::type W; z = Z({formula})", f"tinygrad_mem_{name}")
+def _fused(inputs: str, formula: str, name: str) -> Fused:
+    """A kernel z = formula of arrays and numbers; W is the wide type of the result."""
+    return Fused(inputs, "Z z", f"typedef typename Wide<Z>::type W; z = Z({formula})", f"tinygrad_mem_{name}")
 
 
 def copy(x, out):

@@ -135,12 +135,12 @@ def _widest(gpu: Gpu) -> int:
 # --- what they take -------------------------------------------------------------------------------------------------------
 
 
-def splits(gpu: Gpu, blocks: int, keys: int, most: int = 128) -> int:
+def splits(gpu: Gpu, blocks: int, keys: int) -> int:
     """Into how many parts the keys are split to fill the GPU. Source: ``flash_api.cpp``, ``num_splits_heuristic``."""
     units = gpu.processors * 2
     if blocks >= 0.8 * units:
         return 1
-    most = min(most, units, keys)
+    most = min(128, units, keys)
 
     def counts(parts: int) -> bool:
         return parts == 1 or up(keys, parts) != up(keys, parts - 1)

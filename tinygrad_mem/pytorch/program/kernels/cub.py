@@ -8,6 +8,7 @@ from __future__ import annotations
 from .call import Gpu, up
 
 _ALIGNMENT = 256
+_OFFSET = 8  # bytes of the type that counts elements: PyTorch counts in 64 bits
 
 
 def aliased(*sizes: int) -> int:
@@ -24,13 +25,12 @@ def _scaled(threads: int, items: int, width: int) -> tuple[int, int]:
     return min(threads, up(48 * 1024, width * items) + 31 & -32), items
 
 
-def radix_sort(gpu: Gpu, count: int, key: int, value: int, bits: int, offset: int = 8, doubled: bool = False) -> int:
+def radix_sort(gpu: Gpu, count: int, key: int, value: int, bits: int, doubled: bool = False) -> int:
     """Bytes that a sort of ``count`` pairs takes beside its inputs and outputs.
 
     Args:
         key, value: bytes of each; ``value=0``: keys only.
         bits: of the key that are sorted by.
-        offset: bytes of the type that counts elements: PyTorch counts in 64 bits.
         doubled: the caller has a second array of keys, and of values.
 
     Source: ``dispatch_radix_sort.cuh``, ``Invoke``, ``InvokeOnesweep``.
@@ -40,30 +40,27 @@ def radix_sort(gpu: Gpu, count: int, key: int, value: int, bits: int, offset: in
     if count == 0 or bits == 0 or count <= threads * items:
         return 1  # in one tile, or nothing to do
     if key < 4 and gpu.capability < (9, 0):
-        return aliased((2 * gpu.processors * 128 + 512 * 23) * offset, count * key, count * value)  # spine of an upsweep
-    threads, items = _scaled(*_onesweep(gpu, key, value, offset), wide)
+        return aliased((2 * gpu.processors * 128 + 512 * 23) * _OFFSET, count * key, count * value)  # spine of an upsweep
+    threads, items = _scaled(*_onesweep(gpu, key, value), wide)
     tile, passes = threads * items, up(bits, 8)
     portion = ((1 << 28) - 1) // tile * tile
     portions, blocks = up(count, portion), up(min(count, portion), tile)
     extra = passes > 1 and not doubled
     return aliased(
-        portions * passes * 256 * offset, blocks * 256 * 4, extra * count * key, extra * count * value, portions * passes * 4
+        portions * passes * 256 * _OFFSET, blocks * 256 * 4, extra * count * key, extra * count * value, portions * passes * 4
     )
 
 
-def _onesweep(gpu: Gpu, key: int, value: int, offset: int) -> tuple[int, int]:
+def _onesweep(gpu: Gpu, key: int, value: int) -> tuple[int, int]:
     """Threads and items of one sweep for keys of four bytes. Source: ``tuning_radix_sort.cuh``."""
-    long = offset == 8
     if gpu.capability >= (9, 0):
         if key >= 8:
             return 384, 30 if value < 8 else 24
         if key == 4:
-            if not value:
-                return 384, 20 - long
-            return 384, (17 if long else 23) if value < 8 else (29 if long else 30)
+            return 384, 19 if not value else 17 if value < 8 else 29
         return 384, 23
     if gpu.capability >= (8, 0):
-        return 384, 17 if long and key == 4 and value else 21
+        return 384, 17 if key == 4 and value else 21
     return 256, 46 if key == value == 4 else 23
 
 
