@@ -199,7 +199,7 @@ def test_segments_of_a_sequential():
         ({"parts": 2}, "optimizer in backward", "2 backwards for each step"),
         ({"optimizer": torch.optim.SGD}, "Adafactor for Adam", "no optimizer is Adam"),
         ({"optimizer": partial(torch.optim.AdamW, foreach=False)}, "foreach=False", "no optimizer steps with lists"),
-        ({"optimizer": partial(torch.optim.AdamW, fused=True)}, "fused=True", "has no fused step, or uses it"),
+        ({"optimizer": partial(torch.optim.AdamW, fused=True)}, "fused=True", "has no fused step or uses it already"),
         ({}, "gradients to None", "drops gradients already"),
         ({}, "checkpoint blocks in 2 segments", "in a loop of its own"),
         ({}, "loss in chunks", NO_CHUNKS),
@@ -253,7 +253,7 @@ def test_the_largest_batch_and_what_fits():
     assert pytorch.predict(train, batch.batch_size, capacity=least - MIB).fits
     assert not pytorch.predict(train, batch.batch_size + 1, capacity=least - MIB).fits
     assert batch.names == [f"batch_size={batch.batch_size}"]
-    assert "2 steps, gathered, for one of 512" in batch.cost
+    assert "gradients of 2 batches, accumulated for one of 512" in batch.cost
     assert advice.batch[-1].batch_size > batch.batch_size
 
 

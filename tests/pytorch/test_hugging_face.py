@@ -40,7 +40,7 @@ def test_without_a_cache_no_mask_is_made(grad: bool):
 
     found = pytorch.predict(run, device="cpu")
     assert found.peak == pytorch_peak(run)
-    assert any("position ids were taken as those of one sequence a row" in note for note in found.notes)
+    assert any("position ids were assumed to be those of one sequence in each row" in note for note in found.notes)
 
 
 def test_masks_that_the_program_itself_imports_are_not_those_of_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

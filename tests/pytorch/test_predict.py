@@ -443,7 +443,7 @@ def test_losses_may_be_logged():
         total += loss.item()
         print(f"{loss.item():.3f} {total / 2} {float(loss)}")
 
-    assert [note.partition(":")[0] for note in pytorch.predict(run).notes] == ["float(tensor) gave 1.0"]
+    assert [note.partition(",")[0] for note in pytorch.predict(run).notes] == ["float(tensor) returned 1.0"]
 
 
 @pytest.mark.parametrize(

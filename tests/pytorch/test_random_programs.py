@@ -341,7 +341,7 @@ def test_iterations_are_all_made_and_a_line_search_is_refused():
     searched()
     track = predict(searched, device="cpu")
     assert track.peak == real_peak(searched)
-    assert ["each step was taken to make all its iterations" in note for note in track.notes] == [True]
+    assert ["each step was assumed to make all its iterations" in note for note in track.notes] == [True]
     with pytest.raises(NotOfferedError, match=r"how often it calls the closure depends on values.* without a line search"):
         predict(searched, line_search_fn="strong_wolfe")
 

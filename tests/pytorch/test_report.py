@@ -335,7 +335,7 @@ def test_a_private_pool_keeps_what_is_free(tmp_path):
 
 def test_without_stacks_iterations_are_found_by_repetition(tmp_path):
     shown, data = told(snapshot_of(faults.GrowingList(stacks=False), tmp_path))
-    assert data["growth"]["how"] == "by repetition: 24 requests come again in the same order"
+    assert data["growth"]["how"] == "by repetition: 24 requests repeat in the same order"
     grown = one(data["growth"]["grown"], each=2 * MIB)
     assert grown["line"] == "(no stack)"
     assert "2,097,152 bytes each time: (no stack)" in shown

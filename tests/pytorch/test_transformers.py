@@ -44,7 +44,7 @@ def test_a_mask_is_made_where_a_mask_leaves_tokens_out(mask: Callable[..., torch
 @pytest.mark.filterwarnings("ignore")
 def test_a_mask_whose_values_are_not_known_is_one_that_leaves_tokens_out():
     found = predict(steps, lambda device: (torch.rand(2, 32, device=device) > 0.1).long(), "cuda")
-    assert ["taken as one that leaves tokens out" in note for note in found.notes] == [True]
+    assert ["assumed to hide some tokens" in note for note in found.notes] == [True]
 
 
 def written(name: str, device: str = "cpu", **options: Any) -> Any:

@@ -127,8 +127,8 @@ class Exchange(Shaped):
         number = self.item()
         if isinstance(number, Unknown):
             warnings.warn(
-                "float(): this number is not known in a dry run, and a plain float cannot say so: it is 1.0. A decision by it "
-                "would not be noticed. item() gives a number that stays unknown.",
+                "float(): this number is not known in a dry run, so 1.0 is returned. A branch on it would not be noticed. "
+                "item() returns a number that stays unknown.",
                 stacklevel=2,
             )
         return float(number)

@@ -23,7 +23,7 @@ ASKED = "asked for"
 
 @dataclass(frozen=True)
 class MachineChoice:
-    """A choice, its reason, and the variable of the environment, set before Python starts, that makes another."""
+    """A choice, its reason, and the environment variable, set before Python starts, that makes another."""
 
     what: str
     chosen: str

@@ -275,8 +275,8 @@ class _Trials:
             return Advised(["largest batch", *names[1:]], refused=f"not even {name}=1 fits")
         row = Advised(names, batch_size=good, code=f"{name}={good}")
         self._measure(row, changes, (name, good))
-        row.numbers = "the same" if good == given else "of another batch: the learning rate may need a change"
-        row.cost = "nothing" if good >= given else f"{-(-given // good)} steps, gathered, for one of {given}"
+        row.numbers = "the same" if good == given else "another batch size: the learning rate may need a change"
+        row.cost = "nothing" if good >= given else f"gradients of {-(-given // good)} batches, accumulated for one of {given}"
         return row
 
     def _search(self, name: str, size: int, changes: list[ProgramChange]) -> int:

@@ -83,7 +83,7 @@ class FusedStep(ProgramChange):
     source, kinds, numbers = f"{_DOCS}optim.html#algorithms", frozenset({"step"}), "the same but for rounding"
 
     def why_not(self, seen: Seen, device: str) -> str:
-        return "" if seen.can_be_fused else "an optimizer has no fused step, or uses it, or none steps"
+        return "" if seen.can_be_fused else "an optimizer has no fused step or uses it already, or none steps"
 
     def made(self, device: str) -> AbstractContextManager:
         def fuse(kind: type, options: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ class GradientsToNone(ProgramChange):
     name, cost, code = "gradients to None", "nothing", "optimizer.zero_grad(set_to_none=True)"
     source = f"{_DOCS}generated/torch.optim.Optimizer.zero_grad.html"
     kinds = frozenset({"zero"})
-    numbers = "the same where each parameter gets a gradient in each step"
+    numbers = "the same if each parameter gets a gradient in each step"
 
     def why_not(self, seen: Seen, device: str) -> str:
         return "" if seen.keeps_zeros else "zero_grad drops gradients already, or is not called"
@@ -122,11 +122,11 @@ class StepInBackward(ProgramChange):
         if not seen.steps:
             return "no optimizer steps"
         if seen.clips:
-            return "gradients are clipped, for which all must be there at once"
+            return "gradients are clipped, which needs all of them at once"
         if seen.scales:
             return "GradScaler looks at all gradients before a step"
         if seen.backwards_a_step != 1:
-            return f"{seen.backwards_a_step:g} backwards for each step: gradients are gathered, or come from elsewhere"
+            return f"{seen.backwards_a_step:g} backwards for each step: gradients are accumulated, or come from elsewhere"
         foreign = [kind.__name__ for kind in seen.optimizers if not kind.__module__.startswith("torch.optim")]
         return f"{foreign[0]} is not one of torch.optim's: make one for each parameter yourself" if foreign else ""
 
@@ -135,7 +135,7 @@ class StepInBackward(ProgramChange):
 
 
 class ExpandableSegments(ProgramChange):
-    name, cost = "expandable segments", "nothing that bytes show; on by a variable of the environment"
+    name, cost = "expandable segments", "not seen in bytes; set by an environment variable"
     code, settings = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python ...", "expandable_segments:True"
     source, kinds = f"{_DOCS}notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf", frozenset({"allocator"})
 

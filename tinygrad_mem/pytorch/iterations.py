@@ -72,7 +72,7 @@ def _by_repetition(evidence: Evidence) -> Iterations | None:
             if whole < LEAST or whole * period < len(asked) // 2:
                 continue  # it may be one of many equal layers
             ends = asked[place[:whole]][::-1] - 1
-            return Iterations(ends[ends >= 0], f"by repetition: {period:,} requests come again in the same order")
+            return Iterations(ends[ends >= 0], f"by repetition: {period:,} requests repeat in the same order")
     return None
 
 

@@ -33,9 +33,9 @@ _COMPILED = "torch.compile: the function was predicted as it is written. A compi
 _GRAPHED = "torch.cuda.make_graphed_callables: predicted without graphs. A graph keeps a pool of memory of its own"
 _BETWEEN_GPUS = ("broadcast", "broadcast_coalesced", "gather", "reduce_add", "reduce_add_coalesced")
 _NESTED = ("nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged", "narrow", "masked_select")
-_CAUSAL = "nn.Transformer: whether a mask is causal is not known in a prediction: it was taken as causal. Pass is_causal"
+_CAUSAL = "nn.Transformer: whether a mask is causal is not known in a prediction: it was assumed to be causal. Pass is_causal"
 
-_ITERATES = "torch.optim.LBFGS: each step was taken to make all its iterations. One that converges makes fewer"
+_ITERATES = "torch.optim.LBFGS: each step was assumed to make all its iterations. A step that converges makes fewer"
 _NOT_KEPT = "torch.optim.LBFGS: a step along which the gradient does not grow is not kept, and the oldest one stays"
 _SEARCHES = (
     "torch.optim.LBFGS(line_search_fn=...): how often it calls the closure depends on values, which are not known in a "

@@ -156,14 +156,14 @@ def _second_needed(node: Any) -> bool:
     return len(node.next_functions) > 1 and node.next_functions[1][0] is not None
 
 
-_ZEROS = "was counted as for numbers with zeros among them. Without one it needs less"
-NO_ZEROS = "was counted as for numbers without zeros. With one it needs more"
-_PLAIN = "goes another way for tensors of a prediction than for others"
+_ZEROS = "was counted for numbers with zeros among them. Without zeros it needs less"
+NO_ZEROS = "was counted for numbers without zeros. With zeros it needs more"
+_PLAIN = "runs other code for tensors of a prediction than for real ones"
 _PRODUCTS = ("ProdBackward0", "ProdBackward1")  # on a GPU those of ``torch.func``: see :func:`products`
 NODES: dict[str, tuple[Callable[[Any], int], str]] = {
     **dict.fromkeys(_PRODUCTS, (_of_zeros, _ZEROS)),
     "CumprodBackward0": (_of_zeros, NO_ZEROS),
-    "MaskedFillBackward1": (_of_mask, "finds the places of the mask, whose number is a value"),
+    "MaskedFillBackward1": (_of_mask, "finds the indices of the mask, whose number depends on values"),
     "RenormBackward0": (lambda node: 8 * _bytes(node._saved_self) + 4096, _PLAIN),  # in float64
     "BinaryCrossEntropyWithLogitsBackward0": (_of_targets, _PLAIN),
     **dict.fromkeys(("LinalgHouseholderProductBackward0", "OrmqrBackward0"), (lambda node: 4 * _largest(node), _PLAIN)),

@@ -19,7 +19,7 @@ from .watch import Watch
 
 _MASKS = "transformers.masking_utils"
 _ENDS = "transformers.generation.stopping_criteria"
-_ALL_TOKENS = "transformers: generate was taken to make all the tokens that it may. A text that ends early needs less"
+_ALL_TOKENS = "transformers: generate was assumed to make as many tokens as it may. A text that ends early needs less"
 
 
 @context

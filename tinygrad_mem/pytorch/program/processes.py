@@ -41,7 +41,7 @@ _DDP = "DistributedDataParallel"
 _HOOKED = f"{_DDP}.register_comm_hook is not predicted for PyTorch: leave it out"
 _NCCL = "torch.distributed: NCCL and CUDA allocate for each process outside of PyTorch's allocator, which is not counted"
 
-_ALONE = "the program did not call torch.distributed.init_process_group: it was predicted as one that is alone"
+_ALONE = "the program did not call torch.distributed.init_process_group: it was predicted as a single process"
 
 
 class Processes:

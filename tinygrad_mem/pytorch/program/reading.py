@@ -24,31 +24,31 @@ _HERE = os.path.dirname(__file__)
 HANDLERS: dict[Any, Callable[..., Any]] = {}
 """What runs in place of a function, with :class:`~.watch.Watch` before its arguments."""
 _FLOAT = (
-    "float(tensor) gave 1.0: the number is not known, and a plain float cannot say so. A decision by it would not be noticed; "
-    "tensor.item() gives a number that stays unknown"
+    "float(tensor) returned 1.0, because the number is not known. A branch on it would not be noticed; "
+    "tensor.item() returns a number that stays unknown"
 )
 _REDRAWN = (
-    "nn.init.trunc_normal_ draws numbers outside of its bounds again: the usual number of times was taken. While it draws once "
-    "more, up to two more tensors of that size are in use"
+    "nn.init.trunc_normal_ draws numbers outside of its bounds again: the usual number of times was assumed. While it draws "
+    "once more, up to two more tensors of that size are in use"
 )
 _HALF = 0.5  # of the numbers that are drawn evenly are kept, about
 _VECTORS = "was counted with its vectors, which it does not make without gradients: it needs less"
-_COUNTED = "torch.bincount: the numbers were taken as below minlength. With a larger one its result is longer"
+_COUNTED = "torch.bincount: the numbers were assumed to be below minlength. With a larger one the result is longer"
 _TO_NUMPY = "Leave out of the prediction what NumPy does with it, such as plots and metrics: its memory is not PyTorch's"
-_FINITE = "where the program asks if a number is finite, the answer was that it is"
+_FINITE = "if the program asked whether a number is finite, the answer was yes"
 _LBFGS = "torch/optim/lbfgs.py"
 _GENERATE = "transformers/generation/utils.py"
 _MASKS = "transformers/masking_utils.py"
 _ONE_SEQUENCE = (
-    "transformers: position ids were taken as those of one sequence a row. If several are packed into a row, a mask is made "
-    "too, and another attention may run"
+    "transformers: position ids were assumed to be those of one sequence in each row. If several are packed into a "
+    "row, a mask is made too, and another attention may run"
 )
 _PADDED = (
-    "transformers: an attention mask was taken as one that leaves tokens out. Without such tokens no mask is made, and another "
+    "transformers: an attention mask was assumed to hide some tokens. Without such tokens no mask is made, and another "
     "attention may run"
 )
 _FALLING = count(0, -1)  # losses: it would end where they stay
-_LENGTHS = "ctc_loss: each target was taken as the longest, and each input too. A real run with shorter ones needs less"
+_LENGTHS = "ctc_loss: all targets and inputs were assumed to have the longest length. A real run with shorter ones needs less"
 
 
 def handles(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -116,9 +116,9 @@ _SPLIT = (
     "PyTorch reads the values of a tensor here, such as places of a split, which are not known in a prediction. Give it plain "
     "numbers"
 )
-_DECISION = "If the program decides by it, give the decision a fixed answer"
+_DECISION = "If the program branches on it, use a fixed answer"
 _INSTEAD = {
-    "aten::_pack_padded_sequence": "Predict the padded batch, without packing: it needs no less",
+    "aten::_pack_padded_sequence": "Predict the padded batch, without packing: it needs at least as much",
     "aten::allclose": _DECISION,
     "aten::equal": _DECISION,
 }

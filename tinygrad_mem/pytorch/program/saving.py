@@ -25,7 +25,7 @@ from .fake import without_modes
 from .watch import Watch
 
 _LINE = 64  # bytes: storages in a file begin at multiples of it
-_NOTE = "torch.save: nothing is written in a prediction; torch.load gives back there what was saved, in new memory"
+_NOTE = "torch.save: nothing is written in a prediction; torch.load returns what was saved, in new memory"
 
 
 @context
