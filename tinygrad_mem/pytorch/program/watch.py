@@ -159,7 +159,7 @@ class Watch(Storages, TorchDispatchMode):
         with self.workspace(within if self.device.type == "cpu" else 0):
             self.count(func, args, kwargs, made)
         for fake, each in zip(fake_tensors(tree_leaves(made)), tree_leaves(found), strict=False):
-            self.numbers.know(fake, each)
+            self.numbers.set(fake, each)
         return made
 
     def _places_of(self, args: tuple) -> list[Any]:
