@@ -210,6 +210,13 @@ def test_samplers():
     assert sorted(data.WeightedRandomSampler([1, 2, 3], 3, replacement=False)) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("replacement", [False, True])
+def test_indices_of_nothing_are_refused(replacement: bool):
+    """It waited without end for indices: PyTorch divides by the number of elements."""
+    with pytest.raises(ValueError, match="3 indices of a dataset without elements"):
+        list(data.RandomSampler([], replacement=replacement, num_samples=3))
+
+
 def test_each_pass_of_a_seeded_sampler_has_another_order():
     sampler = data.RandomSampler(Squares(50), generator=seeded())
     assert list(sampler) != list(sampler)

@@ -172,6 +172,11 @@ def test_no_divergence_and_no_gradient_through_a_draw():
     D = tm.distributions
     with pytest.raises(NotImplementedError, match=r"No KL.* for p type Normal and q type Bernoulli"):
         D.kl_divergence(D.Normal(0.0, 1.0), D.Bernoulli(0.5))
+    for ask in ("cdf", "icdf"):
+        with pytest.raises(NotImplementedError):
+            getattr(tm.distributions.Categorical(tm.ones(2)), ask)(tm.ones(()))
+    with pytest.raises(NotImplementedError):
+        tm.distributions.Normal(0.0, 1.0).enumerate_support()
     with pytest.raises(NotImplementedError):
         D.Categorical(tm.ones(3)).rsample()
     with pytest.raises(NotImplementedError):

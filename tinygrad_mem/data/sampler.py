@@ -69,6 +69,8 @@ class RandomSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         count, wanted, rng = len(self.data_source), self.num_samples, draws(self.generator)
+        if wanted and not count:
+            raise ValueError(f"RandomSampler: {wanted} indices of a dataset without elements")
         if self.replacement:
             for start in range(0, wanted, PIECE):
                 yield from rng.integers(0, count, min(PIECE, wanted - start)).tolist()

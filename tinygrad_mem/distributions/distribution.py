@@ -103,6 +103,18 @@ class Distribution:
         """The logarithm of the density, or of the probability, of each value."""
         raise NotImplementedError
 
+    def cdf(self, value: Tensor) -> Tensor:
+        """The probability of less than each value."""
+        raise NotImplementedError
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """The inverse of :meth:`cdf`."""
+        raise NotImplementedError
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All values, along a first dimension."""
+        raise NotImplementedError
+
     def entropy(self) -> Tensor:
         """The expected ``-log_prob``, in nats."""
         raise NotImplementedError
