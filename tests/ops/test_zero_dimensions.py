@@ -55,6 +55,6 @@ def test_a_call_on_no_dimensions(call: str, made: str):
 
 @pytest.mark.parametrize("chosen", [True, False])
 def test_what_a_mask_takes_nothing_from_has_a_gradient_of_zeros(chosen: bool):
-    source = tm.tensor(3.0, requires_grad=True)
+    source: Any = tm.tensor(3.0, requires_grad=True)
     tm.tensor(1.0).masked_scatter(tm.tensor(chosen), source).backward()
     assert source.grad.tolist() == float(chosen)

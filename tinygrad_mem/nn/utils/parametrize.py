@@ -122,13 +122,13 @@ def remove_parametrizations(module: M, tensor_name: str, leave_parametrized: boo
         raise ArgumentError(f"Module {module} does not have a parametrization on {tensor_name}")
     lists: Any = module.parametrizations
     computed = lists[tensor_name]
-    original = getattr(computed, "original", None)
+    original: Any = getattr(computed, "original", None)
     if original is None and not leave_parametrized:
         raise ArgumentError(
             "Cannot leave unparametrized (`leave_parametrized=False`) a tensor that is parametrized in terms of several tensors"
         )
     with no_grad():
-        value = computed() if leave_parametrized else original
+        value: Any = computed() if leave_parametrized else original
     if original is None:
         original = Parameter(value, any(p.requires_grad for p in computed.parameters()))
     elif value is not original:
