@@ -111,3 +111,12 @@ def test_what_pytorch_accepts_runs():
         F.batch_norm(ones("cuda", 2, 4, 3, dtype=HALF), ones("cuda", 4), ones("cuda", 4))
 
     assert predict(program).peak
+
+
+def test_opaque_workspaces_are_not_made_up():
+    """The backward of oneDNN's LSTM reads one: with other contents the process ends."""
+
+    def program() -> None:
+        nn.LSTM(4, 16)(torch.zeros(1, 2, 4))[0].sum().backward()
+
+    assert predict(program, device="cpu").peak
