@@ -81,4 +81,18 @@ def test_vectors_follow_from_instructions(monkeypatch: pytest.MonkeyPatch):
 def test_an_unknown_blas_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(choices.blas, "_library", None)
     found = {each.what: each for each in choices.choices()}
-    assert {found[what].why for what in ("BLAS's kernels", "BLAS's idle threads")} == {"NumPy's BLAS is not OpenBLAS"}
+    assert {found[what].why for what in ("BLAS's kernels", "large products")} == {"NumPy's BLAS is not OpenBLAS"}
+
+
+def test_blass_threads_share_products_only_if_they_sleep(monkeypatch: pytest.MonkeyPatch):
+    """Each of the three cases: they sleep, they cannot be made to, and the user has set a time that is none."""
+    monkeypatch.setattr(choices.blas, "kernels", lambda: "Haswell")
+    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
+    monkeypatch.setattr(choices.blas, "patience", 18)
+    assert choices._large_products().chosen == "BLAS's threads"
+    monkeypatch.setattr(choices.blas, "patience", None)
+    assert choices._large_products() == choices.MachineChoice(
+        "large products", "our threads", "BLAS's would wait in a loop", "OPENBLAS_THREAD_TIMEOUT=18"
+    )
+    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "never")
+    assert choices._large_products().why == choices.ASKED

@@ -205,7 +205,7 @@ def long(events: int) -> Log:
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_long_log_is_streamed(tmp_path: Path, format: str):
     """An event more needs at most 64 bytes more, the snapshot's table of blocks; as Python's objects it would be 2,000."""
-    sizes = 1 << 12, 1 << 13
+    sizes = 1 << 13, 1 << 14
     few, many = (most(functools.partial(Track.of(long(size)).save, tmp_path / "run", format)) for size in sizes)
     assert few < 20 << 20
     assert many - few < 64 * (sizes[1] - sizes[0])

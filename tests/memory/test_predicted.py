@@ -266,7 +266,7 @@ def public() -> dict[str, Any]:
     for place, root in roots.items():
         for name, value in vars(root).items():
             ours = getattr(value, "__module__", "").startswith("tinygrad_mem") and not name.startswith("_")
-            ours = ours and not any(base.__name__ == "_Refused" for base in getattr(value, "__mro__", ()))
+            ours = ours and not any(base.__name__ in ("_Refused", "NeverMade") for base in getattr(value, "__mro__", ()))
             if ours and (inspect.isfunction(value) or (inspect.isclass(value) and not issubclass(value, BaseException))):
                 found[place + name] = value
     for name in dir(tm.Tensor):

@@ -2,7 +2,8 @@
 
 After a product, BLAS's threads wait for more work in a busy loop, on the cores that our threads need next: in OpenBLAS for more
 than 25 ms. Here they wait 0.1 ms and then sleep. Large products of two matrices use BLAS's threads, because waking them does
-not need the interpreter's lock. While our own threads share work, BLAS uses one thread.
+not need the interpreter's lock. While our own threads share work, BLAS uses one thread. It does so always if its threads cannot
+be made to sleep: a step of an LSTM took 1.5 times as long.
 
 NumPy bundles OpenBLAS; ctypes finds its functions in NumPy's shared libraries. If there is no such library (another BLAS,
 another platform), everything still works: products are added tile by tile, and BLAS keeps its threads.
@@ -59,26 +60,32 @@ def _function(name: str, arguments: list, result: Any = None) -> Any:
 _PATIENCE = "18"  # OpenBLAS's idle threads wait 2**18 cycles before they sleep; by default 2**26
 
 
-def _let_threads_sleep() -> None:
-    """Let BLAS's idle threads sleep sooner, unless the user has set a time. They are ended, as at a fork, and start when
-    needed.
+def _let_threads_sleep() -> int | None:
+    """Let BLAS's idle threads sleep sooner, unless the user has set a time. They are ended, and start again when needed.
 
-    This is not done while other threads run: a product in one of them would wait forever for the ended threads.
+    This is not done while other threads run: a product in one of them would wait forever for the ended threads. The OpenBLAS of
+    NumPy 2.5 hides the functions for it.
+
+    Returns:
+        The power of two of the cycles after which they sleep; ``None`` if they wait for long, or if it is unknown.
     """
     import os
 
-    if _library is None or "OPENBLAS_THREAD_TIMEOUT" in os.environ or threading.active_count() > 1:
-        return
+    if (asked := os.environ.get("OPENBLAS_THREAD_TIMEOUT")) is not None:
+        return int(asked) if asked.isdecimal() else None
+    if _library is None or threading.active_count() > 1:
+        return None
     library = _library[0]
     if not all(hasattr(library, name) for name in ("openblas_read_env", "blas_thread_shutdown_", "openblas_thread_timeout")):
-        return
+        return None
     os.environ["OPENBLAS_THREAD_TIMEOUT"] = _PATIENCE
     library.openblas_read_env()
     del os.environ["OPENBLAS_THREAD_TIMEOUT"]
     library.blas_thread_shutdown_()
+    return int(_PATIENCE)
 
 
-_let_threads_sleep()
+patience = _let_threads_sleep()
 _set_threads = _function("openblas_set_num_threads", [ctypes.c_int])
 _get_threads = _function("openblas_get_num_threads", [], ctypes.c_int)
 _long = ctypes.c_int64 if _library is not None and "64" in _library[2] else ctypes.c_int
@@ -91,13 +98,6 @@ def kernels() -> str | None:
 
 
 for_avx512 = kernels() in ("SkylakeX", "Cooperlake", "SapphireRapids")  # as OPENBLAS_CORETYPE says, or the processor
-
-
-def patience() -> int | None:
-    """OpenBLAS's idle threads sleep after two to the power of this many cycles; ``None`` if it does not tell."""
-    if _library is None or not hasattr(_library[0], "openblas_thread_timeout"):
-        return None
-    return _library[0].openblas_thread_timeout()
 
 
 def _gemm_of(name: str, real: Any) -> Any:
@@ -158,8 +158,8 @@ _PART = 1 << 18  # numbers of a part that fits the cache
 
 
 def _has_all_cores() -> bool:
-    """True if BLAS may use all cores: none of our threads share work at present."""
-    return _set_threads is not None and not _single_users and _get_threads() == threads()
+    """True if BLAS may use all cores: none of our threads share work at present, and BLAS's sleep soon after it."""
+    return patience is not None and _set_threads is not None and not _single_users and _get_threads() == threads()
 
 
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:

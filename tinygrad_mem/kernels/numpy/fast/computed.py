@@ -259,7 +259,10 @@ def traced(plain: Any, kinds: dict[str, Any]) -> tuple[list[Symbol], list[Symbol
         for name, kind in kinds.items()
     }
     results = plain(**given, **dict.fromkeys(inspect.signature(plain).parameters.keys() - given.keys()))
-    return [x for x in given.values() if isinstance(x, Symbol)], steps, results
+    arguments = [x for x in given.values() if isinstance(x, Symbol)]
+    for x in (*arguments, *steps):
+        x.steps = []  # else each refers to all, and only the garbage collector would free them
+    return arguments, steps, results
 
 
 def compiled(plain: Any, kinds: dict[str, Any], apart: bool) -> tuple[Any, int]:
