@@ -192,7 +192,7 @@ def test_losses_are_finite_where_a_program_asks(device: str):
             said.append(loss.isnan().any().item())
         return loss
 
-    assert ["if a number is finite" in note for note in pytorch.predict(run, device=device).notes] == [True]
+    assert ["whether a number is finite" in note for note in pytorch.predict(run, device=device).notes] == [True]
     assert said == [False] * 2
     with pytest.raises(DataDependenceError, match="the truth of a tensor"):
         pytorch.predict(lambda: bool(torch.isnan(torch.randn(9)).any()))

@@ -76,7 +76,7 @@ def chunks() -> Any:
 
 
 def repeated() -> Any:
-    repeats = torch.zeros(4, dtype=torch.long, device="cuda")
+    repeats = torch.tensor([1, 2, 1, 2], device="cuda")
     return torch.repeat_interleave(torch.zeros(4, 1, device="cuda"), repeats, 0, output_size=6)
 
 
@@ -146,7 +146,7 @@ def jitted() -> Any:
     ("program", "error", "words"),
     [
         (jitted, NotOfferedError, "jiterator: its kernels are not predicted"),
-        (lambda: torch.cov(torch.zeros(2, 3), aweights=torch.ones(3)), DataDependenceError, "depends on values"),
+        (lambda: torch.cov(torch.zeros(2, 3), aweights=torch.rand(3)), DataDependenceError, "depends on values"),
     ],
 )
 def test_programs_are_refused_in_words(program: Callable[[], Any], error: type[Exception], words: str) -> None:

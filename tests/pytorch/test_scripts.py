@@ -182,8 +182,6 @@ def reinforcement(mark: Mark, device: str) -> Any:
     return model, optimizer
 
 
-BOUNDS = {reinforcement: 8 * 4 * 8 * 2}
-"""Bytes: how many places its mask chooses is not known: each has two indices."""
 SCRIPTS = [diffusion, segmentation, reinforcement]
 
 
@@ -198,7 +196,7 @@ def _alone() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_after_each_statement_the_bytes_are_pytorchs(script: Script):
-    assert check_bytes(script) == BOUNDS.get(script, 0)
+    assert check_bytes(script) == 0
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from ...errors import NotOfferedError
+from ...errors import DataDependenceError, NotOfferedError
 from .dispatcher import operators
 from .fake import fake_tensors, flat, without_modes
 
@@ -32,10 +32,11 @@ _OURS = (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
     NotOfferedError,
+    DataDependenceError,
 )
 _OF_DTYPES = re.compile(r"dtype|scalar type|matching types")
 _NOT_SAID = re.compile(r"^Could not run|single memory location")  # no CPU's op; of the tensors that ask
-_OPAQUE = re.compile(r"backward|mkldnn|rnn|quantize|fbgemm")  # made-up contents may end the process
+_OPAQUE = re.compile(r"backward|mkldnn|rnn|quantize|fbgemm|embedding_bag|packed")  # made-up contents may end the process
 _MOST, _SMALL = 1 << 26, 2  # elements of a call with its own shapes; of an axis of a call with small ones
 _DIFFER = "Expected all tensors to be on the same device, but found at least two devices, {} and {}!"
 MASK = "The shape of the mask {} at index {} does not match the shape of the indexed tensor {} at index {}"
