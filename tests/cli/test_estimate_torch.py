@@ -237,7 +237,7 @@ def test_no_flag_says_whose_it_is(files: Path, monkeypatch: pytest.MonkeyPatch):
         (["train.py:nothing"], "asked for no memory on cuda"),
         (["train.py:number"], "train.py:number is 'int': name a class, or a function that trains"),
         (["train.py:Net"], "train.py:Net is a class: it needs --input"),
-        (["train.py:missing"], "train.py has no 'missing'"),
+        (["train.py:missing"], "train.py has no 'missing'; it defines Config, Net, Words, run, divided"),
         (["none.py:Net"], "there is no file none.py"),
         (["train.py:run", "--optimizer", "adam"], "--optimizer adam cannot change it"),
         (["train.py:run", "--batch-size", "8"], "train.py:run runs as it is written: --batch-size 8 cannot change it"),

@@ -133,8 +133,14 @@ def load(module: str, name: str) -> Any:
         with _found(module):
             loaded = importlib.import_module(module)
     if not hasattr(loaded, name):
-        raise ArgumentError(f"{module} has no {name!r}")
+        own = [key for key, each in vars(loaded).items() if callable(each) and _defines(loaded, key, each)]
+        said = f"; it defines {', '.join(own)}" if own else ""
+        raise ArgumentError(f"{module} has no {name!r}{said}")
     return getattr(loaded, name)
+
+
+def _defines(module: ModuleType, name: str, value: Any) -> bool:
+    return not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
 
 
 def _run(path: Path) -> ModuleType:

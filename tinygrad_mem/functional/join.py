@@ -87,7 +87,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     """
     if input.ndim != 1 or input.dtype.kind not in "iu" or (input.numel() and int(input.min().item()) < 0):  # type: ignore[attr-defined]
         found = f"found {input.dtype} of shape {list(input.shape)}"
-        raise ShapeError(f"bincount only supports 1-d non-negative integral inputs. {found}")
+        raise ShapeError(f"bincount only supports 1-d non-negative integral inputs, {found}")
     if weights is not None and weights.shape != input.shape:
         raise ShapeError(f"weights should be 1-d and have the same length as input: {list(weights.shape)}, {list(input.shape)}")
     if minlength < 0:
