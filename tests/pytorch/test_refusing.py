@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from tinygrad_mem.pytorch import predict
+from tinygrad_mem.pytorch.program import refusing
+from tinygrad_mem.pytorch.program.dispatcher import operators
 
 HALF, LONG = torch.float16, torch.int64
 Program = Callable[[str], Any]  # of a device
@@ -120,3 +123,25 @@ def test_opaque_workspaces_are_not_made_up():
         nn.LSTM(4, 16)(torch.zeros(1, 2, 4))[0].sum().backward()
 
     assert predict(program, device="cpu").peak
+
+
+@pytest.mark.parametrize("name", ["rrelu_with_noise", "masked_fill_.Scalar", "batch_norm_update_stats", "_foreach_add_.List"])
+def test_what_an_op_writes_has_memory_of_its_own(name: str):
+    """Whichever argument it writes: into one repeated element it would write beyond the memory, and end the process."""
+    (op,) = operators(name)
+    given: dict[str, Any] = {}
+
+    def called(*args: Any, **kwargs: Any) -> None:
+        given.update(zip([each.name for each in op._schema.arguments], args, strict=False), **kwargs)
+
+    called._schema = op._schema  # type: ignore[attr-defined]
+    with FakeTensorMode():
+        fake = torch.empty(3, 5)
+    types = [str(each.type) for each in op._schema.arguments]
+    refusing._asked(called, tuple([[fake, fake] if "List[Tensor]" in each else fake for each in types]), {}, None)
+    for argument in op._schema.arguments:
+        own = argument.alias_info is not None and argument.alias_info.is_write
+        value = given[argument.name]
+        for tensor in value if isinstance(value, list) else [value]:
+            assert tensor.shape == (3, 5)
+            assert (tensor.untyped_storage().nbytes() == 60) == own

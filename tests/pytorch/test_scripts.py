@@ -1,5 +1,7 @@
-"""Whole training scripts, as people write them: on the CPU the bytes after each statement are those of PyTorch's allocator, and
-on a GPU each op that they use is in the table of kernels."""
+"""Whole training scripts, as people write them, and short ones.
+
+On the CPU the bytes after each statement are those of PyTorch's allocator; on a GPU each op is in the table of kernels.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.pytorch import small_scripts
 from tests.pytorch.marks import Mark, Script, check_bytes
+from tinygrad_mem.memory.log import Kind
 from tinygrad_mem.pytorch import predict
 
 
@@ -182,7 +186,7 @@ def reinforcement(mark: Mark, device: str) -> Any:
     return model, optimizer
 
 
-SCRIPTS = [diffusion, segmentation, reinforcement]
+SCRIPTS: list[Script] = [diffusion, segmentation, reinforcement, *small_scripts.SCRIPTS]
 
 
 @pytest.fixture(autouse=True)
@@ -200,6 +204,9 @@ def test_after_each_statement_the_bytes_are_pytorchs(script: Script):
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_on_a_gpu_each_op_is_in_the_table_of_kernels(script: Script):
-    track = predict(lambda: script(lambda: None, "cuda"))
-    assert [why for why in track.unknown if "not in the table" in why] == []
+def test_on_a_gpu_each_op_is_in_the_table_of_kernels_and_a_second_prediction_is_the_first(script: Script):
+    tracks = [predict(lambda: script(lambda: None, "cuda")) for _ in range(2)]
+    assert [why for why in tracks[0].unknown if "not in the table" in why] == []
+    sizes = [[event.rounded for event in track.log if event.kind in (Kind.MALLOC, Kind.FREE)] for track in tracks]
+    assert sizes[0] == sizes[1]
+    assert tracks[0].unknown == tracks[1].unknown

@@ -95,12 +95,14 @@ def _asked(func: Any, args: tuple, kwargs: dict[str, Any], most: int | None) -> 
     """The error of PyTorch's CPU; ``most``: elements of an axis."""
     if _OPAQUE.search(func._schema.name):
         return None
-    writes = func._schema.is_mutable
+    written = [each.name for each in func._schema.arguments if each.alias_info is not None and each.alias_info.is_write]
+    named = dict(zip([each.name for each in func._schema.arguments], args, strict=False)) | kwargs
     with without_modes(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        given = [_real(value, most, writes and place == 0) for place, value in enumerate(args)]
+        real = {name: _real(value, most, name in written) for name, value in named.items()}
+        given = [real.pop(each.name) for each in func._schema.arguments[: len(args)]]
         try:
-            func(*given, **{name: _real(value, most) for name, value in kwargs.items()})
+            func(*given, **real)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
             return None if _NOT_SAID.search(str(error)) else error.with_traceback(None)
     return None

@@ -1,12 +1,9 @@
-"""Short training scripts, each with something that people do and that once was counted wrongly. As in :mod:`.test_scripts`."""
+"""Short training scripts for :mod:`.test_scripts`, each with something that people do and that once was counted wrongly."""
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 from torch.func import hessian, jacfwd, jvp
@@ -14,9 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
-from tests.pytorch.marks import Mark, Script, check_bytes
-from tinygrad_mem.memory.log import Kind
-from tinygrad_mem.pytorch import predict
+from tests.pytorch.marks import Mark
 
 
 class Lora(nn.Module):
@@ -159,27 +154,3 @@ SCRIPTS = [
     views_of_known_numbers,
     forward_mode,
 ]
-
-
-@pytest.fixture(autouse=True)
-def _alone() -> Iterator[None]:
-    """No collection at moments that differ."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_after_each_statement_the_bytes_are_pytorchs(script: Script):
-    assert check_bytes(script) == 0
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_a_second_prediction_on_a_gpu_is_the_first(script: Script):
-    tracks = [predict(lambda: script(lambda: None, "cuda")) for _ in range(2)]
-    sizes = [[event.rounded for event in track.log if event.kind in (Kind.MALLOC, Kind.FREE)] for track in tracks]
-    assert sizes[0] == sizes[1]
-    assert tracks[0].unknown == tracks[1].unknown
-    assert [why for why in tracks[0].unknown if "not in the table" in why] == []
