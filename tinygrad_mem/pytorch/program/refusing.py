@@ -1,8 +1,8 @@
 """PyTorch's own errors: calls that its kernels refuse are refused in a prediction too, in PyTorch's words.
 
-Formulas of shapes accept dtypes that kernels refuse, and have words of their own for shapes that do not fit. So a doubtful call
-is asked of PyTorch's CPU, on tensors that repeat one element: of the same shapes if the formula has refused them, of the
-smallest if dtypes differ.
+Formulas of shapes accept dtypes that kernels refuse, and their errors have other words. So PyTorch's CPU runs a doubtful call
+once, on tensors that repeat one element: of the same shapes if the formula has refused them, of the smallest if dtypes differ.
+What the call writes to has memory of its own.
 """
 
 from __future__ import annotations
