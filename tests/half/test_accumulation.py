@@ -309,7 +309,7 @@ ADD_NOTHING = """
     Hardswish LogSigmoid Ramp Threshold Clamp Where MaskedFill NanToNum Fill Sub Div Pow Maximum Minimum Atan2
     Remainder DivRound Compare Classify Bitwise BitwiseNot Clone Cast Copy Upload Transfer View Permute Slice Diagonal Cat
     Flip Triangle Sort TopK Median ArgSort ExtremumAlong ArgExtremum CountNonzero Truth Dropout Draw
-    ModuleBorder Addcmul Addcdiv Lerp
+    Border Addcmul Addcdiv Lerp
 """
 # Each result, and each gradient, is made of a few numbers; counts and indices are integers. Of broadcast operands: the engine.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from ..autograd.core import apply
+from ..autograd.border import behind_border
 from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tensor import Tensor
 from ..errors import ShapeError
-from ..ops.base import Op
 from .tree import Module, Tree
 
 
@@ -23,7 +23,7 @@ def call_with_hooks(module: Module, args: tuple, kwargs: dict) -> Any:
     try:
         for hook, with_kwargs in list(module._forward_pre_hooks.values()):
             args, kwargs = _before(module, hook, with_kwargs, args, kwargs)
-        border = Border(module) if module._backward_hooks or module._backward_pre_hooks else None
+        border = ModuleBorders(module) if module._backward_hooks or module._backward_pre_hooks else None
         if border is not None:
             args = border.enter(args)
         result = module.forward(*args, **kwargs)
@@ -51,8 +51,8 @@ def _before(module: Module, hook: Any, with_kwargs: bool, args: tuple, kwargs: d
     return answer
 
 
-class Border:
-    """Two nodes at a module's inputs and outputs, which pass gradients to backward hooks.
+class ModuleBorders:
+    """Two nodes, at a module's inputs and at its outputs, which pass gradients to backward hooks.
 
     As in PyTorch, hooks get gradients of positional tensors and of outputs that are a tensor, a tuple or a list. A tensor that
     requires no gradient has ``None``.
@@ -87,9 +87,8 @@ class Border:
         wanted = [parts[i].requires_grad and is_grad_enabled() for i in where]
         chosen = [i for i, want in zip(where, wanted, strict=True) if want]
         if chosen:
-            passed = apply(ModuleBorder, *[parts[i] for i in chosen], seen=seen)
+            passed = behind_border([parts[i] for i in chosen], partial(_shown, seen))
             for i, tensor in zip(chosen, passed, strict=True):
-                tensor._storage = parts[i].storage
                 parts[i] = tensor
         return wanted
 
@@ -135,24 +134,16 @@ def _answered(answer: Any, grads: tuple, name: str) -> tuple:
     return answer
 
 
-class ModuleBorder(Op):
-    """Passes tensors through unchanged, and gives hooks copies of their gradients. Saves nothing.
+def _shown(seen: Any, node: Any, grads: tuple) -> tuple:
+    """Call ``seen`` with copies of the gradients, and return its answer. What it does not replace is passed on as it was.
 
     Hooks get copies because they may keep them, and the engine may overwrite gradients that it owns.
     """
-
-    @staticmethod
-    def forward(ctx: Any, *arrays: Any, seen: Any) -> tuple:
-        ctx.seen = seen
-        return tuple([a.view() for a in arrays])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple:
-        shown = [None if g is None else Tensor._wrap(ctx.copy(g), ctx.device) for g in grads]
-        answers = ctx.seen(shown)
-        return tuple(
-            [
-                grad if after is before else None if after is None else ctx.copy(after.array)
-                for grad, before, after in zip(grads, shown, answers, strict=True)
-            ]
-        )
+    shown = [None if g is None else Tensor._wrap(node.copy(g), node.device) for g in grads]
+    answers = seen(shown)
+    return tuple(
+        [
+            grad if after is before else None if after is None else node.copy(after.array)
+            for grad, before, after in zip(grads, shown, answers, strict=True)
+        ]
+    )

@@ -10,13 +10,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ..autograd import core
-from ..autograd.core import apply
+from ..autograd.border import behind_border
 from ..autograd.shape import root_of
 from ..autograd.tensor import Tensor
 from ..devices import dry_run, round_up
 from ..errors import ArgumentError
 from ..nn import Module, Parameter, Sequential
-from ..ops.base import Op
 from ..scope import local, run_by, setting
 from .checkpoint import checkpoint
 from .schedule import Stage
@@ -106,7 +105,7 @@ def _sizes(modules: list[Module], x: Any) -> tuple[int, ...]:
     sizes: list[int] = []
     begun = False  # whether a module has allocated its result; before that all modules are one stage
     for module in modules:
-        before = _between(x, None)
+        (before,) = behind_border([x], lambda node, grads: None)
         version, memory = before._version, root_of(before.array)
         x = module(before)
         shares = before._version != version or (isinstance(x, Tensor) and root_of(x.array) is memory)
@@ -118,27 +117,6 @@ def _sizes(modules: list[Module], x: Any) -> tuple[int, ...]:
             sizes.append(1)
         begun = begun or not shares
     return tuple(sizes)
-
-
-class Between(Op):
-    """Passes a tensor from stage to stage, and calls a function when its gradient comes. Saves nothing."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, *, seen: Any) -> Any:
-        ctx.seen = seen
-        return x.view()
-
-    @staticmethod
-    def backward(ctx: Any, gy: Any) -> Any:
-        if ctx.seen is not None:
-            ctx.seen()
-        return gy
-
-
-def _between(x: Tensor, seen: Callable[[], None] | None) -> Tensor:
-    passed = apply(Between, x, seen=seen)
-    passed._storage = x.storage
-    return passed
 
 
 class _StageCosts:
@@ -194,7 +172,7 @@ class _StageCosts:
         self.saved.append(self.pool.used_bytes() - self.bases[k])
         self.outputs.append(round_up(y.nbytes))
         if k < len(self.stages) - 1:
-            y = _between(y, self._next)
+            (y,) = behind_border([y], lambda node, grads: self._next())
         self.held.append(y)
         return y
 

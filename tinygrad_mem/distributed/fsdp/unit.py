@@ -13,14 +13,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ...autograd.core import apply
+from ...autograd.border import behind_border
 from ...autograd.grad_mode import is_grad_enabled
 from ...autograd.graph import saved_tensors_hooks
 from ...autograd.hooks import RemovableHandle
 from ...autograd.node_hooks import hooks_here
 from ...autograd.tensor import Tensor
 from ...errors import GraphError
-from ...ops.base import Op
 from ...scope import local
 from ...techniques.packing import UnpackedTensor
 from ..group import ProcessGroup
@@ -285,20 +284,6 @@ class Packing:
         return self._outer[1](packed) if self._outer else packed.get()
 
 
-class UnitBorder(Op):
-    """Passes tensors through unchanged, and calls ``passes`` when backward comes by. Saves nothing."""
-
-    @staticmethod
-    def forward(ctx: Any, *arrays: Any, passes: Any) -> tuple:
-        ctx.passes = passes
-        return tuple([a.view() for a in arrays])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple:
-        ctx.passes()
-        return grads
-
-
 def _start(units: list[weakref.ref[Unit]]) -> None:
     """Start to gather the units that will be needed next. The end of a backward drops those that it did not need."""
     for reference in units:
@@ -336,8 +321,5 @@ def _behind_node(value: Any, passes: Callable[[], None]) -> tuple[Any, bool]:
     _each(value, note)
     if not found:
         return value, False
-    passed = apply(UnitBorder, *found.values(), passes=passes)
-    after = dict(zip(found, passed, strict=True))
-    for key, tensor in found.items():
-        after[key]._storage = tensor.storage
+    after = dict(zip(found, behind_border([*found.values()], lambda node, grads: passes()), strict=True))
     return _each(value, lambda tensor: after.get(id(tensor), tensor)), True
