@@ -88,6 +88,7 @@ SAME_RANK = {
     ("clinic", "pytorch"),
     ("tips", "models"),
     ("utils", "recompute"),
+    ("utils", "distributed"),
     ("accelerator", "cuda"),
     ("backends", "stand_ins"),
     ("stand_ins", "amp"),

@@ -173,9 +173,17 @@ def test_distributed_sampler_deals_as_pytorchs(count: int, drop_last: bool):
     assert count < 7 or first != list(shares[0])
 
 
-def test_distributed_sampler_asks_for_what_nobody_else_knows():
-    with pytest.raises(ValueError, match="one process computes here: give num_replicas and rank"):
+def test_distributed_sampler_takes_the_default_process_group():
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
         DistributedSampler(range(3))
+    tm.distributed.init_process_group("fake", rank=1, world_size=4)
+    try:
+        assert list(DistributedSampler(range(8), shuffle=False)) == [1, 5]
+    finally:
+        tm.distributed.destroy_process_group()
+
+
+def test_distributed_sampler_refuses_a_rank_that_is_none():
     with pytest.raises(ValueError, match=r"Invalid rank 2, rank should be in the interval \[0, 1\]"):
         DistributedSampler(range(3), 2, 2)
 

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from ..devices import Generator
+from ..errors import is_whole
 from .dataset import draws
 
 __all__ = ("BatchSampler", "RandomSampler", "Sampler", "SequentialSampler", "SubsetRandomSampler", "WeightedRandomSampler")
@@ -19,7 +20,7 @@ PIECE = 1024
 
 def whole_number(name: str, value: Any) -> int:
     """``value``, if it is a positive integer. Raises: ValueError: it is not."""
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+    if not is_whole(value):
         raise ValueError(f"{name} should be a positive integer value, but got {name}={value}")
     return value
 
@@ -59,8 +60,7 @@ class RandomSampler(Sampler[int]):
         if not isinstance(replacement, bool):
             raise TypeError(f"replacement should be a boolean value, but got replacement={replacement}")
         self.replacement, self._num_samples, self.generator = replacement, num_samples, generator
-        if not isinstance(self.num_samples, int) or self.num_samples <= 0:
-            raise ValueError(f"num_samples should be a positive integer value, but got num_samples={self.num_samples}")
+        whole_number("num_samples", self.num_samples)
 
     @property
     def num_samples(self) -> int:
@@ -129,58 +129,6 @@ class WeightedRandomSampler(Sampler[int]):
 
     def __len__(self) -> int:
         return self.num_samples
-
-
-class DistributedSampler(Sampler[int]):
-    """The share of one of several processes: every ``num_replicas``-th index, from the ``rank``-th on.
-
-    All shares have equal length: the first indices are repeated, or with ``drop_last`` the last ones dropped. Call
-    :meth:`set_epoch` before each pass; the order of ``shuffle`` depends only on ``seed + epoch``.
-
-    Raises:
-        ValueError: ``num_replicas`` or ``rank`` is missing, or the rank is not in [0, ``num_replicas``).
-    """
-
-    def __init__(
-        self,
-        dataset: Sized,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-    ) -> None:
-        super().__init__(dataset)
-        if num_replicas is None or rank is None:
-            raise ValueError("DistributedSampler: one process computes here: give num_replicas and rank, or use RandomSampler")
-        if not 0 <= rank < num_replicas:
-            raise ValueError(f"Invalid rank {rank}, rank should be in the interval [0, {num_replicas - 1}]")
-        self.dataset, self.num_replicas, self.rank = dataset, num_replicas, rank
-        self.shuffle, self.seed, self.drop_last, self.epoch = shuffle, seed, drop_last, 0
-
-    @property
-    def num_samples(self) -> int:
-        """The number of indices that a share has."""
-        count = len(self.dataset)
-        return count // self.num_replicas if self.drop_last else -(-count // self.num_replicas)
-
-    @property
-    def total_size(self) -> int:
-        """The number of indices that all shares have."""
-        return self.num_samples * self.num_replicas
-
-    def __iter__(self) -> Iterator[int]:
-        count, total = len(self.dataset), self.total_size
-        order = np.random.default_rng(self.seed + self.epoch).permutation(count) if self.shuffle else np.arange(count)
-        places = np.arange(self.rank, total, self.num_replicas) % max(count, 1)
-        return iter(order[places].tolist())
-
-    def __len__(self) -> int:
-        return self.num_samples
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next pass."""
-        self.epoch = epoch
 
 
 class BatchSampler(Sampler[list]):
