@@ -24,7 +24,7 @@ from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, 
 from ..functional.door import POLICIES, Policy
 from ..interrupts import signal_safe
 from ..ops.convert import Cast
-from ..scope import local
+from ..scope import local, setting
 
 __all__ = (
     "autocast", "clear_autocast_cache", "get_autocast_cpu_dtype", "get_autocast_dtype", "get_autocast_gpu_dtype",
@@ -146,11 +146,8 @@ class Region:
         found = self.cache.get(id(x))
         if found is not None and self._serves(found, x, dtype):
             return found.tensor
-        before, local.new_role = local.new_role, "WEIGHT_CAST"
-        try:
+        with setting(new_role="WEIGHT_CAST"):
             cast = apply(Cast, x, dtype=dtype)
-        finally:
-            local.new_role = before
         for listener in scope.listeners:
             listener.role(cast.array, "WEIGHT_CAST", cast, x)
         if self.cache_enabled:

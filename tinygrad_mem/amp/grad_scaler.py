@@ -394,21 +394,16 @@ def _gradients(optimizer: Any) -> list[Tensor]:
 def _unscale(grads: list[Tensor], inverse: float) -> dict[Any, Any]:
     """Multiply the gradients in place. Returns a flag for each device, which is 1 if a gradient there was not finite."""
     found: dict[Any, Any] = {}
-    before = scope.local.op
-    with scope.phase("optimizer"):
-        scope.local.op = "GradScaler.unscale_"
-        try:
-            for grad in (parts(grad)[-1] for grad in grads):  # for a sparse gradient its values
-                device = grad.device
-                with device.current():
-                    if device not in found:
-                        found[device] = device.empty((1,), float32)
-                        device.kernels.fill(0, out=found[device])
-                    scope.run(device.kernels.unscale, grad.array, inverse, found[device])
-                grad.storage.written("unscale_")
-            cut = [grad for grad in grads if grad._shard is not None]  # its other rows are on other ranks
-            for grad in {grad._shard.groups: grad for grad in cut}.values():
-                grad._shard.any_rank(Tensor._wrap(found[grad.device], grad.device))
-        finally:
-            scope.local.op = before
+    with scope.setting(phase="optimizer", op="GradScaler.unscale_"):
+        for grad in (parts(grad)[-1] for grad in grads):  # for a sparse gradient its values
+            device = grad.device
+            with device.current():
+                if device not in found:
+                    found[device] = device.empty((1,), float32)
+                    device.kernels.fill(0, out=found[device])
+                scope.run(device.kernels.unscale, grad.array, inverse, found[device])
+            grad.storage.written("unscale_")
+        cut = [grad for grad in grads if grad._shard is not None]  # its other rows are on other ranks
+        for grad in {grad._shard.groups: grad for grad in cut}.values():
+            grad._shard.any_rank(Tensor._wrap(found[grad.device], grad.device))
     return found

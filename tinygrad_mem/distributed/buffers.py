@@ -12,13 +12,8 @@ from ..devices import device as Device
 
 def buffer(device: Device, shape: tuple[int, ...], dtype: np.dtype, op: str = "") -> Any:
     """An uninitialised array for what ranks send each other; ``op``: the collective that asks for it, for the tracker."""
-    local = scope.local
-    before = local.new_role, local.op
-    local.new_role, local.op = "COMMUNICATION", op or local.op
-    try:
+    with scope.setting(new_role="COMMUNICATION", op=op or scope.local.op):
         return device.empty(shape, dtype)
-    finally:
-        local.new_role, local.op = before
 
 
 def report_sent(array: Any, work: Any) -> None:

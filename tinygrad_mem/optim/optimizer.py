@@ -9,8 +9,6 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
-import numpy as np
-
 from .. import scope
 from ..autograd.grad_mode import enable_grad
 from ..autograd.gradients import SparseTensor
@@ -226,13 +224,7 @@ class Optimizer:
             size = rows.workspace(p._grad) or self.workspace(p.device, group, p)
             if size:
                 sizes[p.device] = max(sizes.get(p.device, 0), size)
-        if not sizes:
-            return {}
-        before, scope.local.new_role = scope.local.new_role, "WORKSPACE"
-        try:
-            return {device: device.empty((size,), np.dtype(np.uint8)) for device, size in sizes.items()}
-        finally:
-            scope.local.new_role = before
+        return {device: device.workspace(size) for device, size in sizes.items()}
 
     def _step_one(self, group: dict[str, Any], p: Tensor, fresh: dict[str, Tensor]) -> None:
         assert p._grad is not None

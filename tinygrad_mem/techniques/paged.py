@@ -98,11 +98,8 @@ class _Paged(Optimizer):
             arrays = self._kept(group, p).values()
             size = sum(round_up(int(np.prod(a.shape)) * a.dtype.itemsize) for a in arrays)
             sizes[p.device] = max(sizes.get(p.device, 0), size)
-        before, scope.local.new_role = scope.local.new_role, "OPTIMIZER_STATE"
-        try:
+        with scope.setting(new_role="OPTIMIZER_STATE"):
             self._stages = {d: d.empty((size,), np.dtype(np.uint8)) for d, size in sizes.items() if size}
-        finally:
-            scope.local.new_role = before
         return super()._workspaces(due)
 
     def _update(self, group: dict[str, Any], p: Tensor, g: Any, state: dict[str, Any], first: bool) -> None:
