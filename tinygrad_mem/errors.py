@@ -125,6 +125,11 @@ class FileFormatError(TinygradMemError, ValueError):
     """A file that is truncated, hostile or of another format."""
 
 
+def is_whole(value: Any, least: int = 1) -> bool:
+    """True if ``value`` is a whole number from ``least`` on. A bool is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
 ADDRESSES = 1 << 47
 """The most bytes that a process can address."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..autograd.core import apply
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
+from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError, is_whole
 from ..ops import linear_loss as ops
 from .door import public
 from .linalg import linear
@@ -44,7 +44,7 @@ class LinearCrossEntropyOptions:
             )
         for name in ("batch_chunk_size", "class_chunk_size"):
             size = getattr(self, name)
-            if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            if size is not None and not is_whole(size):
                 raise ArgumentError(f"LinearCrossEntropyOptions: {name} must be a positive whole number, found {size!r}")
 
 

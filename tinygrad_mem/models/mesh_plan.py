@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import bfloat16, optim
-from ..errors import ArgumentError, BudgetError
+from ..errors import ArgumentError, BudgetError, is_whole
 from ..memory.sizes import bytes_text, parse_bytes
 from ..plan import Point, Times
 from ..plan.runs import Ran, Recipe, Runs
@@ -168,7 +168,7 @@ def plan_mesh(
         BudgetError: no setting fits; the message says what the smallest needs.
     """
     for name, value in (("ranks", ranks), ("samples", samples)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not is_whole(value):
             raise ArgumentError(f"plan_mesh: {name} is a whole number from 1 on, found {value!r}")
     room = None if budget is None else parse_bytes(budget)
     found = list(settings(size, samples, ranks))

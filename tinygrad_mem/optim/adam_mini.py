@@ -8,7 +8,7 @@ from typing import Any
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import arithmetic
-from ..errors import ArgumentError
+from ..errors import ArgumentError, is_whole
 from .optimizer import Optimizer
 from .state import Betas, StateArray, bytes_of, check_rates, cut, options, tick
 
@@ -90,7 +90,7 @@ def _in_blocks(shape: tuple[int, ...], blocks: int | None) -> tuple[int, ...]:
     rows, rest = (shape[0], shape[1:]) if shape else (1, ())
     if blocks is None:
         blocks = rows if rest else 1
-    if not (isinstance(blocks, int) and blocks >= 0) or (rows % blocks if blocks else rows):
+    if not is_whole(blocks, 0) or (rows % blocks if blocks else rows):
         raise ArgumentError(
             f"AdamMini: blocks={blocks!r} of a parameter of shape {list(shape)}: its {rows} rows should be cut into equal "
             "blocks; give a number that divides them, such as the number of heads"

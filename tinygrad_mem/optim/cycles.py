@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, is_whole
 from ..interrupts import uninterruptible
 from . import loading
 from .optimizer import Optimizer
@@ -48,9 +48,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
     """
 
     def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1) -> None:
-        if T_0 <= 0 or not isinstance(T_0, int):
+        if not is_whole(T_0):
             raise ValueError(f"Expected positive integer T_0, but got {T_0}")
-        if T_mult < 1 or not isinstance(T_mult, int):
+        if not is_whole(T_mult):
             raise ValueError(f"Expected integer T_mult >= 1, but got {T_mult}")
         self.T_0, self.T_i, self.T_mult, self.eta_min = T_0, T_0, T_mult, eta_min
         self.T_cur: float = last_epoch
@@ -173,7 +173,7 @@ def _total_steps(total_steps: int | None, epochs: int | None, steps_per_epoch: i
     else:
         raise ValueError("You must define either total_steps OR (epochs AND steps_per_epoch)")
     for name, value in given.items():
-        if not isinstance(value, int) or value <= 0:
+        if not is_whole(value):
             raise ValueError(f"Expected positive integer {name}, but got {value}")
     return math.prod(given.values())
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import arithmetic
-from ..errors import NotOfferedError
+from ..errors import NotOfferedError, is_whole
 from .adam import Adam, decay_of
 from .optimizer import Optimizer
 from .sgd import SGD, check_sgd, rates_of
@@ -52,9 +52,9 @@ def check_bits(bits: int, optim_bits: int, min_size: int, block_size: int) -> No
     """Refuse options outside of their range, for an optimizer whose moments have ``bits`` bits."""
     if optim_bits not in (bits, 32):
         raise ValueError(f"optim_bits should be {bits} or 32, found {optim_bits!r}")
-    if not (isinstance(min_size, int) and min_size >= 0):
+    if not is_whole(min_size, 0):
         raise ValueError(f"min_{bits}bit_size should be a number of elements, found {min_size!r}")
-    if not (isinstance(block_size, int) and 64 <= block_size <= 1 << 14 and block_size * bits % 8 == 0):
+    if not is_whole(block_size, 64) or block_size > 1 << 14 or block_size * bits % 8:
         even = ", and even" if bits == 4 else ""
         raise ValueError(f"block_size should be between 64 and 16384{even}, found {block_size!r}")
 

@@ -14,7 +14,7 @@ from .. import scope
 from ..autograd.grad_mode import enable_grad, no_grad
 from ..autograd.gradients import SparseTensor
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ArgumentTypeError, NotOfferedError, pins_nothing
+from ..errors import ArgumentError, ArgumentTypeError, NotOfferedError, is_whole, pins_nothing
 from ..interrupts import cleanup, uninterrupted
 from . import loading
 from . import state as states
@@ -96,7 +96,7 @@ class LBFGS(Optimizer):
             raise NotOfferedError("LBFGS: master_weights is not offered; train float32 parameters")
         if group["line_search_fn"] not in (None, "strong_wolfe"):
             raise ArgumentError(f"only 'strong_wolfe' is supported, found line_search_fn={group['line_search_fn']!r}")
-        if not (isinstance(group["history_size"], int) and group["history_size"] >= 1):
+        if not is_whole(group["history_size"]):
             raise ArgumentError(f"LBFGS: history_size: expected 1 or more, found {group['history_size']!r}")
 
     def _loaded(self, values: dict[str, Any], p: Tensor, group: dict[str, Any], roots: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import arithmetic
-from ..errors import ArgumentError
+from ..errors import ArgumentError, is_whole
 from .adam import adamw_update
 from .optimizer import Optimizer
 from .state import StateArray, bytes_of, cut, not_negative, options, tick
@@ -79,7 +79,7 @@ class Muon(Optimizer):
                 f"Adjust learning rate function {group['adjust_lr_fn']!r} is not supported: give 'original', 'match_rms_adamw' "
                 "or None"
             )
-        if not (isinstance(group["ns_steps"], int) and 0 <= group["ns_steps"] < 100):
+        if not is_whole(group["ns_steps"], 0) or group["ns_steps"] >= 100:
             raise ArgumentError(f"Muon: ns_steps should be a number of steps below 100, found {group['ns_steps']!r}")
         if not (isinstance(group["ns_coefficients"], (tuple, list)) and len(group["ns_coefficients"]) == 3):
             raise ArgumentError(f"Muon: ns_coefficients should be three numbers, found {group['ns_coefficients']!r}")

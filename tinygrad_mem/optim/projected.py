@@ -8,7 +8,7 @@ from typing import Any
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import arithmetic
-from ..errors import ArgumentError
+from ..errors import ArgumentError, is_whole
 from .adam import adamw_update
 from .optimizer import Optimizer
 from .state import StateArray, bytes_of, cut, has_master, tick
@@ -32,7 +32,7 @@ class Projected(Optimizer):
     def _check(self, group: dict[str, Any]) -> None:
         super()._check(group)
         for name in ("rank", "update_proj_gap"):
-            if not (isinstance(group[name], int) and group[name] > 0):
+            if not is_whole(group[name]):
                 raise ArgumentError(f"{type(self).__name__}: {name} should be a whole number above 0, found {group[name]!r}")
 
     def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ArgumentTypeError, BudgetError
+from ..errors import ArgumentError, ArgumentTypeError, BudgetError, is_whole
 from ..files import cache_folder
 from ..memory.predict import dry_run, predict
 from ..memory.sizes import bytes_text, parse_bytes
@@ -196,7 +196,7 @@ def plan(
         ArgumentError: an unknown technique, something that is not a batch, or a batch that cannot be divided by the ranks.
         ValueError: ``budget`` is not a size.
     """
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+    if not is_whole(ranks):
         raise ArgumentError(f"plan: ranks is the number of processes, a whole number from 1 on, found {ranks!r}")
     if budget is not None:
         parse_bytes(budget)

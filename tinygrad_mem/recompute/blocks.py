@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import ArgumentError, ReadBetweenBlocksError
+from ..errors import ArgumentError, ReadBetweenBlocksError, is_whole
 from ..nn import Module, ModuleList, Sequential
 from .schedule import Schedule, sqrt, uniform
 from .scheduled import apply
@@ -25,7 +25,7 @@ def checkpoint_blocks(model: Module, how: str | int = "sqrt") -> Module:
         ArgumentError: ``how`` is none of these, or there is no chain of two blocks. When the model runs
             (:class:`ReadBetweenBlocksError`): it reads what is between two blocks of a segment.
     """
-    if not (how in ("sqrt", "every-block") or (isinstance(how, int) and how > 0)):
+    if not (how in ("sqrt", "every-block") or is_whole(how)):
         raise ArgumentError(f"recompute: expected sqrt, every-block or a number of segments, found {how!r}")
     if isinstance(model, Sequential) and _is_chain(model):
         return _in_segments(model, how)

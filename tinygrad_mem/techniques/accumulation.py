@@ -10,7 +10,7 @@ from typing import Any
 
 from ..autograd.grad_mode import no_grad
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ArgumentTypeError, GraphError, ShapeError, pins_nothing
+from ..errors import ArgumentError, ArgumentTypeError, GraphError, ShapeError, is_whole, pins_nothing
 from ..functional import creation
 from ..interrupts import context
 from ..nn.module import Module
@@ -68,7 +68,7 @@ class accumulate:
         scheduler: Any = None,
         scaler: Any = None,
     ) -> None:
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        if not is_whole(steps):
             raise ArgumentError(f"accumulate: steps is how many micro-batches make a step, expected 1 or more, found {steps!r}")
         if max_norm is not None and not max_norm > 0:
             raise ArgumentError(f"accumulate: max_norm must be positive, or None for no clipping, found {max_norm!r}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ShapeError, pins_nothing
+from ..errors import ArgumentError, ShapeError, is_whole, pins_nothing
 from ..functional import creation, join
 from ..recompute.checkpoint import checkpoint
 
@@ -42,7 +42,7 @@ def chunked(function: Callable[[Tensor], Tensor], input: Tensor, chunks: int, di
     >>> with no_grad():
     ...     scores = chunked(model, images, 16)
     """
-    if isinstance(chunks, bool) or not isinstance(chunks, int) or chunks < 1:
+    if not is_whole(chunks):
         raise ArgumentError(f"chunked: chunks is into how many parts the input is cut, expected 1 or more, found {chunks!r}")
     size = input.size(dim)
     step = max(-(-size // chunks), 1)
@@ -94,7 +94,7 @@ def tiled(function: Callable[[Tensor], Tensor], input: Tensor, tokens: int | Non
     """
     if tokens is None:
         return function(input)
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+    if not is_whole(tokens):
         raise ArgumentError(f"tiled: tokens is how many are computed at a time, expected 1 or more, found {tokens!r}")
     return chunked(partial(checkpoint, function), input, max(-(-input.size(-2) // tokens), 1), -2)
 

@@ -11,7 +11,7 @@ from ..autograd.shape import address_of
 from ..autograd.tensor import Tensor
 from ..devices import Generator
 from ..dtypes import float16, is_floating
-from ..errors import ArgumentError
+from ..errors import ArgumentError, is_whole
 from ..ops.quantize import Dequantize, Quantize
 from .packing import Once, UnpackedTensor, stays
 
@@ -50,7 +50,7 @@ class compressed(saved_tensors_hooks):
     def __init__(self, bits: int = 8, group: int = 256, at_least: int = 1024, seed: int = 0) -> None:
         if bits not in (16, 8, 4, 2):
             raise ArgumentError(f"compressed: bits must be 16, 8, 4 or 2, found {bits!r}")
-        if isinstance(group, bool) or not isinstance(group, int) or not 0 < group <= 1 << 15 or group % 8:
+        if not is_whole(group) or group > 1 << 15 or group % 8:
             raise ArgumentError(f"compressed: group must be a multiple of 8 up to 32,768, found {group!r}")
         press = _Press(bits, group, at_least, seed)
         super().__init__(press.pack, press.unpack)

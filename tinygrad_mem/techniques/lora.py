@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ..autograd.grad_mode import no_grad
 from ..autograd.tensor import Tensor
 from ..dtypes import dtype, float32
-from ..errors import ArgumentError
+from ..errors import ArgumentError, is_whole
 from ..functional.linalg import linear
 from ..nn import init
 from ..nn.dropout import Dropout
@@ -176,7 +176,7 @@ def lora(
     refuse_parallel("lora", model)
     found = dict(linear_layers("lora", model, target_modules))
     for name, layer in found.items():
-        if isinstance(r, bool) or not isinstance(r, int) or not 0 < r <= min(layer.in_features, layer.out_features):
+        if not is_whole(r) or r > min(layer.in_features, layer.out_features):
             raise ArgumentError(
                 f"lora: expected a rank r from 1 to {min(layer.in_features, layer.out_features)} for {name}, "
                 f"{layer.in_features} -> {layer.out_features}, found {r!r}"
