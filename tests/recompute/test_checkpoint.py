@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections import namedtuple
+from collections import OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable
 from typing import Any
 
@@ -270,6 +270,20 @@ def test_arguments_of_all_kinds():
 
     for mine, plain in zip(run(checkpoint), run(lambda f, *args, **kwargs: f(*args, **kwargs)), strict=True):
         np.testing.assert_array_equal(mine, plain)
+
+
+def test_a_dict_of_another_class_stays_one_and_its_tensors_are_inputs():
+    seen = []
+
+    def f(ordered, counted):
+        seen.append((type(ordered), list(ordered), counted.default_factory, counted["w"].is_leaf))
+        return ordered["a"].exp() * counted["w"]
+
+    a, w = (tm.ones(3, requires_grad=True) for _ in range(2))
+    checkpoint(f, OrderedDict(b=1, a=a * 2), defaultdict(list, w=w * 3)).sum().backward()
+    expected = OrderedDict, ["b", "a"], list
+    assert seen == [(*expected, False), (*expected, True)]  # in backward they are leaves: the function's inputs, detached
+    np.testing.assert_allclose(a.grad.numpy(), 6 * np.exp(2), rtol=1e-6)
 
 
 def test_a_tensor_passed_twice_is_one_tensor_inside():

@@ -9,6 +9,7 @@ from ..autograd.border import behind_border
 from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tensor import Tensor
 from ..errors import ShapeError
+from ..nested import rebuilt
 from .tree import Module, Tree
 
 
@@ -77,9 +78,8 @@ class ModuleBorders:
         several = isinstance(result, (tuple, list))
         parts = list(result) if several else [result]
         self.outputs = self._behind_node(parts, self.at_outputs)
-        if not several:
-            return parts[0]
-        return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
+        rest = iter(parts)
+        return rebuilt(result, lambda part: next(rest)) if several else parts[0]
 
     @staticmethod
     def _behind_node(parts: list, seen: Any) -> list[bool]:

@@ -20,6 +20,7 @@ from ..autograd.tensor import Tensor
 from ..devices import Draws, noted
 from ..errors import CheckpointError, RecomputationStoppedError
 from ..interrupts import callback_depth
+from ..nested import rebuilt
 from ..ops.base import Op
 from ..scope import local
 from ..source import source_line
@@ -284,21 +285,11 @@ def _take_out(value: Any, tensors: list) -> Any:
                 return _Place(index)
         tensors.append(value)
         return _Place(len(tensors) - 1)
-    return _rebuilt(value, lambda item: _take_out(item, tensors))
+    return rebuilt(value, lambda item: _take_out(item, tensors))
 
 
 def _put_in(value: Any, tensors: list) -> Any:
     """The inverse of :func:`_take_out`."""
     if type(value) is _Place:
         return tensors[value.index]
-    return _rebuilt(value, lambda item: _put_in(item, tensors))
-
-
-def _rebuilt(value: Any, each: Callable[[Any], Any]) -> Any:
-    if type(value) is dict:
-        return {key: each(item) for key, item in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)([each(item) for item in value])
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[each(item) for item in value])
-    return value
+    return rebuilt(value, lambda item: _put_in(item, tensors))

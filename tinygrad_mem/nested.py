@@ -1,0 +1,22 @@
+"""Values inside tuples, lists and dicts, as modules take and return them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import Any
+
+
+def rebuilt(value: Any, each: Callable[[Any], Any]) -> Any:
+    """A tuple, list or dict like ``value`` with ``each(item)`` in place of its items; any other value itself.
+
+    The result has the class of ``value``: a named tuple stays one, and a defaultdict keeps its factory.
+    """
+    if isinstance(value, dict):
+        made = copy(value)
+        made.update({key: each(item) for key, item in value.items()})
+        return made
+    if isinstance(value, (tuple, list)):
+        items = [each(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
