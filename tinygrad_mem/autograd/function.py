@@ -6,7 +6,6 @@ counted, checked for in-place writes, packed by saved-tensor hooks, and freed as
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -17,7 +16,6 @@ from ..dtypes import FLOATING
 from ..errors import DeviceError, GraphError, NotOfferedError
 from ..scope import local
 from . import core, node_hooks
-from .grad_mode import no_grad
 from .sharing import Sharing
 from .tensor import Tensor
 
@@ -325,13 +323,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def once_differentiable(function: F) -> F:
     """Decorator for a backward that cannot be differentiated again. It changes nothing: no backward can be here."""
-
-    @functools.wraps(function)
-    def wrapper(*args: Any) -> Any:
-        with no_grad():
-            return function(*args)
-
-    return wrapper  # type: ignore[return-value]
+    return function
 
 
 class _IsTensor(type):

@@ -148,13 +148,8 @@ class Shaped:
         """True if it is on device ``meta``: it has a shape and no values."""
         return self.device.type == "meta"
 
-    is_xpu = is_mps = is_xla = is_mkldnn = is_quantized = is_nested = False
-    """Always False: such devices and tensors are not offered."""
-
-    @property
-    def is_sparse(self) -> bool:
-        """False: a sparse gradient is a ``SparseTensor``."""
-        return False
+    is_xpu = is_mps = is_xla = is_mkldnn = is_quantized = is_nested = is_sparse = False
+    """Always False: such devices and tensors are not offered. A sparse gradient is a ``SparseTensor``."""
 
     def get_device(self) -> int:
         """The index of the GPU; -1 if it is not on one."""

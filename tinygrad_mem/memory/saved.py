@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from .. import scope
+from ..autograd.shape import root_of
 from ..autograd.tensor import Tensor
 from ..nn.module import Module
 from ..source import source_line
@@ -69,7 +70,7 @@ class _SavedRows(scope.Listener):
 
     def saved(self, node: Any, name: str, array: Any) -> None:
         if scope.program() == self._program:
-            size = node.device.sizes(array)[0] or _root(array).nbytes
+            size = node.device.sizes(array)[0] or root_of(array).nbytes
             what = (node.op.__name__, name, node.module, node.line)
             self.rows.append((*what, _memory(node.device, array), tuple(array.shape), str(array.dtype), size, node.device))
 
@@ -139,11 +140,4 @@ def _owners(fn: Any, args: tuple, kwargs: dict, result: Any) -> dict[Any, list[s
 def _memory(device: Any, array: Any) -> Any:
     """The identity of a piece of memory."""
     address = device.address(array) if device.owns(array) else None
-    return (id(device.pool), address) if address is not None else id(_root(array))
-
-
-def _root(array: Any) -> Any:
-    """The array that owns memory outside of the pool."""
-    while type(getattr(array, "base", None)) is type(array):
-        array = array.base
-    return array
+    return (id(device.pool), address) if address is not None else id(root_of(array))
