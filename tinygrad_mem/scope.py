@@ -277,6 +277,12 @@ def ask_autopsy(pool: Any, requested: int) -> str:
         return ""
 
 
+def report_role(array: Any, role: str, holder: Any, of: Any = None) -> None:
+    """Report to the listeners that ``array`` has a role until ``holder`` dies: see :meth:`Listener.role`."""
+    for listener in listeners:
+        listener.role(array, role, holder, of)
+
+
 def listen(listener: Listener) -> None:
     """Add ``listener``. It receives the events of all threads."""
     with lock:

@@ -45,7 +45,7 @@ def test_what_does_not_fit_is_refused():
             ring_attention(q, q[:, :, :4], q[:, :, :4])
         with pytest.raises(TypeError, match="expected one dtype, found float32, float64, float32: cast them"):
             ring_attention(q, q.double(), q)
-        with pytest.raises(RuntimeError, match="ring_attention: the tensor is on cpu, the group 'fake' serves meta"):
+        with pytest.raises(RuntimeError, match=r"ring_attention: No backend .* type cpu: the group 'fake' serves meta"):
             ring_attention(tm.zeros(1, 4, 8, 16, device="cpu"), q, q)
         with pytest.raises(ValueError, match="key and value must have the same number of heads, a divisor of query's"):
             ring_attention(q, q[:, :3], q[:, :3])
@@ -58,7 +58,7 @@ def test_a_rank_outside_of_the_group_is_refused():
     dist.init_process_group("fake", rank=0, world_size=4)
     try:
         q = tm.zeros(1, 4, 8, 16, device="meta")
-        with pytest.raises(ValueError, match="ring_attention: this rank is not a member of the group"):
+        with pytest.raises(ValueError, match="ring_attention: this rank is not a member of the process group"):
             ring_attention(q, q, q, group=dist.new_group([1, 2]))
         alone = dist.new_group([0])
         assert ring_attention(q, q, q, group=alone).shape == q.shape

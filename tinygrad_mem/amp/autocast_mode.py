@@ -148,8 +148,7 @@ class Region:
             return found.tensor
         with setting(new_role="WEIGHT_CAST"):
             cast = apply(Cast, x, dtype=dtype)
-        for listener in scope.listeners:
-            listener.role(cast.array, "WEIGHT_CAST", cast, x)
+        scope.report_role(cast.array, "WEIGHT_CAST", cast, x)
         if self.cache_enabled:
             self.cache[id(x)] = _Cached(weakref.ref(x), x.storage, x.storage.version, local.inference, cast)
         return cast

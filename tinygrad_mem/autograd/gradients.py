@@ -152,9 +152,8 @@ class SparseTensor:
     def _hold(self, rows: RowsGradient, of: Tensor | None = None) -> None:
         self.rows = rows
         self._parts = Tensor._wrap(rows.index, self.device), Tensor._wrap(rows.values, self.device)
-        for listener in scope.listeners:
-            for part in self._parts:
-                listener.role(part.array, "GRADIENT", part, of)
+        for part in self._parts:
+            scope.report_role(part.array, "GRADIENT", part, of)
 
     @property
     def shape(self) -> tuple[int, ...]:

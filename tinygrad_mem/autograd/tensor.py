@@ -201,8 +201,7 @@ class Tensor(Exchange, _Base):
         self._grad = value
         if value is not None and self._shard is not None:
             value._shard = self._shard
-        for listener in scope.listeners:
-            listener.role(None if value is None else value.array, "GRADIENT", self, self)
+        scope.report_role(None if value is None else value.array, "GRADIENT", self, self)
 
     @property
     def grad_dtype(self) -> np.dtype | None:
@@ -243,8 +242,7 @@ class Tensor(Exchange, _Base):
         self._grad = Tensor._wrap(array, self.device)
         if self._shard is not None:
             self._grad._shard = self._shard
-        for listener in scope.listeners:
-            listener.role(array, "GRADIENT", self, self)
+        scope.report_role(array, "GRADIENT", self, self)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
         """Call ``hook(grad)`` when this tensor's gradient is computed. If the hook returns a tensor, it replaces the gradient.

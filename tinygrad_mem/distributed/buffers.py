@@ -14,9 +14,3 @@ def buffer(device: Device, shape: tuple[int, ...], dtype: np.dtype, op: str = ""
     """An uninitialised array for what ranks send each other; ``op``: the collective that asks for it, for the tracker."""
     with scope.setting(new_role="COMMUNICATION", op=op or scope.local.op):
         return device.empty(shape, dtype)
-
-
-def report_sent(array: Any, work: Any) -> None:
-    """Tell listeners that ``array`` is a communication buffer until ``work`` dies."""
-    for listener in scope.listeners:
-        listener.role(array, "COMMUNICATION", work)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, NotOfferedError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, DTypeError, NotOfferedError, ShapeError
 from .group import ProcessGroup, ReduceOp, Work
 from .groups import inside, member
 
@@ -24,11 +24,7 @@ def _tensor(name: str, tensor: Any, group: ProcessGroup, parameter: str = "tenso
         raise ArgumentTypeError(
             f"{name}: Invalid function argument. Expected parameter `{parameter}` of type Tensor but got {type(tensor)}."
         )
-    if tensor.device.type != group.device_type:
-        raise DeviceError(
-            f"{name}: No backend type associated with device type {tensor.device.type}: the group {group.backend!r} serves "
-            f"{group.device_type}. Move the tensor with .to({group.device_type!r})"
-        )
+    group.check_device(name, tensor)
     if not tensor.array.flags.c_contiguous:
         raise ShapeError(f"{name}: Tensors must be contiguous, found strides {tensor.stride()} of {list(tensor.shape)}")
     return tensor.array

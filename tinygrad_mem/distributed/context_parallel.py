@@ -8,15 +8,14 @@ from typing import Any
 from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic
-from ..errors import ArgumentError, DTypeError, ShapeError
+from ..errors import DTypeError, ShapeError
 from ..functional.attention import scaled_dot_product_attention
 from ..functional.door import LOWER, public
 from ..ops.attention import _check, _laid_out_as, _readable
 from ..ops.base import Array, Context, Op
 from .buffers import buffer
 from .group import ProcessGroup, Work
-from .groups import member
-from .regions import check_device
+from .groups import own_group
 
 
 class RingAttention(Op):
@@ -204,11 +203,7 @@ def ring_attention(
 
     Source: Liu, Zaharia and Abbeel, *Ring Attention*, 2023.
     """
-    found = member(group)
-    if found is None:
-        raise ArgumentError(
-            "ring_attention: this rank is not a member of the group, so it has none of its tokens: call it on members alone"
-        )
+    found = own_group("ring_attention", group)
     if not query.ndim == key.ndim == value.ndim == 4 or key.shape[2] != value.shape[2] or query.shape[2] != key.shape[2]:
         raise ShapeError(
             "ring_attention: expected query (N, heads, T, E), key and value (N, key heads, T, ...) of the same tokens, found "
@@ -219,6 +214,6 @@ def ring_attention(
     if found.size() == 1:
         grouped = query.shape[1] != key.shape[1]
         return scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale, enable_gqa=grouped)
-    check_device("ring_attention", query, found)
+    found.check_device("ring_attention", query)
     factor = 1.0 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
     return apply(RingAttention, query, key, value, group=found, causal=bool(is_causal), scale=factor)

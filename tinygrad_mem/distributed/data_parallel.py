@@ -21,7 +21,7 @@ from .buffers import buffer
 from .collectives import broadcast_together
 from .cut import divided_over
 from .group import ProcessGroup, ReduceOp, Work
-from .groups import member
+from .groups import own_group
 
 MIB = 1 << 20
 FIRST_BUCKET, BUCKET = MIB, 25 * MIB
@@ -88,9 +88,7 @@ class DistributedDataParallel(Module):
         forward_sync_buffers: bool | None = None,
     ) -> None:
         super().__init__()
-        group = member(process_group)
-        if group is None:
-            raise ArgumentError("DistributedDataParallel: this rank is not a member of the process group")
+        group = own_group("DistributedDataParallel", process_group)
         trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not trained:
             raise ArgumentError(

@@ -11,7 +11,7 @@ from ..autograd.shape import normalize_dim
 from ..errors import ArgumentError, MissingKeyError, NotOfferedError
 from .fake import note_mesh
 from .group import ProcessGroup
-from .groups import member
+from .groups import own_group
 
 
 def init_device_mesh(
@@ -38,8 +38,7 @@ def init_device_mesh(
             f"mesh_shape and mesh_dim_names should have same length! Found len(mesh_dim_names): {len(mesh_dim_names)} and "
             f"len(mesh_shape): {len(shape)}."
         )
-    world = member()
-    assert world is not None
+    world = own_group("init_device_mesh")
     if math.prod(shape) != world.size():
         raise ArgumentError(f"init_device_mesh: a mesh of {shape} has {math.prod(shape)} places, the world has {world.size()}")
     return DeviceMesh(device_type, np.arange(world.size()).reshape(shape), mesh_dim_names=mesh_dim_names)
@@ -58,8 +57,7 @@ class DeviceMesh:
     ) -> None:
         self.device_type, self.mesh = device_type, np.asarray(mesh)
         self.mesh_dim_names = None if mesh_dim_names is None else tuple(mesh_dim_names)
-        world = member()
-        assert world is not None
+        world = own_group("DeviceMesh")
         self._rank, self._world = world._rank, world
         if _groups is None:
             note_mesh(self.mesh_dim_names or tuple(f"dimension {axis}" for axis in range(self.ndim)), self.mesh)

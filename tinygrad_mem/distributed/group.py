@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from ..errors import DeviceError
+
 Array = Any  # numpy.ndarray or cupy.ndarray
 
 
@@ -72,6 +74,14 @@ class ProcessGroup:
     def size(self) -> int:
         """The number of its members."""
         return len(self.ranks)
+
+    def check_device(self, name: str, x: Any) -> None:
+        """Refuse a tensor on a device that the group does not serve; ``name``: the function that is given it."""
+        if x.device.type != self.device_type:
+            raise DeviceError(
+                f"{name}: No backend type associated with device type {x.device.type}: the group {self.backend!r} serves "
+                f"{self.device_type}. Move the tensor with .to({self.device_type!r})"
+            )
 
     def choose(self, of_rank: Callable[[Any], Any]) -> Any:
         """``of_rank(rank)``, for a function that may also get an array of ranks, and gives an array of numbers then.

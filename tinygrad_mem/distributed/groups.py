@@ -170,6 +170,14 @@ def member(group: Any = None) -> ProcessGroup | None:
     return group
 
 
+def own_group(who: str, group: Any = None) -> ProcessGroup:
+    """As :func:`member`, for a call that only members of the group make; ``who``: the call, for the error."""
+    found = member(group)
+    if found is None:
+        raise ArgumentError(f"{who}: this rank is not a member of the process group: call it on members alone")
+    return found
+
+
 def get_rank(group: Any = None) -> int:
     """This process's number in the group; -1 if it does not belong to it."""
     found = member(group)
@@ -188,10 +196,7 @@ def get_backend(group: Any = None) -> str:
     Raises:
         ArgumentError: this process does not belong to the group.
     """
-    found = member(group)
-    if found is None:
-        raise ArgumentError("get_backend: Invalid process group specified: this rank is not a member of it")
-    return found.backend
+    return own_group("get_backend", group).backend
 
 
 def get_process_group_ranks(group: Any = None) -> list[int]:
@@ -225,8 +230,7 @@ def new_group(
     Raises:
         ArgumentError: a rank does not exist, or comes twice.
     """
-    world = member()
-    assert world is not None
+    world = own_group("new_group")
     chosen = sorted(range(world.size()) if ranks is None else ranks)
     if len(set(chosen)) != len(chosen) or not set(chosen) <= set(range(world.size())):
         raise ArgumentError(f"new_group: expected different ranks from 0 to {world.size() - 1}, found {chosen}")

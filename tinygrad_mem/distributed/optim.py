@@ -15,7 +15,7 @@ from ..errors import ArgumentError, DataDependenceError, NotOfferedError, RankEr
 from ..optim.optimizer import Optimizer
 from .collectives import broadcast_together
 from .cut import divided_over
-from .groups import inside, member
+from .groups import inside, own_group
 
 __getattr__ = _absent.refuses("distributed")
 
@@ -73,9 +73,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             raise NotOfferedError(
                 f"ZeroRedundancyOptimizer: {optimizer_class.__name__} needs all gradients at once: use another optimizer"
             )
-        group = member(process_group)
-        if group is None:
-            raise ArgumentError("ZeroRedundancyOptimizer: this rank is not a member of the process group")
+        group = own_group("ZeroRedundancyOptimizer", process_group)
         self.process_group, self._group, self._class = process_group, group, optimizer_class
         self.half_state = optimizer_class.half_state
         self.optim: Any = None

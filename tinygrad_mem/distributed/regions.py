@@ -23,7 +23,7 @@ from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
-from ..errors import DeviceError, ShapeError
+from ..errors import ShapeError
 from ..ops.base import Context, Op
 from .buffers import buffer
 from .group import Array, ProcessGroup, ReduceOp
@@ -196,17 +196,8 @@ def reduce_scatter_to(x: Tensor, group: ProcessGroup, dim: int) -> Tensor:
 
 def _applied(name: str, op: type[Op], x: Tensor, group: ProcessGroup, how: Any = apply, **axis: int) -> Tensor:
     """The op of ``x``; for a group of one rank, ``x``."""
-    check_device(name, x, group)
+    group.check_device(name, x)
     return x if group.size() == 1 else how(op, x, group=group, **axis)
-
-
-def check_device(name: str, x: Tensor, group: ProcessGroup) -> None:
-    """Refuse a tensor on a device that the group does not serve."""
-    if x.device.type != group.device_type:
-        raise DeviceError(
-            f"{name}: the tensor is on {x.device.type}, the group {group.backend!r} serves {group.device_type}. Move it with "
-            f".to({group.device_type!r})"
-        )
 
 
 def divided(name: str, x: Any, group: ProcessGroup, dim: int) -> int:

@@ -22,7 +22,7 @@ from ..interrupts import LiveObjects
 from ..scope import local
 from . import state
 from .hooks import call_with_hooks, hooked
-from .parameter import Parameter, report_role, report_role_ended
+from .parameter import Parameter
 from .tree import Tree
 
 __all__ = ("Module",)
@@ -154,8 +154,8 @@ class Module(Tree):
                     if buffer is not None:
                         module._buffers[name] = changed = fn(buffer)
                         if changed is not buffer:
-                            report_role_ended(buffer, "BUFFER")
-                            report_role(changed, "BUFFER")
+                            scope.report_role(None, "BUFFER", buffer)
+                            scope.report_role(changed.array, "BUFFER", changed)
         return self
 
     def to(
@@ -398,7 +398,7 @@ def _replace(parameter: Parameter, fn: Callable[[Tensor], Tensor]) -> None:
     grad = parameter.grad
     parameter.grad = None
     parameter.data = new
-    report_role(parameter, "PARAMETER")
+    scope.report_role(parameter.array, "PARAMETER", parameter)
     if grad is not None:
         grad.data = fn(grad.data)
         if parameter.grad_dtype not in (None, grad.dtype):  # set by the user: it does not change with the parameter's dtype

@@ -27,13 +27,13 @@ class Parameter(Tensor):
         self.array, self.device, self._storage = data.array, data.device, data.storage
         if requires_grad:
             self.requires_grad = True
-        report_role(self, "PARAMETER")
+        scope.report_role(self.array, "PARAMETER", self)
 
     def __deepcopy__(self, memo: dict) -> Tensor:
         if id(self) in memo:
             return memo[id(self)]
         copy = self._deepcopy(memo)  # without the gradient, as in PyTorch
-        report_role(copy, "PARAMETER")
+        scope.report_role(copy.array, "PARAMETER", copy)
         return copy
 
 
@@ -60,15 +60,3 @@ class Buffer(Tensor, metaclass=_IsBuffer):
         made: Any = data.detach().requires_grad_(data.requires_grad)
         made.persistent, made._is_buffer = persistent, True
         return made
-
-
-def report_role(tensor: Tensor, role: str) -> None:
-    """Report the role of the tensor's memory to listeners."""
-    for listener in scope.listeners:
-        listener.role(tensor.array, role, tensor)
-
-
-def report_role_ended(tensor: Tensor | None, role: str) -> None:
-    """Report to listeners that the tensor no longer has this role. It may still be alive."""
-    for listener in scope.listeners if tensor is not None else ():
-        listener.role(None, role, tensor)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
+from .. import scope
 from ..autograd.tensor import Tensor
 from . import einops
-from .parameter import Buffer, Parameter, report_role, report_role_ended
+from .parameter import Buffer, Parameter
 
 Module = Any  # defined in module.py, which builds on this file
 _TABLES = ("_parameters", "_buffers", "_modules")
@@ -62,16 +63,16 @@ class Tree:
             found["_modules"][name] = None
         elif isinstance(value, Buffer):
             self._ready("buffer")
-            report_role_ended(found["_buffers"].get(name), "BUFFER")
+            _no_buffer(found["_buffers"].get(name))
             self._forget(name, keep="_buffers")
             self.register_buffer(name, value, value.persistent)
         elif name in found.get("_buffers", ()):
             if value is not None and not isinstance(value, Tensor):
                 self._only_none(value, name, "buffer", "Tensor")
-            report_role_ended(found["_buffers"][name], "BUFFER")
+            _no_buffer(found["_buffers"][name])
             found["_buffers"][name] = value
             if value is not None:
-                report_role(value, "BUFFER")
+                scope.report_role(value.array, "BUFFER", value)
         else:
             object.__setattr__(self, name, value)
 
@@ -97,7 +98,7 @@ class Tree:
             if name in self.__dict__[table]:
                 gone = self.__dict__[table].pop(name)
                 if table == "_buffers":
-                    report_role_ended(gone, "BUFFER")
+                    _no_buffer(gone)
                 self._non_persistent_buffers_set.discard(name)
                 return
         object.__delattr__(self, name)
@@ -142,7 +143,7 @@ class Tree:
         for role, table in (("PARAMETER", self._parameters), ("BUFFER", self._buffers)):
             for tensor in table.values():
                 if tensor is not None:
-                    report_role(tensor, role)
+                    scope.report_role(tensor.array, role, tensor)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Make ``tensor`` a buffer: part of this module's state, and not a parameter.
@@ -159,7 +160,7 @@ class Tree:
         self._buffers[name] = tensor
         (self._non_persistent_buffers_set.discard if persistent else self._non_persistent_buffers_set.add)(name)
         if tensor is not None:
-            report_role(tensor, "BUFFER")
+            scope.report_role(tensor.array, "BUFFER", tensor)
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Make ``module`` a child of this one. Raises: KeyError, TypeError: as :meth:`register_parameter`."""
@@ -289,3 +290,9 @@ class Tree:
             module.apply(fn)
         fn(self)
         return self
+
+
+def _no_buffer(tensor: Tensor | None) -> None:
+    """Report that the tensor is no longer a buffer. It may still be alive."""
+    if tensor is not None:
+        scope.report_role(None, "BUFFER", tensor)

@@ -87,8 +87,7 @@ def report_state(state: Tensor, p: Tensor | None, name: str) -> Tensor:
     """Report to listeners that ``state`` belongs to ``p``, and return it. It is cut over ranks as the parameter is."""
     if p is not None and p._shard is not None and state.array.shape == p.array.shape:
         state._shard = p._shard
-    for listener in scope.listeners:
-        listener.role(state.array, "MASTER_WEIGHT" if name == MASTER else "OPTIMIZER_STATE", state, p)
+    scope.report_role(state.array, "MASTER_WEIGHT" if name == MASTER else "OPTIMIZER_STATE", state, p)
     return state
 
 

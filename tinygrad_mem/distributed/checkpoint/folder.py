@@ -21,12 +21,12 @@ import numpy as np
 from ... import io as files
 from ... import safetensors
 from ...autograd.tensor import Tensor
-from ...errors import ArgumentError, DataDependenceError, FileFormatError, NotOfferedError, RankError, StateDictError
+from ...errors import DataDependenceError, FileFormatError, NotOfferedError, RankError, StateDictError
 from ...files import remove_leftovers, replacing
 from ...functional import creation
 from ..collectives import all_reduce, broadcast
 from ..group import ProcessGroup, ReduceOp
-from ..groups import is_initialized, member
+from ..groups import is_initialized, own_group
 from .boxes import Box, Together, boxes_of, exchanged, fill, values_of
 
 _INDEX, _STARTS = "index.safetensors", "starts"
@@ -246,10 +246,7 @@ def _group(group: Any, alone: bool, other: Any, planner: Any) -> ProcessGroup | 
         raise NotOfferedError("checkpoint: storage_writer, storage_reader and planner are not offered: give a checkpoint_id")
     if alone or (group is None and not is_initialized()):
         return None
-    found = member(group)
-    if found is None:
-        raise ArgumentError("checkpoint: this rank is not a member of the process group")
-    return found
+    return own_group("checkpoint", group)
 
 
 def _token(group: ProcessGroup | None) -> str:

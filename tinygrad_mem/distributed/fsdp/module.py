@@ -13,7 +13,7 @@ from ...nn.containers import ModuleDict, ModuleList
 from ...nn.module import Module
 from ..device_mesh import DeviceMesh
 from ..group import ProcessGroup
-from ..groups import member
+from ..groups import own_group
 from .policies import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 from .shard import ShardedParameter, check
 from .unit import Unit
@@ -86,9 +86,7 @@ def fully_shard(
     >>> optimizer = optim.Adam(model.parameters())
     """
     _offered(module, mesh, reshard_after_forward, shard_placement_fn, offload_policy, dp_mesh_dims)
-    group: ProcessGroup | None = member(None if mesh is None else mesh.get_group())
-    if group is None:
-        raise ArgumentError("fully_shard: this rank is not a member of the mesh")
+    group = own_group("fully_shard", None if mesh is None else mesh.get_group())
     shards = _shards(module, {id(p) for p in ignored_params or ()}, group, offload_policy)
     _check_casts(shards, mp_policy)
     unit = Unit(shards, group, None if reshard_after_forward is None else not reshard_after_forward, mp_policy)

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from ... import scope
 from ...autograd.core import accumulate
 from ...autograd.gradients import SparseTensor, copy
 from ...autograd.node_hooks import call_hooks
 from ...autograd.tensor import Tensor
 from ...dtypes import is_floating
 from ...errors import ArgumentError, DeviceError, GraphError, NotOfferedError
-from ...nn.parameter import Parameter, report_role
+from ...nn.parameter import Parameter
 from ...optim.optimizer import Optimizer
-from ..buffers import buffer, report_sent
+from ..buffers import buffer
 from ..cut import Cut
 from ..group import ProcessGroup, ReduceOp, Work
 from .policies import CPUOffloadPolicy, OffloadPolicy
@@ -55,7 +56,7 @@ class ShardedParameter:
         else:
             _to_host(device, parameter.array[start : start + self.mine], own)
         parameter.data = Tensor._wrap(own, self.host or device)
-        report_role(parameter, "PARAMETER")
+        scope.report_role(parameter.array, "PARAMETER", parameter)
         parameter._shard = self.cut = Cut(name, group, self.shape, start, parameter._shard)
         self.full = Tensor._wrap(_nowhere(self.shape, parameter.dtype), device)
         self.whole: Any = None
@@ -160,7 +161,7 @@ class ShardedParameter:
             device.kernels.fill(0, out=sent[rows:])
         else:
             sent = array
-            report_sent(sent, grad)
+            scope.report_role(sent, "COMMUNICATION", grad)  # until the gradient dies
         device.kernels.multiply(sent, 1 / self.group.size(), out=sent)
         self.full.grad = None
         return Reducing(self, sent, grad if sent is array else None)

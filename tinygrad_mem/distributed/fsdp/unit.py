@@ -20,6 +20,7 @@ from ...autograd.hooks import RemovableHandle
 from ...autograd.node_hooks import hooks_here
 from ...autograd.tensor import Tensor
 from ...errors import GraphError
+from ...nested import rebuilt
 from ...scope import local
 from ...techniques.packing import UnpackedTensor
 from ..group import ProcessGroup
@@ -299,14 +300,7 @@ def _cast(dtype: Any) -> Callable[[Tensor], Tensor]:
 
 def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """``value`` with each tensor in it changed; tuples, lists and dicts are looked into."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, (tuple, list)):
-        parts = [_each(part, change) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if isinstance(value, dict):
-        return type(value)({key: _each(part, change) for key, part in value.items()})
-    return value
+    return change(value) if isinstance(value, Tensor) else rebuilt(value, lambda part: _each(part, change))
 
 
 def _behind_node(value: Any, passes: Callable[[], None]) -> tuple[Any, bool]:

@@ -11,11 +11,11 @@ from ...devices import device as Device
 from ...dtypes import is_floating
 from ...errors import ArgumentError, NotOfferedError
 from ...nn import Module
-from ..buffers import buffer, report_sent
+from ..buffers import buffer
 from ..data_parallel import DistributedDataParallel
 from ..fsdp import FSDPModule
 from ..group import Work
-from ..groups import member
+from ..groups import own_group
 
 _FORWARD, _BACKWARD = 0, 1
 
@@ -59,9 +59,7 @@ class PipelineStage:
         dw_builder: Any = None,
         get_mesh: Any = None,
     ) -> None:
-        found = member(group)
-        if found is None:
-            raise ArgumentError("PipelineStage: this rank is not a member of the process group")
+        found = own_group("PipelineStage", group)
         if dw_builder is not None:
             raise NotOfferedError("PipelineStage: dw_builder is not offered: backward computes all gradients at once")
         if not 0 <= stage_index < num_stages:
@@ -160,7 +158,7 @@ class PipelineStage:
                 self.device.kernels.copy(array, out=whole)
                 array = whole
             work = self.group.send(array, index % self.group.size(), 2 * index + way)
-            report_sent(array, work)
+            scope.report_role(array, "COMMUNICATION", work)  # until the work dies
             self._sends[way].append(work)
 
     def _wait(self, way: int) -> None:

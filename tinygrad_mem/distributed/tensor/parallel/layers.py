@@ -11,7 +11,7 @@ from ....nn import functional as F
 from ....ops.base import Op
 from ....ops.linalg import Linear as LinearOp
 from ...group import ProcessGroup
-from ...regions import check_device, copy_to, gather_along, gather_from, reduce_from, reduce_scatter_along, reduce_scatter_to
+from ...regions import copy_to, gather_along, gather_from, reduce_from, reduce_scatter_along, reduce_scatter_to
 from ..placement import Placement, Shard
 
 
@@ -64,7 +64,7 @@ def gathered_linear(input: Tensor, weight: Tensor, bias: Tensor | None, group: P
     Raises:
         DeviceError: a device that the group does not serve. DimensionError: the input has no dimension ``dim``.
     """
-    check_device("gathered_linear", input, group)
+    group.check_device("gathered_linear", input)
     if group.size() == 1:
         return F.linear(input, weight, bias)
     return apply(GatheredLinear, input, weight, bias, group=group, axis=normalize_dim(dim, input.ndim))

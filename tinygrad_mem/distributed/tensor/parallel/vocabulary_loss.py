@@ -14,7 +14,6 @@ from ....ops.base import Op
 from ....ops.cross_entropy import class_view, line_view, reduced
 from ...buffers import buffer
 from ...group import ProcessGroup, ReduceOp
-from ...regions import check_device
 
 
 class VocabularyCrossEntropy(Op):
@@ -99,7 +98,7 @@ def vocabulary_parallel_cross_entropy(
         DimensionError: a target that is not a class; on the cpu.
     """
     name = "vocabulary_parallel_cross_entropy"
-    check_device(name, input, group)
+    group.check_device(name, input)
     if input.ndim < 2 or tuple(target.shape) != (input.shape[0], *input.shape[2:]):
         raise ShapeError(
             f"{name}: expected scores (N, part of the classes, ...) and a target (N, ...), found {list(input.shape)} and "
