@@ -64,7 +64,7 @@ RANKS = {
     "absent": 0,
     "files": 0,
     "text": 0,
-    "nested": 0,
+    "nesting": 0,
     "source": 0,
 }
 SAME_RANK = {

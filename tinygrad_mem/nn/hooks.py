@@ -9,7 +9,7 @@ from ..autograd.border import behind_border
 from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tensor import Tensor
 from ..errors import ShapeError
-from ..nested import rebuilt
+from ..nesting import rebuilt
 from .tree import Module, Tree
 
 

@@ -20,7 +20,7 @@ from ..autograd.tensor import Tensor
 from ..devices import Draws, noted
 from ..errors import CheckpointError, RecomputationStoppedError
 from ..interrupts import callback_depth
-from ..nested import rebuilt
+from ..nesting import rebuilt
 from ..ops.base import Op
 from ..scope import local
 from ..source import source_line

@@ -20,7 +20,7 @@ from ...autograd.hooks import RemovableHandle
 from ...autograd.node_hooks import hooks_here
 from ...autograd.tensor import Tensor
 from ...errors import GraphError
-from ...nested import rebuilt
+from ...nesting import rebuilt
 from ...scope import local
 from ...techniques.packing import UnpackedTensor
 from ..group import ProcessGroup
