@@ -217,6 +217,7 @@ class Frozen(Net):
         return x * 1.0
 
 number = 3
+made = Net()
 """
 
 
@@ -248,7 +249,10 @@ def test_a_class_of_the_users(tmp_path: Path):
             "the network returns a tuple of a tensor of int64, but a loss needs a floating tensor",
         ),
         (["own:Frozen", "--input", "6"], "does not require grad"),
-        (["own:number", "--input", "6"], "'int' object is not callable"),
+        (["own:number", "--input", "6"], "own:number is an object of class int: name a class or a function"),
+        (["own.py:made", "--input", "6"], "own.py:made is an object of class Net: name a class or a function"),
+        (["nowhere.json"], "estimate: nowhere.json: No such file or directory\n"),
+        (["lenet", "--device", "gpu"], "estimate: memory is predicted for 'cpu' or 'cuda', found 'gpu'\n"),
     ],
 )
 def test_refusals_have_one_sentence_and_status_2(tmp_path: Path, arguments: list, message: str):

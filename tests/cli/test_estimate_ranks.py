@@ -139,7 +139,8 @@ def test_one_screen_says_what_differs(tmp_path: Path):
     answer = found(*options)
     largest = max(answer["different"], key=lambda each: each["peak_used"])
     picture = tmp_path / "ranks.svg"
-    done = inside.run("estimate", *options, "--budget", str(largest["peak_used"]), "--picture", str(picture), columns=120)
+    room = largest["peak_reserved"]
+    done = inside.run("estimate", *options, "--budget", str(room), "--picture", str(picture), columns=120)
     assert done.returncode == 0, done.stderr
     assert "lenet on 4 ranks, batch 8 on each, cpu; ZeRO 1: optimizer state is divided" in done.stdout
     (header,) = [line for line in done.stdout.splitlines() if "reserved" in line]
@@ -147,11 +148,14 @@ def test_one_screen_says_what_differs(tmp_path: Path):
     for each in answer["different"]:
         assert f"{each['peak_used']:,}" in done.stdout
     assert f"the largest peak, rank {largest['ranks'][0]}, in " in done.stdout
-    assert f"A budget of {largest['peak_used']:,} bytes: every rank fits, 0 bytes are left." in done.stdout
+    assert f"A budget of {room:,} bytes: every rank fits, {room - largest['peak_used']:,} bytes are left." in done.stdout
     assert "lenet on 4 ranks, batch 8 on each, cpu; ZeRO 1" in picture.read_text()
     done = inside.run("estimate", *options, "--budget", str(largest["peak_used"] - 1), columns=120)
     assert done.returncode == 1
     assert "does not fit: 1 bytes too many" in done.stdout
+    done = inside.run("estimate", *options, "--budget", str(largest["peak_used"]), columns=160)
+    assert done.returncode == 1
+    assert "does not fit: 0 bytes are left at the peak, but the free pieces are too small for a request" in done.stdout
 
 
 def test_of_many_different_ranks_those_with_the_largest_peaks_are_shown():

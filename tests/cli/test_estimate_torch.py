@@ -235,7 +235,7 @@ def test_no_flag_says_whose_it_is(files: Path, monkeypatch: pytest.MonkeyPatch):
         (["train.py:decides"], "at train.py:57 decides: the program asks for the truth of a tensor"),
         (["train.py:leaves"], "train.py:leaves ended the program"),
         (["train.py:nothing"], "asked for no memory on cuda"),
-        (["train.py:number"], "train.py:number is 'int': name a class, or a function that trains"),
+        (["train.py:number"], "train.py:number is an object of class int: name a class or a function"),
         (["train.py:Net"], "train.py:Net is a class: it needs --input"),
         (["train.py:missing"], "train.py has no 'missing'; it defines Config, Net, Words, run, divided"),
         (["none.py:Net"], "there is no file none.py"),

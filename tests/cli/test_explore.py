@@ -286,6 +286,9 @@ def test_a_budget_has_a_verdict_and_an_error_is_read(chromium: Any, address: str
     assert view.locator("#a pre").first.text_content() == f'{found["command"]} --budget "1 MiB"'
     view.fill("#a [name=budget]", "1 GB")
     assert view.text_content("#a .verdict") == f"Fits: {bytes_text(10**9 - found['peak'])} of {bytes_text(10**9)} are left."
+    room = (found["peak"] + found["reserved"]) // 2
+    view.fill("#a [name=budget]", str(room))
+    assert view.text_content("#a .verdict").startswith(f"May not fit: {bytes_text(room - found['peak'])} are left at the peak")
     view.fill("#a [name=budget]", "much")
     assert "much is not a size" in view.text_content("#a .verdict")
     view.select_option("#a [name=recompute]", "sqrt")

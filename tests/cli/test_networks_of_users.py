@@ -172,6 +172,14 @@ def test_a_budget_is_answered_as_json(budget: str, fits: bool):
     assert run("estimate", "lenet")["fits"] is None
 
 
+def test_a_budget_that_the_peak_fits_may_have_no_piece_that_is_large_enough():
+    """The same step under a limit of 52 MiB is out of memory."""
+    answer = run("estimate", "resnet20", "--budget", "52 MiB", status=1)
+    assert answer["fits"] is False
+    assert answer["peak_used"] < answer["budget"] < answer["peak_reserved"]
+    assert run("estimate", "resnet20", "--budget", "56 MiB")["fits"] is True
+
+
 @pytest.mark.parametrize(
     ("code", "message"),
     [

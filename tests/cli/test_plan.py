@@ -36,6 +36,9 @@ def test_json_and_a_picture(tmp_path: Path):
     found = json.loads(ran.stdout)
     assert found["plan"]["peak_used"] <= 5.5 * (1 << 20) < found["plain"]["peak_used"]
     assert found["plan"]["techniques"]
+    assert found["plan"]["peak_reserved"] > 5.5 * (1 << 20)
+    assert "Reserved is without a limit." in plan("--budget", "5.5MiB").stdout
+    assert "Reserved is without a limit." not in plan("--budget", "1 GiB").stdout
     assert [row["peak_used"] for row in found["front"]] == sorted((row["peak_used"] for row in found["front"]), reverse=True)
     assert (tmp_path / "front.png").stat().st_size > 10_000
 

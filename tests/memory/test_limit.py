@@ -8,8 +8,11 @@ import sys
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
 import tinygrad_mem as tm
+from tests.profiles import examples
+from tests.techniques import training
 from tinygrad_mem import memory, nn, scope
 from tinygrad_mem.devices import device
 from tinygrad_mem.errors import OutOfMemoryError
@@ -333,3 +336,67 @@ def test_other_errors_are_the_steps_own():
     with pytest.raises(KeyError, match="mine"):
         memory.find_batch_size(fn, "1 GiB")
     assert nn.Linear(2, 2)(tm.ones(1, 2)).shape == (1, 2)
+
+
+# --- does a track fit? ------------------------------------------------------------------------------------------------------
+
+
+def runs_within(room: int, run: Any) -> bool:
+    """Whether the prediction of a run ends under a limit."""
+
+    def limited() -> None:
+        with memory.limit(room):
+            run()
+
+    try:
+        memory.predict(limited)
+    except OutOfMemoryError:
+        return False
+    return True
+
+
+@settings(max_examples=examples(12), deadline=None)
+@given(training.plans())
+def test_a_track_says_under_which_limits_the_run_would_end(plan: training.Plan):
+    def steps() -> None:
+        model = plan.model()
+        rule = plan.rule(model)
+        for _ in range(plan.steps):
+            training.loss_of(model, tm.randn(plan.batch, 7), tm.randn(plan.batch, plan.width)).backward()
+            rule.step()
+            rule.zero_grad()
+
+    track = memory.predict(steps)
+    peak, reserved = track.peak, track.pool("end").reserved
+    assert track.fits(reserved)
+    assert not track.fits(peak - 1)
+    for room in range(peak, reserved, max((reserved - peak) // 6, 1)):
+        assert track.fits(room) is runs_within(room, steps), room
+
+
+def test_bytes_in_use_that_fit_are_not_enough_if_no_free_piece_is():
+    def pieces() -> None:
+        kept = [tm.empty(MIB // 4) for _ in range(8)]
+        del kept[::2]
+        tm.empty(MIB // 2)
+
+    track = memory.predict(pieces)
+    assert track.peak == 8 * MIB
+    for room in (8 * MIB, 9 * MIB, 10 * MIB):
+        assert track.fits(room) is runs_within(room, pieces)
+
+
+def test_a_track_fits_from_a_moment_on_with_what_is_there_then():
+    with memory.track() as track:
+        old = tm.empty(2 * MIB)
+        large = tm.empty(8 * MIB)
+        del large
+        memory.mark("training")
+        new = tm.empty(MIB)
+        del new
+    assert track.fits("12 MiB", "training")
+    assert not track.fits("11 MiB", "training")
+    assert not track.fits("12 MiB")
+    assert old is not None
+    with pytest.raises(ValueError, match="is not a size"):
+        track.fits("much")

@@ -58,9 +58,11 @@ def _run(command: str, options: dict[str, Any], shown: type[Exception] | tuple[t
     except shown as error:
         if traceback:
             raise
-        name = "" if shown is not Exception or isinstance(error, TinygradMemError) else f"{type(error).__name__}: "
-        said = str(error).removeprefix(f"{command}: ")
-        typer.echo(visible(f"{command}: {name}{said}", keep="\n"), err=True)
+        known = shown is not Exception or isinstance(error, TinygradMemError)
+        said = str(error) if known else f"{type(error).__name__}: {error}"
+        if isinstance(error, OSError) and error.filename and error.strerror:  # without the number and the quotes
+            said = f"{error.filename}: {error.strerror}"
+        typer.echo(visible(f"{command}: {said.removeprefix(f'{command}: ')}", keep="\n"), err=True)
         raise typer.Exit(2) from None
     raise typer.Exit(status)
 

@@ -31,7 +31,7 @@ class Estimate:
         loss: the loss, in a few words.
         host: bytes of optimizer state in host memory.
         offloaded: most bytes of checkpoints' inputs in host memory.
-        fits: whether the peak is within the budget; ``None`` without a budget.
+        fits: whether the pool stays within the budget; ``None`` without a budget.
     """
 
     network: str
@@ -74,15 +74,18 @@ def show(found: Estimate, console: Console, every_layer: bool) -> None:
         console.print(f"The host holds {found.offloaded:,} bytes of inputs of recomputed parts until their backward.")
     if found.host:
         console.print(f"The host holds these {found.host:,} bytes; the device has those of one parameter at a time, in a step.")
-    say_if_it_fits("fits", found.peak_used, found.budget, console)
+    say_if_it_fits("fits", found.fits, found.peak_used, found.budget, console)
 
 
-def say_if_it_fits(fits: str, peak: int, budget: int | None, console: Console) -> None:
-    """Print the answer to a budget, if there is one; ``fits``: the word, or sentence, where the peak is within it."""
-    if budget is not None:
-        left = budget - peak
-        said = f"{fits}, {left:,} bytes are left" if left >= 0 else f"does not fit: {-left:,} bytes too many"
-        console.print(f"A budget of {budget:,} bytes: {said}.", style="bold")
+def say_if_it_fits(word: str, fits: bool | None, peak: int, budget: int | None, console: Console) -> None:
+    """Print the answer to a budget, if there is one; ``word``: the word, or sentence, for one that is large enough."""
+    if budget is None:
+        return
+    left = budget - peak
+    said = f"{word}, {left:,} bytes are left" if fits else f"does not fit: {-left:,} bytes too many"
+    if not fits and left >= 0:
+        said = f"does not fit: {left:,} bytes are left at the peak, but the free pieces are too small for a request"
+    console.print(f"A budget of {budget:,} bytes: {said}.", style="bold")
 
 
 def _kept(row: list[Layer]) -> int:

@@ -70,14 +70,14 @@ def facts_of(asked: EstimateOptions) -> dict[str, Any]:
 def answer(
     found: memory.AllRanks, title: str, said: str, facts: dict[str, Any], room: int | None, picture: Path | None, as_json: bool
 ) -> int:
-    """Print the memory of all ranks from the mark :data:`TRAINING` on. Returns 1 if the largest peak exceeds ``room``, else 0.
+    """Print the memory of all ranks from the mark :data:`TRAINING` on. Returns 1 if a rank needs more than ``room``, else 0.
 
     Args:
         said: a sentence about the network.
         facts: for ``as_json``.
     """
     largest = max(found, key=lambda each: each.peak)
-    fits = None if room is None else largest.peak <= room
+    fits = None if room is None else all(each.track.fits(room, each.since) for each in found)
     if picture is not None:
         found.plot(picture, title=title)
     if as_json:
@@ -88,7 +88,9 @@ def answer(
         ]
         print(json.dumps({**facts, "different": different, "budget": room, "fits": fits}))
     else:
-        _show(title, found, largest, said, room, Console())
+        console = Console()
+        _show(title, found, largest, said, console)
+        say_if_it_fits("every rank fits", fits, largest.peak, room, console)
     return int(fits is False)
 
 
@@ -118,7 +120,7 @@ def _alone(model: Any) -> Iterator[None]:
         model.set_requires_gradient_sync(True)
 
 
-def _show(title: str, found: memory.AllRanks, largest: memory.Alike, said: str, room: int | None, console: Console) -> None:
+def _show(title: str, found: memory.AllRanks, largest: memory.Alike, said: str, console: Console) -> None:
     console.print(Text(visible(title), "bold"))
     console.print(_peaks(found, console.width))
     shown = _shown(found)
@@ -133,7 +135,6 @@ def _show(title: str, found: memory.AllRanks, largest: memory.Alike, said: str, 
             f"Before it is divided, each rank makes the whole network, with a peak of {largest.track.peak:,} bytes. The "
             "numbers above are of the time after it."
         )
-    say_if_it_fits("every rank fits", largest.peak, room, console)
 
 
 def _shown(found: memory.AllRanks) -> list[memory.Alike]:

@@ -39,7 +39,7 @@ class EstimateRun:
         moment = track.at_peak()
         found.by_category = {category.value: size for category, size in moment.by_category.items()}
         found.peak_used, found.peak_reserved, found.phase = moment.used, track.pool("end").reserved, moment.phase
-        found.fits = None if found.budget is None else moment.used <= found.budget
+        found.fits = None if found.budget is None else track.fits(found.budget)
         return found
 
     def _from_few(self) -> memory.Track | None:

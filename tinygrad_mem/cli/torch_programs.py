@@ -60,8 +60,6 @@ class TorchProgram:
             return self._train(lambda: _model(found, self.asked.network))
         if isinstance(found, type):
             raise ArgumentError(f"{self.asked.network} is a class: {_SAMPLES}")
-        if not callable(found):
-            raise ArgumentError(f"{self.asked.network} is {type(found).__name__!r}: name a class, or a function that trains")
         made = _call(found, self.asked.network)
         if isinstance(made, import_module("torch").nn.Module):
             raise ArgumentError(f"{self.asked.network} makes a model and trains nothing: {_SAMPLES}")

@@ -126,7 +126,7 @@ def _file(name: str) -> Path:
 
 
 def load(module: str, name: str) -> Any:
-    """The object of this name in the user's module or file."""
+    """The class or function of this name in the user's module or file."""
     if module.endswith(".py"):
         loaded = _run(_file(module))
     else:
@@ -136,7 +136,10 @@ def load(module: str, name: str) -> Any:
         own = [key for key, each in vars(loaded).items() if callable(each) and _defines(loaded, key, each)]
         said = f"; it defines {', '.join(own)}" if own else ""
         raise ArgumentError(f"{module} has no {name!r}{said}")
-    return getattr(loaded, name)
+    found = getattr(loaded, name)
+    if not callable(found) or (hasattr(found, "forward") and not isinstance(found, type)):
+        raise ArgumentError(f"{module}:{name} is an object of class {type(found).__name__}: name a class or a function")
+    return found
 
 
 def _defines(module: ModuleType, name: str, value: Any) -> bool:

@@ -91,7 +91,7 @@ class Meta(CPU, kind="meta"):
 
             return NullKernels(numpy)
         if kind != "cuda":
-            raise DeviceError(f"meta can be like 'cpu' or 'cuda', found {kind!r}")
+            raise DeviceError(f"memory is predicted for 'cpu' or 'cuda', found {kind!r}")
         try:
             from ..kernels import cupy as kernels
         except ImportError as error:

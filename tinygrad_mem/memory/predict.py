@@ -160,16 +160,16 @@ class _Cycles(EndsAlways, scope.Listener):
 @context
 def dry_run(like: str = "cpu") -> Iterator[devices.Meta]:
     """:func:`devices.dry_run` with the user's source line in its errors. Args, raises: as :func:`predict`."""
-    try:
-        with devices.dry_run(like) as meta:
+    with devices.dry_run(like) as meta:
+        try:
             yield meta
-    except DataDependenceError as error:
-        raise DataDependenceError(f"predict: at {_where(error)}: {error}") from error
-    except DeviceError as error:
-        raise DeviceError(
-            f"predict: at {_where(error)}: {error} In a prediction every tensor is on meta: make what the step uses inside it, "
-            "and convert PyTorch's network inside it: model = tinygrad_mem.from_torch(network)."
-        ) from error
+        except DataDependenceError as error:
+            raise DataDependenceError(f"predict: at {_where(error)}: {error}") from error
+        except DeviceError as error:
+            raise DeviceError(
+                f"predict: at {_where(error)}: {error} In a prediction every tensor is on meta: make what the step uses "
+                "inside it, and convert PyTorch's network inside it: model = tinygrad_mem.from_torch(network)."
+            ) from error
 
 
 def _where(error: BaseException) -> str:

@@ -13,13 +13,13 @@ from .explain import explain
 from .export import native, save
 from .listener import Recorder
 from .record import Record
-from .replay import replay
+from .replay import fits, replay
 
 
 class Track(Record):
     """A :class:`Record` that shows itself. Each method is in the file that it is imported from."""
 
-    compare, explain, replay, save = compare, explain, replay, save
+    compare, explain, fits, replay, save = compare, explain, fits, replay, save
     table, plot, to_html, _repr_html_ = render.table, render.plot, render.to_html, render.summary
 
 

@@ -64,12 +64,13 @@ function element(name, text, kind = "") {
   return Object.assign(document.createElement(name), { textContent: text, className: kind });
 }
 
-function verdictOf(peak, budget) {
+function verdictOf({ peak, reserved }, budget) {
   const room = bytesOf(budget);
   if (!budget.trim()) return element("p", "", "verdict");
   if (Number.isNaN(room)) return element("p", `${budget} is not a size: write one such as 8 GiB, 512 MiB or 2 GB.`, "verdict bad");
-  if (peak <= room) return element("p", `Fits: ${sized(room - peak)} of ${sized(room)} are left.`, "verdict good");
-  return element("p", `Does not fit: ${sized(peak - room)} more than ${sized(room)}.`, "verdict bad");
+  if (reserved <= room) return element("p", `Fits: ${sized(room - peak)} of ${sized(room)} are left.`, "verdict good");
+  if (peak > room) return element("p", `Does not fit: ${sized(peak - room)} more than ${sized(room)}.`, "verdict bad");
+  return element("p", `May not fit: ${sized(room - peak)} are left at the peak, in pieces that may be too small. The command tells.`, "verdict bad");
 }
 
 function compared(peak, other) {
@@ -128,7 +129,7 @@ function show(section, answer, budget, top, other) {
   peak.append(element("b", `${shown(answer.peak)} bytes, ${sized(answer.peak)}`), element("span", `peak, in ${answer.phase}; reserved ${shown(answer.reserved)} bytes`, "quiet"));
   const command = answer.command.replace(/(?= # |$)/, Number.isNaN(bytesOf(budget)) ? "" : ` --budget "${budget.trim()}"`);
   const lines = [element("h3", "The command"), element("pre", command), element("h3", "The lines of a training script"), element("pre", answer.code)];
-  found.replaceChildren(peak, element("p", compared(answer.peak, other), "compared"), verdictOf(answer.peak, budget), timeline(answer, top), categories(answer), ...lines);
+  found.replaceChildren(peak, element("p", compared(answer.peak, other), "compared"), verdictOf(answer, budget), timeline(answer, top), categories(answer), ...lines);
 }
 
 /** Shows all answers. Timelines have one scale, unless one would be too flat to read. */
