@@ -152,6 +152,7 @@ def test_an_exception_comes_out_in_the_main_thread(num_workers):
         text = str(caught.value)
         assert "Caught KeyError in DataLoader worker thread 0" in text
         assert "in __getitem__" in text
+    del caught  # its traceback holds the generator expression, which holds the pass
 
 
 def test_an_exception_with_unusual_arguments_and_those_of_other_places():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -35,9 +34,16 @@ class Fetch:
 
     def _stream(self, stream: Iterator) -> Callable[[Any], Any]:
         def fetch(indices: Any) -> Any:
+            nonlocal stream
             if not self.batched:
                 return self.collate(next(stream))
-            samples = list(itertools.islice(stream, len(indices)))
+            samples = []
+            for _ in indices:  # not islice(): it calls iter(stream), and a dataset that is its own iterator would begin again
+                try:
+                    samples.append(next(stream))
+                except StopIteration:
+                    stream = iter(())  # the pass ends here, also if the stream would go on
+                    break
             if not samples or (self.drop_last and len(samples) < len(indices)):
                 raise StopIteration
             return self.collate(samples)

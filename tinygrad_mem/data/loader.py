@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import scope
 from ..devices import Generator, device
+from ..interrupts import uninterrupted
 from .collate import default_collate, default_convert
 from .dataset import IterableDataset
 from .fetch import Fetch
@@ -33,7 +34,9 @@ class DataLoader:
     Args:
         num_workers: threads that fetch ahead; 0 fetches in the caller. A prediction assumes that workers keep up: ``num_workers
             * prefetch_factor`` batches are ready while a step runs. A real run has fewer if the workers are slow, and at most
-            ``num_workers`` unfinished batches more.
+            ``num_workers`` unfinished batches more. Each worker has its own state of tinygrad_mem's generators, seeded with
+            ``get_worker_info().seed``, so the same seed gives the same batches. ``random`` and ``np.random`` have one state for
+            all threads.
         prefetch_factor: the number of batches that each worker prepares ahead, 2 by default.
         pin_memory: accepted for compatibility; batches stay where ``collate_fn`` made them.
         persistent_workers: keep the threads between passes.
@@ -96,7 +99,7 @@ class DataLoader:
         object.__setattr__(self, name, value)
 
     def __iter__(self) -> Iterator[Any]:
-        return _Ahead(self) if self.num_workers else self._in_caller()
+        return _Ahead(self) if self.num_workers else _InCaller(self)
 
     def __len__(self) -> int:
         if not self.iterable:
@@ -116,17 +119,6 @@ class DataLoader:
         """The seed of the first worker; drawn in every pass, so that the order does not depend on the number of workers."""
         seed, calls = (self.generator or device("cpu").generator).ticket()
         return (seed + (calls << 20)) % (1 << 63)
-
-    def _in_caller(self) -> Iterator[Any]:
-        self._base_seed()
-        fetch = self._fetch()(self.dataset)
-        for indices in self._indices():
-            try:
-                with scope.phase("data"):
-                    batch = [fetch(indices)]
-            except StopIteration:
-                return
-            yield batch.pop()  # the loader holds no reference to it
 
     def __del__(self) -> None:
         crew = getattr(self, "_crew", None)
@@ -161,6 +153,26 @@ def _check_order(iterable: bool, batch_size: Any, shuffle: Any, sampler: Any, ba
         raise ValueError("batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
 
 
+class _InCaller:
+    """A pass without workers. As with workers, it goes on with the next batch if the program catches an exception."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader, self._indices = loader, loader._indices()
+        loader._base_seed()
+        self._fetch = loader._fetch()(loader.dataset)
+
+    def __iter__(self) -> _InCaller:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __next__(self) -> Any:
+        indices = next(self._indices)
+        with scope.phase("data"):
+            return self._fetch(indices)
+
+
 class _Ahead:
     """A pass with workers. Batch ``n`` comes from worker ``n`` modulo their number; batches are returned in order.
 
@@ -175,7 +187,7 @@ class _Ahead:
         self._indices = loader._indices()
         self._own: Crew | None = None
         crew, seed = loader._crew, loader._base_seed()
-        if crew is None or crew.dry is not scope.local.dry:
+        if crew is None or crew.dry is not scope.local.dry or not crew.is_alive():
             where = scope.local.default_device
             crew = Crew(WorkerTask(loader.dataset, loader._fetch(), loader.worker_init_fn, loader.num_workers, where), seed)
             if loader.persistent_workers and crew.dry is loader._dry:
@@ -209,20 +221,23 @@ class _Ahead:
         self._crew.ask(self._run, self._asked, indices, worker)
         self._asked += 1
 
+    def _take(self) -> tuple[Any, int]:
+        """The next batch, and the worker that made it. Not interrupted: no later call waits for the same batch."""
+        number, self._next = self._next, self._next + 1
+        self._where.pop(number - 1, None)
+        return self._run.results.pop(number), self._where[number]
+
     def __next__(self) -> Any:
         while self._next < self._asked:
-            batch = self._run.get(self._next, self._loader.timeout)
-            worker = self._where[self._next]
-            if self._next:
-                self._where.pop(self._next - 1, None)
-            self._next += 1
+            self._run.wait(self._next, self._loader.timeout)
+            batch, worker = uninterrupted(self._take)
             if batch is End:
                 self._ended.add(worker)
                 self._ask()
                 continue
             self._ask()
             if isinstance(batch, Failure):
-                self.close()
+                del self  # the traceback holds this frame, and would hold the batches that were fetched ahead
                 batch.reraise()
             return batch
         self.close()

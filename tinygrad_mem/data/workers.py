@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import scope
+from ..devices.random import Apart
+from ..functional.random import manual_seed
+from .fetch import Fetch
 
 __all__ = ("WorkerInfo", "get_worker_info")
 
@@ -56,7 +59,7 @@ class Failure:
         """Raise it in the thread that waits for the batch."""
         message = f"Caught {self.kind.__name__} in DataLoader worker thread {self.worker}.\nOriginal {self.text}"
         try:
-            error = self.kind(message)
+            error = self.kind(message) if issubclass(self.kind, Exception) else RuntimeError(message)
         except Exception:  # the exception class needs other arguments
             error = RuntimeError(message)
         try:
@@ -70,7 +73,7 @@ class WorkerTask:
     """The task of all workers of a loader: ``start(dataset)`` returns the function that makes a batch from indices."""
 
     dataset: Any
-    start: Callable[[Any], Callable[[Any], Any]]
+    start: Fetch
     worker_init_fn: Callable[[int], None] | None
     count: int
     default_device: Any
@@ -91,12 +94,11 @@ class Pass:
                 self.results[number] = result
             self.ready.notify_all()
 
-    def get(self, number: int, timeout: float) -> Any:
+    def wait(self, number: int, timeout: float) -> None:
         """Wait for batch ``number``. Raises: RuntimeError: it did not come within ``timeout`` seconds (0: wait for ever)."""
         with self.ready:
             if not self.ready.wait_for(lambda: number in self.results, timeout or None):
                 raise RuntimeError(f"DataLoader timed out after {timeout} seconds; raise timeout=, or set it to 0 to wait")
-            return self.results.pop(number)
 
     def close(self) -> None:
         """Drop all batches, including those that are still being fetched."""
@@ -113,9 +115,10 @@ class Crew:
         self.dry = scope.local.dry
         self._done = None if self.dry is None else threading.Semaphore(0)
         self.queues: list[queue.SimpleQueue] = [queue.SimpleQueue() for _ in range(plan.count)]
+        infos = [WorkerInfo(i, plan.count, seed + i, copy.copy(plan.dataset)) for i in range(plan.count)]
         self.threads = [
-            threading.Thread(target=_work, args=(q, self._done, plan, i, seed), daemon=True, name=f"tinygrad_mem-loader-{i}")
-            for i, q in enumerate(self.queues)
+            threading.Thread(target=_work, args=(q, self._done, plan, info), daemon=True, name=f"tinygrad_mem-loader-{info.id}")
+            for q, info in zip(self.queues, infos, strict=True)
         ]
         for thread, q in zip(self.threads, self.queues, strict=True):
             thread.start()
@@ -135,6 +138,10 @@ class Crew:
         if self._done is not None:
             self._done.acquire()
 
+    def is_alive(self) -> bool:
+        """False in a child process: a fork copies no threads."""
+        return all(thread.is_alive() for thread in self.threads)
+
     def stop(self) -> None:
         """End the threads, and wait for them."""
         for q, thread in zip(self.queues, self.threads, strict=True):
@@ -150,34 +157,36 @@ def _wait(thread: threading.Thread) -> None:
         thread.join(timeout=5)
 
 
-def _work(tasks: queue.SimpleQueue, done: threading.Semaphore | None, plan: WorkerTask, worker: int, seed: int) -> None:
+def _work(tasks: queue.SimpleQueue, done: threading.Semaphore | None, plan: WorkerTask, info: WorkerInfo) -> None:
     scope.local.default_device, scope.local.phase = plan.default_device, "data"
-    dataset = copy.copy(plan.dataset)
-    _here.info = WorkerInfo(worker, plan.count, seed + worker, dataset)
-    broken: Any = None
-    fetch: Any = None
+    with Apart():  # each worker draws by itself: the order in which they run does not change the numbers
+        manual_seed(info.seed)
+        _here.info = info
+        _serve(tasks, done, plan, info)
+
+
+def _serve(tasks: queue.SimpleQueue, done: threading.Semaphore | None, plan: WorkerTask, info: WorkerInfo) -> None:
+    worker, broken, fetch = info.id, None, None
     while (task := tasks.get()) is not None:
         run, number, indices = task
         del task
         if run is None:
             if plan.worker_init_fn is not None:
-                broken = _answer(plan.worker_init_fn, worker, worker)
+                broken = _answer(plan.worker_init_fn, worker, plan, worker)
                 broken = broken if isinstance(broken, Failure) else None
         elif number is None:  # a pass begins
             fetch = None
-            fetch = _answer(plan.start, dataset, worker)
+            fetch = _answer(plan.start, info.dataset, plan, worker)
         elif not run.closed:
             problem = next((x for x in (broken, fetch) if isinstance(x, Failure)), None)
-            run.put(number, problem or _answer(fetch, indices, worker))
+            run.put(number, problem or _answer(fetch, indices, plan, worker))
         del run, indices
         if done is not None:
             done.release()
 
 
-def _answer(function: Callable, argument: Any, worker: int) -> Any:
+def _answer(function: Any, argument: Any, plan: WorkerTask, worker: int) -> Any:
     try:
         return function(argument)
-    except StopIteration:
-        return End
-    except Exception as error:
-        return Failure(error, worker)
+    except BaseException as error:  # of any kind: the caller waits for an answer
+        return End if plan.start.iterable and isinstance(error, StopIteration) else Failure(error, worker)
