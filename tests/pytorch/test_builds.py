@@ -106,7 +106,8 @@ def test_the_gradient_of_cumprod_takes_the_way_of_numbers_without_zeros():
 
 def test_addr_is_one_kernel():
     def run() -> None:
-        torch.addr(torch.ones(5, 10, device=GPU), torch.ones(5, device=GPU), torch.ones(10, device=GPU))
+        inputs = torch.ones(5, 10, device=GPU), torch.ones(5, device=GPU), torch.ones(10, device=GPU)
+        torch.addr(*inputs)
 
     assert requests(run)[:5] == [200, 20, 40, 200, -200]
 

@@ -172,6 +172,7 @@ def test_the_gradient_of_a_product_looks_for_zeros_as_on_an_h100(product: Callab
         mark()
         made = product(x)
         made.backward(torch.ones_like(made))
+        del x, made  # Python 3.14 drops what a function holds from the last name to the first
 
     assert events(run) == expected
 
