@@ -41,7 +41,9 @@ CALLS_BESIDE = [
     *_each(" ".join(f"T.__{name}__ T.__i{name}__" for name in _ADDS.split()), X, V),
     *_each(" ".join(f"T.__r{name}__" for name in _ADDS.split()), X, 2.0),
     *_each(" ".join(f"T.__{name}__ T.__i{name}__" for name in _BITS.split()), i(3, 4), i(4)),
-    *_each("T.__rand__ T.__ror__ T.__rxor__ T.bitwise_left_shift_ T.bitwise_right_shift_", i(3, 4), 2),
+    *_each(
+        "T.__rand__ T.__ror__ T.__rxor__ T.__rlshift__ T.__rrshift__ T.bitwise_left_shift_ T.bitwise_right_shift_", i(3, 4), 2
+    ),
     *_each("T.__invert__ T.bitwise_not_", i(3, 4)),
     *_each("T.__matmul__ T.__rmatmul__ T.__imatmul__", SQUARE, SQUARE),
     *_each("T.eq_ T.ne_ T.lt_ T.le_ T.gt_ T.ge_ T.logical_and_ T.logical_or_ T.logical_xor_ T.xlogy_ T.atan2_", X, X),

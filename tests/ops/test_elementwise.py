@@ -294,7 +294,13 @@ def test_composites():
         lambda a: a.clamp(torch.zeros(4, dtype=a.dtype), 1 * a.detach().abs()),
         [x],
     )
-    against_torch(tm.xlogy, torch.xlogy, [np.abs(x), z], grad=False)
+    against_torch(tm.xlogy, torch.xlogy, [np.abs(x), z])
+    zeros = [np.zeros(4), np.array([2.0, 0.5, 1e-300, 1e300])]  # the gradient of 0 * log(y) is log(y)
+    against_torch(tm.xlogy, torch.xlogy, zeros)
+    zero, ends = tm.zeros(3, requires_grad=True), tm.tensor([0.0, -1.0, float("inf")])
+    tm.xlogy(zero, ends).sum().backward()
+    assert zero.grad is not None
+    assert zero.grad.tolist() == [0, 0, 0]
 
 
 def test_the_helpers_of_the_tests_see_a_wrong_op():

@@ -190,3 +190,20 @@ def test_numpys_numbers_are_taken():
         F.embedding_bag(tm.tensor(PAIRS), tm.tensor(TABLE), padding_idx=two).numpy(),
         torch.nn.functional.embedding_bag(torch.tensor(PAIRS), torch.tensor(TABLE), padding_idx=2).numpy(),
     )
+
+
+def test_shifts_of_a_number_by_a_tensor():
+    for run in (lambda x: 1 << x, lambda x: 64 >> x, lambda x: -9 >> x):
+        mine, theirs = (run(lib.arange(4)) for lib in (tm, torch))
+        assert mine.tolist() == theirs.tolist()
+        assert str(mine.dtype) == str(theirs.dtype).removeprefix("torch.")
+
+
+INFINITE = [(0, 3.0, 1), (0, float("inf"), 1), (0, float("inf"), 3), (float("-inf"), 1, 4), (0, float("nan"), 3)]
+
+
+@pytest.mark.parametrize(("start", "end", "steps"), [*INFINITE, (0.1, 0.7, 3), (-1, 1 / 3, 5), (0, 7, 0)])
+@pytest.mark.filterwarnings("error")
+def test_linspace_is_pytorchs_to_the_last_digit(start: float, end: float, steps: int):
+    mine, theirs = (lib.linspace(start, end, steps, dtype=lib.float64) for lib in (tm, torch))
+    np.testing.assert_array_equal(mine.numpy(), theirs.numpy())

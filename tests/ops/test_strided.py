@@ -49,6 +49,28 @@ def test_as_strided_shares_memory_and_writes_reach_the_base():
     assert part.as_strided((3,), (1,), 0).tolist() == [0, 1, 2]
 
 
+VIEWS = {
+    "new first axis": lambda x: x[None],
+    "new middle axis": lambda x: x.unsqueeze(1),
+    "new last axis": lambda x: x[..., None],
+    "new axes of a number": lambda x: x[0, 0][None, None],
+    "new axis, then swapped": lambda x: x[:, None].permute(1, 2, 0),
+    "repeated": lambda x: x[:1].expand(3, 5),
+    "repeated once": lambda x: x[0].expand(1, 5),
+    "new axis of a repeated one": lambda x: x[:1].expand(3, 5).unsqueeze(1),
+    "one column": lambda x: x[:, :1],
+    "no rows": lambda x: x.new_zeros(0, 3),
+    "no columns": lambda x: x.new_zeros(2, 0, 3),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_strides_are_those_of_pytorch(view: str):
+    mine, theirs = (VIEWS[view](lib.zeros(4, 5)) for lib in (tm, torch))
+    assert mine.stride() == theirs.stride()
+    assert [mine.stride(i) for i in range(mine.ndim)] == list(theirs.stride())
+
+
 def test_a_write_through_a_strided_view_is_recorded():
     def run(lib, x):
         y = x * 1

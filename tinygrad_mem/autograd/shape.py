@@ -106,8 +106,13 @@ class Shaped:
 
     def stride(self, dim: int | None = None) -> Any:
         """The step to the next element along each dimension (or one), in elements."""
-        strides = tuple(s // self.array.itemsize for s in self.array.strides)
-        return strides if dim is None else strides[normalize_dim(dim, self.ndim)]
+        strides = [s // self.array.itemsize for s in self.array.strides]
+        step = 1
+        for i in reversed(range(self.ndim)):  # where NumPy has 0, PyTorch has the step over what follows
+            if strides[i] == 0 and (self.shape[i] == 1 or self.array.size == 0):
+                strides[i] = step
+            step = strides[i] * max(self.shape[i], 1)
+        return tuple(strides) if dim is None else strides[normalize_dim(dim, self.ndim)]
 
     def storage_offset(self) -> int:
         """The position of the first element in the shared memory, in elements."""

@@ -69,11 +69,13 @@ class Methods(_BackwardMethod):
     __radd__ = _elementwise.add
     __rand__ = _compare.bitwise_and
     __rfloordiv__ = _elementwise.rfloor_divide
+    __rlshift__ = _compare.rlshift
     __rmatmul__ = _linalg.rmatmul
     __rmod__ = _elementwise.rremainder
     __rmul__ = _elementwise.mul
     __ror__ = _compare.bitwise_or
     __rpow__ = _elementwise.rpow
+    __rrshift__ = _compare.rrshift
     __rshift__ = _compare.bitwise_right_shift
     __rsub__ = _elementwise.rsub
     __rtruediv__ = _elementwise.rdiv

@@ -13,7 +13,7 @@ from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DataDependenceError, ShapeError
 from ..ops import choose as ops
-from .compare import eq, gt, isnan, logical_and, logical_not, logical_or, lt
+from .compare import eq, gt, isnan, le, logical_and, logical_or, lt
 from .convert import copy_
 from .creation import tensor
 from .door import AS_IS, public
@@ -171,5 +171,5 @@ def xlogy(input: Tensor | Number, other: Tensor | Number) -> Tensor:
             raise ArgumentTypeError("xlogy(): one of input and other must be a Tensor, found two numbers")
         input = tensor(input, dtype=dtype, device=other.device)
     other = other.to(dtype=dtype) if isinstance(other, Tensor) else tensor(other, dtype=dtype, device=input.device)
-    zero = logical_and(eq(input, 0), logical_not(isnan(other)))
+    zero = logical_and(eq(input, 0), logical_or(le(other, 0), eq(other, math.inf)))  # elsewhere 0 * log(other) is 0
     return mul(input, log(where(zero, 1.0, other)))

@@ -112,6 +112,12 @@ def bitwise_left_shift(input: Tensor | int, other: Tensor | int) -> Tensor:
     return apply(ops.Bitwise, input, other, kernel="left_shift")
 
 
+@public("Tensor.__rlshift__")
+def rlshift(input: Tensor, other: int) -> Tensor:
+    """``other << input``."""
+    return bitwise_left_shift(other, input)
+
+
 @public("Tensor", "Tensor.__ilshift__")
 def bitwise_left_shift_(input: Tensor, other: Tensor | int) -> Tensor:
     """``input <<= other``."""
@@ -122,6 +128,12 @@ def bitwise_left_shift_(input: Tensor, other: Tensor | int) -> Tensor:
 def bitwise_right_shift(input: Tensor | int, other: Tensor | int) -> Tensor:
     """``input >> other`` of integers or bools. No gradient."""
     return apply(ops.Bitwise, input, other, kernel="right_shift")
+
+
+@public("Tensor.__rrshift__")
+def rrshift(input: Tensor, other: int) -> Tensor:
+    """``other >> input``."""
+    return bitwise_right_shift(other, input)
 
 
 @public("Tensor", "Tensor.__irshift__")

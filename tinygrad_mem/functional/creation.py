@@ -313,8 +313,10 @@ def linspace(
         raise ArgumentError(f"number of steps must be non-negative, found {steps}")
     first, last = (dtypes.fitting(number.item() if isinstance(number, Tensor) else number, kind) for number in (start, end))
     count = np.arange(steps)
-    step = (last - first) / max(steps - 1, 1)
-    numbers = np.where(count < steps / 2, first + step * count, last - step * (steps - 1 - count))  # from the nearer end
+    with np.errstate(invalid="ignore"):  # inf * 0
+        step = (last - first) / (steps - 1) if steps > 1 else 0.0
+        middle = max(steps // 2, 1)  # each from the nearer end
+        numbers = np.where(count < middle, first + step * count, last - step * (steps - 1 - count))
     return tensor(numbers, dtype=kind, device=device, requires_grad=requires_grad)
 
 

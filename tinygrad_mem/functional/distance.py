@@ -165,7 +165,7 @@ def triplet_margin_loss(
     if swap:
         far = elementwise.minimum(far, pairwise_distance(positive, negative, p, eps))
     near = pairwise_distance(anchor, positive, p, eps)
-    return _reduce(choose.clamp(elementwise.add(elementwise.sub(near, far), margin), min=0), reduction)
+    return _reduce(choose.clamp(elementwise.sub(elementwise.add(near, margin), far), min=0), reduction)
 
 
 @public("nn.functional")
