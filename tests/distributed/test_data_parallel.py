@@ -7,6 +7,7 @@ import pytest
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
 from tinygrad_mem import memory, nn
+from tinygrad_mem.errors import NotOfferedError
 
 
 def test_the_buckets_are_closed_by_the_parameter_that_fills_them():
@@ -61,3 +62,14 @@ def test_a_prediction_of_ranks_asks_for_what_belongs_together():
             memory.predict(run, 2, **wrong)
     with pytest.raises(ValueError, match=r"rank=3, world_size=4 were given, but rank 0 of 2 is predicted"):
         memory.predict(lambda: dist.init_process_group(rank=3, world_size=4), world_size=2)
+
+
+def test_statistics_over_several_ranks_are_refused():
+    def training(wrap):
+        dist.init_process_group()
+        wrap(nn.Sequential(nn.Linear(4, 4), nn.SyncBatchNorm(4)))(tm.zeros(5, 4))
+
+    for wrap in (nn.parallel.DistributedDataParallel, dist.fsdp.fully_shard):
+        memory.predict(training, wrap, world_size=1)
+        with pytest.raises(NotOfferedError, match=f"{wrap.__name__}: 1 is a SyncBatchNorm"):
+            memory.predict(training, wrap, world_size=2)

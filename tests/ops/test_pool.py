@@ -270,7 +270,7 @@ def test_windows_that_leave_gaps_or_hang_over_the_end_write_every_gradient(n):
         (lambda: F.max_pool2d(tm.zeros(1, 1, 2, 2), 3), "output size .* is too small"),
         (lambda: F.max_pool2d(tm.zeros(1, 1, 8, 8), 2, padding=2), "pad should be at most half"),
         (lambda: F.max_pool2d(tm.zeros(1, 1, 8, 8), 2, 0), "greater than zero"),
-        (lambda: F.max_pool2d(tm.zeros(1, 1, 8, 8), (2, 2, 2)), "kernel_size must be one number or 2"),
+        (lambda: F.max_pool2d(tm.zeros(1, 1, 8, 8), (2, 2, 2)), "expected kernel_size to be one integer or 2"),
         (lambda: F.avg_pool1d(tm.zeros(1, 1, 2), 3), "output size .* is too small"),
         (lambda: F.avg_pool2d(tm.zeros(1, 1, 8, 8), 2, divisor_override=0), "divisor must be not zero"),
         (lambda: _unpool(size=(4, 9)), r"invalid output_size .* \(dim 1 must be between 2 and 6\)"),

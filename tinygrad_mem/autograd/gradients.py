@@ -126,6 +126,15 @@ def add_partial(
     return out, True
 
 
+def clear_gradient(parameter: Tensor, set_to_none: bool) -> None:
+    """Drop the gradient, which frees its memory at once; or fill it with 0."""
+    if set_to_none:
+        parameter.grad = None
+    elif (grad := parameter.grad) is not None:
+        grad.detach_()
+        grad.zero_()
+
+
 # --- rows, for users --------------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from ..autograd.tensor import Tensor
 from ..errors import NotOfferedError
+from ..nn.module import Module
+from ..nn.norm import SyncBatchNorm
 from .collectives import all_reduce
 from .group import ProcessGroup, ReduceOp
 
@@ -65,6 +67,20 @@ def divided_over(params: Iterable[Tensor], group: ProcessGroup) -> bool:
     """True if ranks of the group have different parts of a parameter."""
     groups = [each for p in params if p._shard is not None for each in p._shard.groups]
     return any(len(set(each.ranks) & set(group.ranks)) > 1 for each in groups)
+
+
+def refuse_sync_batchnorm(who: str, module: Module, group: ProcessGroup) -> None:
+    """Refuse a SyncBatchNorm on several ranks: its statistics would be those of one rank's part of the batch.
+
+    Raises:
+        NotOfferedError: there is one.
+    """
+    for path, each in module.named_modules() if group.size() > 1 else ():
+        if isinstance(each, SyncBatchNorm):
+            raise NotOfferedError(
+                f"{who}: {path or 'the module'} is a SyncBatchNorm, and statistics over several ranks are not offered: leave "
+                "convert_sync_batchnorm out, so that each rank normalises its own part, or use a GroupNorm"
+            )
 
 
 class Cut(Part):

@@ -19,7 +19,7 @@ from ..nn.module import Module
 from ..scope import local
 from .buffers import buffer
 from .collectives import broadcast_together
-from .cut import divided_over
+from .cut import divided_over, refuse_sync_batchnorm
 from .group import ProcessGroup, ReduceOp, Work
 from .groups import own_group
 
@@ -59,6 +59,7 @@ class DistributedDataParallel(Module):
 
     Raises:
         ArgumentError: there is no group, no parameter requires a gradient, or ``fully_shard`` has cut some over its ranks.
+        NotOfferedError: the module has a SyncBatchNorm, and there are several ranks; in backward: sparse gradients.
         RankError: the parameters of the ranks differ.
         GraphError (in backward): a parameter got no gradient, and ``find_unused_parameters`` is off; or its optimizer steps in
             backward.
@@ -99,6 +100,7 @@ class DistributedDataParallel(Module):
                 "DistributedDataParallel: each of these ranks has another part of the parameters (fully_shard, tensor "
                 "parallel): name the process_group of ranks that have the same part, or call the module itself"
             )
+        refuse_sync_batchnorm("DistributedDataParallel", module, group)
         self.module, self.process_group, self.dim = module, process_group, dim
         buffers = forward_sync_buffers is not None or broadcast_buffers is not False
         self.forward_sync_buffers = buffers if forward_sync_buffers is None else forward_sync_buffers

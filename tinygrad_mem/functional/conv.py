@@ -21,8 +21,8 @@ from .door import LOWER, public
 Sizes = int | Sequence[int]
 
 
-def _sizes(name: str, what: str, value: Any, count: int, least: int) -> tuple[int, ...]:
-    """``value`` for each of ``count`` axes, checked to be at least ``least``."""
+def sizes_of(name: str, what: str, value: Any, count: int, least: int | None = None) -> tuple[int, ...]:
+    """``value`` for each of ``count`` axes, checked to be at least ``least`` if that is given."""
     if isinstance(value, int):
         sizes = (value,) * count
     else:
@@ -31,7 +31,7 @@ def _sizes(name: str, what: str, value: Any, count: int, least: int) -> tuple[in
             sizes *= count
     if len(sizes) != count:
         raise ShapeError(f"{name}: expected {what} to be one integer or {count}, found {value!r}")
-    if min(sizes) < least:
+    if least is not None and min(sizes) < least:
         bound = "negative values are" if least == 0 else "zero or negative values are"
         raise ShapeError(f"{name}: {what} {value!r}: {bound} not supported")
     return sizes
@@ -54,7 +54,7 @@ def _check(name: str, axes: int, input: Tensor, weight: Tensor, groups: int) -> 
 def _padding(name: str, padding: Any, axes: int, weight: Tensor, stride: tuple, dilation: tuple) -> tuple:
     """(before, after) for each axis; for "same", an odd number has the larger part after, as in PyTorch."""
     if not isinstance(padding, str):
-        return tuple((p, p) for p in _sizes(name, "padding", padding, axes, 0))
+        return tuple((p, p) for p in sizes_of(name, "padding", padding, axes, 0))
     if padding == "valid":
         return ((0, 0),) * axes
     if padding != "same":
@@ -78,8 +78,8 @@ def _conv(
     """A convolution; ``name`` has the number of axes."""
     axes = int(name[-2])
     unbatched = _check(name, axes, input, weight, groups)
-    stride = _sizes(name, "stride", stride, axes, 1)
-    dilation = _sizes(name, "dilation", dilation, axes, 1)
+    stride = sizes_of(name, "stride", stride, axes, 1)
+    dilation = sizes_of(name, "dilation", dilation, axes, 1)
     pads = _padding(name, padding, axes, weight, stride, dilation)
     options = {"stride": stride, "padding": pads, "dilation": dilation, "groups": groups}
     return _batched(ops.Conv, unbatched, input, weight, bias, **options)
@@ -141,10 +141,10 @@ def _conv_transpose(
     axes = int(name[-2])
     unbatched = _check(name, axes, input, weight, groups)
     options: dict[str, Any] = {
-        "stride": _sizes(name, "stride", stride, axes, 1),
-        "padding": _sizes(name, "padding", padding, axes, 0),
-        "output_padding": _sizes(name, "output_padding", extra, axes, 0),
-        "dilation": _sizes(name, "dilation", dilation, axes, 1),
+        "stride": sizes_of(name, "stride", stride, axes, 1),
+        "padding": sizes_of(name, "padding", padding, axes, 0),
+        "output_padding": sizes_of(name, "output_padding", extra, axes, 0),
+        "dilation": sizes_of(name, "dilation", dilation, axes, 1),
     }
     for e, s, d in zip(options["output_padding"], options["stride"], options["dilation"], strict=True):
         if e >= s and e >= d:
@@ -210,10 +210,10 @@ def conv_transpose3d(
 def _windows(name: str, kernel_size: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes) -> dict[str, tuple[int, ...]]:
     """The options of windows of an image, checked."""
     return {
-        "kernel": _sizes(name, "kernel_size", kernel_size, 2, 1),
-        "stride": _sizes(name, "stride", stride, 2, 1),
-        "padding": _sizes(name, "padding", padding, 2, 0),
-        "dilation": _sizes(name, "dilation", dilation, 2, 1),
+        "kernel": sizes_of(name, "kernel_size", kernel_size, 2, 1),
+        "stride": sizes_of(name, "stride", stride, 2, 1),
+        "padding": sizes_of(name, "padding", padding, 2, 0),
+        "dilation": sizes_of(name, "dilation", dilation, 2, 1),
     }
 
 
@@ -243,6 +243,6 @@ def fold(
         raise ShapeError(f"fold: Expected 2D or 3D (batch mode) tensor for input, found {list(input.shape)}")
     if not is_floating(input.dtype):
         raise DTypeError(f"fold: expected a floating input, found {input.dtype}")
-    size = _sizes("fold", "output_size", output_size, 2, 1)
+    size = sizes_of("fold", "output_size", output_size, 2, 1)
     options = _windows("fold", kernel_size, stride, padding, dilation)
     return _batched(ops.Fold, input.ndim == 2, input, size=size, **options)

@@ -17,20 +17,8 @@ from ..dtypes import int64, is_floating
 from ..errors import ArgumentTypeError, DTypeError, ShapeError
 from ..ops import pool as ops
 from . import creation, gather
+from .conv import Sizes, sizes_of
 from .door import FLOAT32, public
-
-Sizes = int | Sequence[int]
-
-
-def _tuple(value: Any, n: int, name: str) -> tuple[int, ...]:
-    if isinstance(value, int):
-        return (value,) * n
-    made = tuple(map(operator.index, value))
-    if len(made) == 1:
-        return made * n
-    if len(made) != n:
-        raise ShapeError(f"{name} must be one number or {n} of them, found {value}")
-    return made
 
 
 def want_planes(input: Tensor, n: int, name: str) -> None:
@@ -53,9 +41,9 @@ def _out_size(size: int, k: int, s: int, p: int, d: int, ceil_mode: bool) -> int
 def _geometry(
     input: Tensor, n: int, name: str, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
 ) -> tuple[tuple, tuple]:
-    kernel = _tuple(kernel_size, n, f"{name}: kernel_size")
-    step = _tuple(kernel if stride is None or stride == () or stride == [] else stride, n, f"{name}: stride")
-    pad, spread = _tuple(padding, n, f"{name}: padding"), _tuple(dilation, n, f"{name}: dilation")
+    kernel = sizes_of(name, "kernel_size", kernel_size, n)
+    step = sizes_of(name, "stride", kernel if stride is None or stride == () or stride == [] else stride, n)
+    pad, spread = sizes_of(name, "padding", padding, n), sizes_of(name, "dilation", dilation, n)
     outs = _outs(name, input.array.shape, kernel, step, pad, spread, bool(ceil_mode))
     return outs, (kernel, step, pad, spread)
 
@@ -236,8 +224,8 @@ def _max_unpool(
     n: int, input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Any, padding: Sizes, output_size: Any
 ) -> Tensor:
     name = f"max_unpool{n}d"
-    kernel = _tuple(kernel_size, n, f"{name}: kernel_size")
-    step = kernel if stride is None else _tuple(stride, n, f"{name}: stride")
+    kernel = sizes_of(name, "kernel_size", kernel_size, n)
+    step = kernel if stride is None else sizes_of(name, "stride", stride, n)
     if indices.dtype != int64:
         raise DTypeError(f"elements in indices should be type int64 but got: {indices.dtype}")
     if indices.shape != input.shape:
@@ -245,7 +233,7 @@ def _max_unpool(
             f"{name}: expected indices of the input's shape {list(input.shape)}, found {list(indices.shape)}: "
             "take both from the same pooling"
         )
-    sizes = _unpooled_sizes(input, n, kernel, step, _tuple(padding, n, f"{name}: padding"), output_size)
+    sizes = _unpooled_sizes(input, n, kernel, step, sizes_of(name, "padding", padding, n), output_size)
     want_planes(input, n, name)
     planes, length = math.prod(input.shape[:-n]), math.prod(input.shape[-n:])
     flat, places = input.reshape(planes, length), indices.reshape(planes, length)

@@ -170,6 +170,10 @@ class Log:
         chunks, room, _ = self._packed
         return [*chunks[:-1], *(chunk[: len(chunk) - room] for chunk in chunks[-1:])]
 
+    def records(self) -> np.ndarray:
+        """All events in one array of :data:`RECORD`."""
+        return np.concatenate([np.empty(0, RECORD), *self.chunks()])
+
     def column(self, name: str) -> np.ndarray:
         """One column of all events."""
         return np.concatenate([np.empty(0, RECORD[name]), *(chunk[name] for chunk in self.chunks())])

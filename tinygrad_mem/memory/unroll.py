@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..devices.pool import Pool
-from .log import RECORD, TEXTS, Kind, Log
+from .log import TEXTS, Kind, Log
 from .track import Track
 
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a path
@@ -94,7 +94,7 @@ class _Read(NamedTuple):
 
     @classmethod
     def of(cls, log: Log, texts: _Texts) -> _Read:
-        records = np.concatenate([np.empty(0, RECORD), *log.chunks()])
+        records = log.records()
         records = records[records["kind"] != Kind.RESERVE]
         block, latest = [], {0: -1}  # the latest block at an address: a role may end just after its block is freed
         for at, (kind, address) in enumerate(zip(records["kind"].tolist(), records["address"].tolist(), strict=True)):
@@ -228,7 +228,7 @@ def _served(records: np.ndarray, block: np.ndarray) -> np.ndarray:
 
 def _same(one: Log, other: Log) -> bool:
     """True if two logs have the same events, apart from their times."""
-    mine, theirs = (np.concatenate([np.empty(0, RECORD), *log.chunks()]) for log in (one, other))
+    mine, theirs = one.records(), other.records()
     if len(mine) != len(theirs):
         return False
     codes = np.array(one.codes(other.texts), "u4")

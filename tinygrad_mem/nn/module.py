@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import dtypes, scope
 from ..autograd.grad_mode import no_grad
+from ..autograd.gradients import clear_gradient
 from ..autograd.hooks import RemovableHandle
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
@@ -130,14 +131,7 @@ class Module(Tree):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of all parameters, or fill them with 0."""
         for parameter in self.parameters():
-            grad = parameter.grad
-            if grad is None:
-                continue
-            if set_to_none:
-                parameter.grad = None
-            else:
-                grad.detach_()
-                grad.zero_()
+            clear_gradient(parameter, set_to_none)
 
     # --- dtype and device -------------------------------------------------------------------------------------------------
 

@@ -135,10 +135,10 @@ class _BatchNorm(_RunningNorm, function=F.batch_norm):
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch norm of (N, C, ...), as PyTorch's in a single process.
+    """Batch norm of (N, C, ...), as PyTorch's in a single process. Wrappers for several ranks refuse it.
 
     Args:
-        process_group: accepted for compatibility; there is one process.
+        process_group: accepted for compatibility; statistics are those of this process.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import scope
 from ..autograd.grad_mode import enable_grad
-from ..autograd.gradients import SparseTensor
+from ..autograd.gradients import SparseTensor, clear_gradient
 from ..autograd.hooks import RemovableHandle
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
@@ -275,15 +275,7 @@ class Optimizer:
         """Drop the gradients, which frees their memory at once. With ``set_to_none=False``, fill them with zeros instead."""
         for group in self.param_groups:
             for p in group["params"]:
-                if set_to_none:
-                    p.grad = None
-                elif isinstance(p._grad, SparseTensor):
-                    p._grad.zero_()
-                elif p._grad is not None:
-                    grad = p._grad.detach() if p._grad.grad_fn is not None else p._grad
-                    grad.device.kernels.fill(0, out=grad.array)
-                    grad.storage.written("zero_grad")
-                    p._grad = grad
+                clear_gradient(p, set_to_none)
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(optimizer, args, kwargs)`` before every step; it may return other ``(args, kwargs)``."""

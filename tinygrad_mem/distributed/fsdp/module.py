@@ -11,6 +11,7 @@ from ...dtypes import is_floating
 from ...errors import ArgumentError, ArgumentTypeError, NotOfferedError
 from ...nn.containers import ModuleDict, ModuleList
 from ...nn.module import Module
+from ..cut import refuse_sync_batchnorm
 from ..device_mesh import DeviceMesh
 from ..group import ProcessGroup
 from ..groups import own_group
@@ -73,7 +74,8 @@ def fully_shard(
         ArgumentError: a parameter has no rows to divide, or is sharded already; the module has no forward.
         GraphError: a parameter has a gradient, or an optimizer its state. In forward: it was written in place. In backward: it
             was written since.
-        NotOfferedError: an argument asks for something that is not offered; a ``param_dtype`` with quantized layers.
+        NotOfferedError: an argument asks for something that is not offered; a ``param_dtype`` with quantized layers; a
+            SyncBatchNorm on several ranks.
         DeviceError (in forward): with ``CPUOffloadPolicy``, a parameter was moved away from the host.
         RankError (in forward and backward): the ranks do not use the same parameters in the same order.
 
@@ -87,6 +89,7 @@ def fully_shard(
     """
     _offered(module, mesh, reshard_after_forward, shard_placement_fn, offload_policy, dp_mesh_dims)
     group = own_group("fully_shard", None if mesh is None else mesh.get_group())
+    refuse_sync_batchnorm("fully_shard", module, group)
     shards = _shards(module, {id(p) for p in ignored_params or ()}, group, offload_policy)
     _check_casts(shards, mp_policy)
     unit = Unit(shards, group, None if reshard_after_forward is None else not reshard_after_forward, mp_policy)
