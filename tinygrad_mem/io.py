@@ -183,8 +183,7 @@ def _read(file: IO[bytes], start: int, entry: safetensors.Entry, what: str, wher
             if not count:
                 raise FileFormatError(f"{what}: the file ended inside tensor {entry.name!r}")
             view = view[count:]
-        if entry.dtype.kind == "b" and host.view(np.uint8).max() > 1:
-            raise FileFormatError(f"{what}: tensor {entry.name!r} is BOOL and holds bytes that are neither 0 nor 1")
+        safetensors.check_bools(host, entry, what)
     if host is not array:
         where.upload(host, array)
     return Tensor._wrap(array, where)

@@ -106,6 +106,12 @@ def read_header(file: IO[bytes], size: int, what: str) -> tuple[list[Entry], dic
     return entries, metadata
 
 
+def check_bools(data: np.ndarray, entry: Entry, what: str) -> None:
+    """Check bytes of a tensor. Raises: FileFormatError: the tensor is of bools, and one is neither 0 nor 1."""
+    if entry.dtype.kind == "b" and data.view(np.uint8).max(initial=0) > 1:
+        raise FileFormatError(f"{what}: tensor {entry.name!r} is BOOL and holds bytes that are neither 0 nor 1")
+
+
 def _object(text: str, at: int, value: Callable[[str, int], tuple[Any, int]]) -> tuple[dict[str, Any], int]:
     """The JSON object that begins at ``at``, and its end; ``value`` reads the value of a name, and returns it with its end.
 

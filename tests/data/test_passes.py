@@ -206,3 +206,12 @@ assert list(loader) == [1, 2, 3]
 
 def test_a_child_process_has_workers_of_its_own():
     subprocess.run([sys.executable, "-W", "ignore", "-c", FORKED], check=True, timeout=120)
+
+
+def test_shares_have_an_order_for_any_seed_that_pytorch_takes():
+    for seed in (-5, 2**63, 2**64 - 1):
+        shares = [
+            tm.utils.data.distributed.DistributedSampler(Squares(7), 2, rank, seed=seed, drop_last=True) for rank in (0, 1)
+        ]
+        found = [index for share in shares for index in share]
+        assert len(found) == len(set(found)) == 6

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -174,6 +176,59 @@ def test_damaged_files_are_refused_and_nothing_is_changed(tmp_path: Path):
     with pytest.raises(ValueError, match="this is not the index of a checkpoint"):
         checkpoint.load(mine, checkpoint_id=tmp_path)
     assert not any(each.any().item() for each in mine.values())
+
+
+def test_parts_that_overlap_and_bytes_that_are_no_bools_are_refused(tmp_path: Path):
+    """What no part covers would be whatever was in memory, and a third kind of bool is neither true nor false."""
+    checkpoint.save({"x": tm.arange(4.0)}, checkpoint_id=tmp_path)
+    (data,) = [path for path in tmp_path.iterdir() if path.name != "index.safetensors"]
+    half = data.read_bytes().replace(b'"shape":[4],"data_offsets":[0,16]', b'"shape":[2],"data_offsets":[0,8] ')[:-8]
+    other = data.with_name("0123456789abcdef-00001.safetensors")
+    for path in (data, other):
+        path.write_bytes(half)
+    names = [data.name, other.name]
+    tm.save({"files": names, "shapes": {"x": [4]}, "values": {"x": None}}, tmp_path / "index.safetensors")
+    with pytest.raises(ValueError, match=r"the parts of x in the files do not make up its shape \[4\]"):
+        checkpoint.load({"x": tm.zeros(4)}, checkpoint_id=tmp_path)
+    checkpoint.save({"mask": tm.zeros(8, dtype=tm.bool)}, checkpoint_id=tmp_path)
+    (data,) = [path for path in tmp_path.iterdir() if path.name != "index.safetensors"]
+    data.write_bytes(data.read_bytes()[:-1] + b"\2")
+    with pytest.raises(ValueError, match="tensor 'mask' is BOOL and holds bytes that are neither 0 nor 1"):
+        checkpoint.load({"mask": tm.zeros(8, dtype=tm.bool)}, checkpoint_id=tmp_path)
+
+
+@pytest.mark.parametrize("mine", [[0], [0, 1, 2], 3.5])
+def test_lists_of_another_length_are_refused_and_nothing_is_changed(mine: Any, tmp_path: Path):
+    checkpoint.save({"step": 5, "x": tm.ones(2), "list": [{"x": tm.ones(2)}, mine]}, checkpoint_id=tmp_path)
+    state = {"step": 0, "x": tm.zeros(2), "list": [{"x": tm.zeros(2)}, 1, 2]}
+    with pytest.raises(RuntimeError, match=r"checkpoint\.load: list has 3 items, in the checkpoint 2"):
+        checkpoint.load(state, checkpoint_id=tmp_path)
+    assert state["step"] == 0
+    assert not state["x"].any()
+    assert not state["list"][0]["x"].any()
+
+
+def test_two_tensors_of_one_path_are_refused(tmp_path: Path):
+    state = {"a": {"b": tm.ones(1)}, "a.b": tm.zeros(1)}
+    with pytest.raises(RuntimeError, match=r"two tensors have the path a\.b: rename one of the keys"):
+        checkpoint.save(state, checkpoint_id=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupt_leaves_all_values_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    checkpoint.save({"x": tm.ones(2), "y": tm.ones(2), "step": 5}, checkpoint_id=tmp_path)
+    cpu = type(tm.device("cpu"))
+    upload = cpu.upload
+
+    def interrupted(*arguments: Any) -> None:
+        upload(*arguments)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(cpu, "upload", interrupted)
+    state = {"x": tm.zeros(2), "y": tm.zeros(2), "step": 0}
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.load(state, checkpoint_id=tmp_path)
+    assert (state["x"].tolist(), state["y"].tolist(), state["step"]) == ([1.0, 1.0], [1.0, 1.0], 5)
 
 
 def test_what_is_refused(tmp_path: Path):

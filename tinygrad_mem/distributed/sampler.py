@@ -53,7 +53,8 @@ class DistributedSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         count, total = len(self.dataset), self.total_size
-        order = np.random.default_rng(self.seed + self.epoch).permutation(count) if self.shuffle else np.arange(count)
+        seed = (self.seed + self.epoch) % (1 << 64)  # negative ones, too
+        order = np.random.default_rng(seed).permutation(count) if self.shuffle else np.arange(count)
         places = np.arange(self.rank, total, self.num_replicas) % max(count, 1)
         return iter(order[places].tolist())
 

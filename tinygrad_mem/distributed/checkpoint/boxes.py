@@ -38,8 +38,10 @@ class Box(NamedTuple):
 
 def boxes_of(state_dict: Any) -> dict[str, Box]:
     """The tensors in it, by dotted path."""
-    found = {}
+    found: dict[str, Box] = {}
     for key, tensor in _leaves(state_dict):
+        if key in found:
+            raise StateDictError(f"checkpoint: two tensors have the path {key}: rename one of the keys")
         shape, starts, mark = tuple(tensor.array.shape), (0,) * tensor.ndim, tensor._shard
         while mark is not None:
             shape, starts = mark.within(shape, starts)
@@ -68,19 +70,33 @@ def values_of(value: Any) -> Any:
     return None if isinstance(value, Tensor) else value
 
 
-def fill(mine: Any, values: Any, below: bool = False) -> Any:
-    """``mine``, whose tensors are loaded, with the other values, in place. ``below`` the first level it gets new keys too."""
+Step = tuple[dict, Any, Any]
+"""An entry to set: the dict, the key, the value."""
+
+
+def filling(mine: Any, values: Any, steps: list[Step], path: tuple[str, ...] = ()) -> Any:
+    """``mine``, whose tensors are loaded, with the other values. Entries of dicts are set by ``steps``, which it adds.
+
+    Below the first level, dicts get new keys too.
+
+    Raises:
+        StateDictError: a list with tensors has another length.
+    """
     if isinstance(mine, Tensor):
         return mine
     if isinstance(mine, dict) and isinstance(values, dict):
         for key, value in values.items():
             if key in mine:
-                mine[key] = fill(mine[key], value, True)
-            elif below and value is not None:
-                mine[key] = value
+                steps.append((mine, key, filling(mine[key], value, steps, (*path, str(key)))))
+            elif path and value is not None:
+                steps.append((mine, key, value))
         return mine
     if isinstance(mine, (list, tuple)) and any(True for _ in _leaves(mine)):
-        return type(mine)([fill(a, b, True) for a, b in zip(mine, values, strict=True)])
+        if not isinstance(values, (list, tuple)) or len(values) != len(mine):
+            found = len(values) if isinstance(values, (list, tuple)) else f"{values!r:.40}"
+            raise StateDictError(f"checkpoint.load: {'.'.join(path)} has {len(mine)} items, in the checkpoint {found}")
+        each = enumerate(zip(mine, values, strict=True))
+        return type(mine)([filling(a, b, steps, (*path, str(i))) for i, (a, b) in each])
     return values
 
 

@@ -24,10 +24,11 @@ from ...autograd.tensor import Tensor
 from ...errors import DataDependenceError, FileFormatError, NotOfferedError, RankError, StateDictError
 from ...files import remove_leftovers, replacing
 from ...functional import creation
+from ...interrupts import uninterruptible
 from ..collectives import all_reduce, broadcast
 from ..group import ProcessGroup, ReduceOp
 from ..groups import is_initialized, own_group
-from .boxes import Box, Together, boxes_of, exchanged, fill, values_of
+from .boxes import Box, Step, Together, boxes_of, exchanged, filling, make_up, values_of
 
 _INDEX, _STARTS = "index.safetensors", "starts"
 _FILE = re.compile(r"[0-9a-f]{16}-[0-9]{5}\.safetensors")
@@ -125,19 +126,27 @@ def load(
     boxes = boxes_of(state_dict)
     known = {key for keys in exchanged(group, list(boxes)) for key in keys}
 
-    def read() -> Any:
+    def read() -> list[Step]:
         folder = Path(checkpoint_id)
         index = _index(folder)
         _check(state_dict, boxes, known, index)
         pieces = _Pieces(folder, index["files"])
         found.extend((box.tensor, pieces.read(key, box)) for key, box in boxes.items())
-        return index["values"]
+        steps: list[Step] = []
+        filling(state_dict, index["values"], steps)
+        return steps
 
-    values = _together(group, read, "read the checkpoint")
+    _put(found, _together(group, read, "read the checkpoint"))
+
+
+@uninterruptible
+def _put(found: list[tuple[Tensor, np.ndarray]], steps: list[Step]) -> None:
+    """Write what was read: all of it."""
     for tensor, host in found:
         tensor.device.upload(host, tensor.array)
         tensor.storage.written("checkpoint.load")
-    fill(state_dict, values)
+    for entries, key, value in steps:
+        entries[key] = value
 
 
 def _check(state_dict: dict, boxes: dict[str, Box], known: set[str], index: dict) -> None:
@@ -196,6 +205,7 @@ class _Piece(NamedTuple):
             host = np.frombuffer(file.read((last - first) * row), np.uint8)
         if host.size != (last - first) * row:
             raise FileFormatError(f"{self.path}: the file ended inside tensor {self.entry.name!r}")
+        safetensors.check_bools(host, self.entry, str(self.path))
         return host.view(self.entry.dtype).reshape(last - first, *shape[1:])
 
 
@@ -203,7 +213,7 @@ class _Pieces:
     """The boxes of all tensors in the files of a checkpoint."""
 
     def __init__(self, folder: Path, names: list[str]) -> None:
-        self._pieces: dict[str, list[_Piece]] = {}
+        self._folder, self._pieces = folder, dict[str, list[_Piece]]()
         for name in names:
             path = folder / name
             with path.open("rb") as file:
@@ -222,19 +232,22 @@ class _Pieces:
     def read(self, key: str, box: Box) -> np.ndarray:
         """The box that ``box`` has, in its dtype."""
         out = np.empty(box.tensor.array.shape, box.tensor.dtype)
-        target, begin, left = out.reshape(out.shape or (1,)), np.array(box.starts or (0,)), out.size
-        for piece in self._pieces.get(key, ()) if left else ():
-            starts, shape = np.array(piece.starts or (0,)), piece.entry.shape or (1,)
-            if starts.shape != begin.shape:
+        if not out.size:
+            return out
+        pieces = self._pieces.get(key, [])
+        for piece in pieces:
+            if len(piece.starts) != len(box.shape):
                 raise FileFormatError(f"{piece.path}: {key} has {list(piece.entry.shape)}, in the index {list(box.shape)}")
+        if not make_up(box.shape, [(piece.starts, piece.entry.shape) for piece in pieces]):
+            raise FileFormatError(f"{self._folder}: the parts of {key} in the files do not make up its shape {list(box.shape)}")
+        target, begin = out.reshape(out.shape or (1,)), np.array(box.starts or (0,))
+        for piece in pieces:
+            starts, shape = np.array(piece.starts or (0,)), piece.entry.shape or (1,)
             low, high = np.maximum(starts, begin), np.minimum(starts + shape, begin + target.shape)
             if (low < high).all():
                 rows, *rest = map(slice, low - starts, high - starts)
                 given = piece.rows(rows.start, rows.stop)[(slice(None), *rest)]
                 target[tuple(map(slice, low - begin, high - begin))] = given
-                left -= given.size
-        if left:
-            raise FileFormatError(f"{key}: {left} of {out.size} elements are in no file of the checkpoint")
         return out
 
 
