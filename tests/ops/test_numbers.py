@@ -119,6 +119,11 @@ def test_what_pytorch_refuses_is_refused(name: str, given: tuple, numbers: dict)
         (lambda x: F.interpolate(x[None], size=1.5), TypeError, r"argument 'size' must be int or tuple of ints, found 1\.5"),
         (lambda x: F.adaptive_avg_pool1d(x[None], 1.5), TypeError, r"argument 'output_size' must be int or tuple of ints, fou"),
         (lambda x: F.cosine_similarity(x, x, eps=-1.0), ValueError, r"eps must be non-negative, found -1\.0"),
+        (
+            lambda x: tm.addcmul(x.byte(), x.byte(), x.byte(), value=-1),
+            ValueError,
+            r"addcmul\(\): .* -1 out of bounds for uint8",
+        ),
         (lambda x: F.pixel_shuffle(x[None], 0), ValueError, "pixel_shuffle expects a positive upscale_factor, but got 0"),
         (lambda x: F.pixel_unshuffle(x[None], 0), ValueError, "pixel_unshuffle expects a positive downscale_factor, but got 0"),
         (

@@ -283,8 +283,8 @@ def compiled(plain: Any, kinds: dict[str, Any], apart: bool) -> tuple[Any, int]:
 
 
 def _made(source: str, name: str, space: dict[str, Any]) -> Any:
-    """The function that the source text defines."""
-    exec(compile(source, f"<{name}>", "exec"), space)
+    """The function that the source text defines. Its errors are this library's: their file is here."""
+    exec(compile(source, f"{__file__}:{name}", "exec"), space)
     return space[name]
 
 
