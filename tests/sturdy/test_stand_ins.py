@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import importlib
 import itertools
 import operator
@@ -409,15 +410,32 @@ def test_any_number_of_samples_may_be_asked_for():
 # --- trees
 
 
-@pytest.mark.parametrize("tree", [3, [1, (2, [3])], {"a": [1], "b": (2, {"c": 3})}, [], (), {"z": 1, "a": 2}])
+_TREES = (
+    3, [1, (2, [3])], {"a": [1], "b": (2, {"c": 3})}, [], (), {"z": 1, "a": 2},
+    collections.deque([1, 2], 5), collections.OrderedDict(b=1, a=2), collections.defaultdict(int, b=1, a=2),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("tree", _TREES)
 def test_trees_are_taken_apart_and_put_together(tree: Any):
     import torch.utils._pytree as theirs
 
     leaves, spec = _pytree.tree_flatten(tree)
     assert leaves == theirs.tree_flatten(tree)[0] == _pytree.tree_leaves(tree)
-    assert _pytree.tree_unflatten(leaves, spec) == tree
+    made = _pytree.tree_unflatten(leaves, spec)
+    assert made == tree
+    assert type(made) is type(tree)
+    assert [getattr(made, name, None) == getattr(tree, name, None) for name in ("maxlen", "default_factory")] == [True, True]
     assert _pytree.tree_map(lambda x: x + 1, tree) == theirs.tree_map(lambda x: x + 1, tree)
     assert _pytree.tree_map(lambda x, y: x * y, tree, tree) == theirs.tree_map(lambda x, y: x * y, tree, tree)
+
+
+def test_other_classes_are_leaves_and_named_tuples_are_trees():
+    counted, found = collections.Counter("ab"), tm.tensor([[2.0, 3.0]]).max(1)
+    assert _pytree.tree_leaves([counted]) == [counted]
+    made = _pytree.tree_map(lambda x: x + 1, found)
+    assert type(made) is type(found)
+    assert (made.values.item(), made.indices.item()) == (4.0, 2)
 
 
 def test_what_published_layers_call_when_they_are_made():

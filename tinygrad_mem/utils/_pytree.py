@@ -1,7 +1,8 @@
-"""``torch.utils._pytree``: apply a function to every leaf of nested lists, tuples and dicts."""
+"""``torch.utils._pytree``: apply a function to every leaf of nested lists, tuples, dicts and deques."""
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -12,19 +13,6 @@ class TreeSpec(NamedTuple):
     type: Any
     context: Any
     children_specs: list[TreeSpec]
-
-
-_REGISTERED: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {}
-
-
-def register_pytree_node(cls: type, flatten_fn: Callable[..., Any], unflatten_fn: Callable[..., Any], **options: Any) -> None:
-    """Take objects of ``cls`` apart too: ``flatten_fn(tree)`` gives children and context, ``unflatten_fn(children, context)``
-    puts them together.
-
-    Args:
-        options: for serializing and tracing; accepted, and not used.
-    """
-    _REGISTERED[cls] = flatten_fn, unflatten_fn
 
 
 def _dict_flatten_with_keys(tree: dict) -> tuple[list, list]:
@@ -39,25 +27,44 @@ def _dict_unflatten(values: Iterable[Any], context: list) -> dict:
     return dict(zip(context, values, strict=True))
 
 
-def _children(tree: Any) -> tuple[list, Any] | None:
-    """The children of a container, and its context; ``None`` for a leaf."""
-    if type(tree) in _REGISTERED:
-        children, context = _REGISTERED[type(tree)][0](tree)
-        return list(children), context
-    if isinstance(tree, dict):
-        return _dict_flatten(tree)
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return list(tree), type(tree)
-    return (list(tree), None) if type(tree) in (list, tuple) else None
+_REGISTERED: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    list: (lambda tree: (tree, None), lambda items, _: list(items)),
+    tuple: (lambda tree: (tree, None), lambda items, _: tuple(items)),
+    deque: (lambda tree: (tree, tree.maxlen), deque),
+    dict: (_dict_flatten, _dict_unflatten),
+    OrderedDict: (_dict_flatten, lambda values, keys: OrderedDict(_dict_unflatten(values, keys))),
+    defaultdict: (
+        lambda tree: (tree.values(), [tree.default_factory, list(tree)]),
+        lambda values, context: defaultdict(context[0], _dict_unflatten(values, context[1])),
+    ),
+}
+_NAMED = (lambda tree: (tree, type(tree))), (lambda items, kind: kind(*items))
+
+
+def register_pytree_node(cls: type, flatten_fn: Callable[..., Any], unflatten_fn: Callable[..., Any], **options: Any) -> None:
+    """Take objects of ``cls`` apart too: ``flatten_fn(tree)`` gives children and context, ``unflatten_fn(children, context)``
+    puts them together.
+
+    Args:
+        options: for serializing and tracing; accepted, and not used.
+    """
+    _REGISTERED[cls] = flatten_fn, unflatten_fn
+
+
+def _functions(kind: Any) -> tuple[Callable[..., Any], Callable[..., Any]] | None:
+    """The functions that take objects of a class apart and put them together; ``None``: they are leaves."""
+    named = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    return _REGISTERED.get(kind, _NAMED if named else None)
 
 
 def tree_flatten(tree: Any) -> tuple[list, TreeSpec]:
     """The leaves from left to right, and the structure of the tree."""
-    found = _children(tree)
-    if found is None:
+    functions = _functions(type(tree))
+    if functions is None:
         return [tree], TreeSpec(None, None, [])
-    parts = [tree_flatten(child) for child in found[0]]
-    spec = TreeSpec(type(tree), found[1], [spec for _, spec in parts])
+    children, context = functions[0](tree)
+    parts = [tree_flatten(child) for child in children]
+    spec = TreeSpec(type(tree), context, [spec for _, spec in parts])
     return [leaf for leaves, _ in parts for leaf in leaves], spec
 
 
@@ -71,12 +78,9 @@ def _built(spec: TreeSpec, rest: Any) -> Any:
     if spec.type is None:
         return next(rest)
     children = [_built(child, rest) for child in spec.children_specs]
-    if spec.type in _REGISTERED:
-        return _REGISTERED[spec.type][1](children, spec.context)
-    if issubclass(spec.type, dict):
-        made = _dict_unflatten(children, spec.context)
-        return made if spec.type is dict else spec.type(made)
-    return spec.type(*children) if spec.context is not None else spec.type(children)
+    functions = _functions(spec.type)
+    assert functions is not None
+    return functions[1](children, spec.context)
 
 
 def tree_map(func: Callable[..., Any], tree: Any, *rests: Any) -> Any:
