@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.profiles import some
 from tinygrad_mem import pytorch
@@ -17,6 +18,7 @@ from tinygrad_mem.cli import estimate_torch
 from tinygrad_mem.cli.estimate_options import EstimateOptions
 from tinygrad_mem.cli.torch_programs import TorchProgram
 from tinygrad_mem.cli.users import is_torch
+from tinygrad_mem.memory.sizes import bytes_text
 from tinygrad_mem.pytorch.cards import CARDS, COMMON, CONTEXT, card_of
 
 from . import inside
@@ -177,6 +179,31 @@ def test_pieces_fit_with_expandable_segments(files: Path):
     assert only["lacking"] == answer["peak_allocated"] - (only["capacity"] - CONTEXT[1])
     told(files, "train.py:pieces", "--gpu", "GeForce RTX 4090")
     assert told(files, "train.py:pieces", "--budget", "22 GiB", status=1)["fits"] is False
+
+
+def test_what_is_not_known_without_the_gpu_is_said_and_decides_what_fits(files: Path):
+    """It was left out: the screen said 174 MB and "fits" where a run took 208 MB, within the prediction's own bound."""
+    answer = told(files, "train.py:run")
+    ((why, size),) = answer["unknown"].items()
+    assert "workspace of a convolution" in why
+    assert all(row["unknown"] for row in answer["cards"])
+    done = inside.run("estimate", "train.py:run", cwd=files, columns=300)
+    assert f"* up to {bytes_text(size)} more or less: {why}" in done.stdout
+    reserved = answer["peak_reserved"]
+    sure = told(files, "train.py:run", "--budget", str(reserved + size))
+    assert (sure["fits"], sure["budget_answer"]) == (True, "fits")
+    told(files, "train.py:run", "--budget", str(reserved - size), status=1)
+    tight = told(files, "train.py:run", "--budget", str(answer["peak_allocated"]), status=1)
+    assert (tight["fits"], tight["budget_answer"]) == (False, "may fit")
+
+
+@pytest.mark.parametrize(("more", "said"), [(0, "fits"), (-1, "may fit"), (-1000, "may fit"), (-1001, "does not fit")])
+def test_on_the_cpu_too(more: int, said: str):
+    track = pytorch.predict(lambda: torch.randn(1000), device="cpu")
+    track.unknown["values decide it"] = 500
+    refused = lambda settings, capacity: pytest.fail("there is no allocator to ask again")  # noqa: E731
+    answer = estimate_torch._verdict("the budget", None, track.peak + 500 + more, (0, 0), track, refused)
+    assert (answer.fits, answer.unknown) == (said, 500)
 
 
 def test_each_card_has_its_own_kernels(files: Path, monkeypatch: pytest.MonkeyPatch):

@@ -57,8 +57,10 @@ class CardAnswer:
     Attributes:
         capacity: bytes that CUDA says it has; of a budget, what PyTorch may have.
         peak_allocated, peak_reserved: with the kernels of this card.
-        fits: ``"fits"``, ``"fits with expandable_segments:True"``, ``"may fit"`` (the context decides) or ``"does not fit"``.
+        fits: ``"fits"``, ``"fits with expandable_segments:True"``, ``"may fit"`` (the context, or what is not known, decides)
+            or ``"does not fit"``.
         lacking: allocated bytes that are too many; 0: it fits, or its pieces do not.
+        unknown: by how many bytes the peak may differ, more or less.
     """
 
     card: str
@@ -68,6 +70,7 @@ class CardAnswer:
     peak_reserved: int
     fits: str
     lacking: int
+    unknown: int
 
 
 @dataclass
@@ -82,6 +85,7 @@ class TorchEstimate:
         loss: the loss of the step; ``""``: the program's own.
         budget_answer: as for a card; ``fits`` is true if it fits as it is.
         parameters, trained: 0 if the program is a function.
+        unknown: as :attr:`.Prediction.unknown`: why bytes cannot be known without a GPU, and by how many it may differ.
     """
 
     network: str
@@ -103,6 +107,7 @@ class TorchEstimate:
     budget_answer: str
     fits: bool | None
     notes: list[str]
+    unknown: dict[str, int]
 
 
 def run(asked: EstimateOptions) -> int:
@@ -193,6 +198,7 @@ def _estimate(
         "" if budget is None else budget.fits,
         None if budget is None else budget.fits == _FITS,
         [*program.notes, *track.notes],
+        track.unknown,
     )
 
 
@@ -220,19 +226,25 @@ def _verdict(
     again: Callable[[str, int], Prediction],
 ) -> CardAnswer:
     """The answer for one card; the program is predicted again on the card where the bytes alone do not tell."""
-    least, most = capacity - context[1], capacity - context[0]  # what is left for PyTorch
+    unknown = sum(track.unknown.values())
+    least, most = (
+        capacity - context[1] - unknown,
+        capacity - context[0] + unknown,
+    )  # surely left for PyTorch, and perhaps
     lacking = max(track.peak - least, 0)
     if max(track.peak_reserved, track.peak) <= least:
         fits = _FITS
-    elif track.peak > most or track.device == "cpu":
+    elif track.peak > most:
         fits = _NOT
+    elif track.device == "cpu":
+        fits = _EDGE
     elif not lacking and again("", least).fits:
         fits = _FITS
     elif not lacking and again(EXPANDABLE, least).fits:
         fits = f"{_FITS} with {EXPANDABLE}"
     else:
-        fits = _EDGE if context[0] != context[1] and again("", most).fits else _NOT
-    return CardAnswer(name, sold_as, capacity, track.peak, track.peak_reserved, fits, lacking)
+        fits = _EDGE if least < most and again("", most).fits else _NOT
+    return CardAnswer(name, sold_as, capacity, track.peak, track.peak_reserved, fits, lacking, unknown)
 
 
 def _users(line: str) -> str:
@@ -274,7 +286,8 @@ def _show(found: TorchEstimate, console: Console) -> None:
     console.print(biggest)
     if found.cards:
         console.print(_cards(found))
-    for note in found.notes:
+    not_known = [f"up to {bytes_text(size)} more or less: {why}" for why, size in found.unknown.items()]
+    for note in (*found.notes, *not_known):
         console.print(Text(visible(f"* {note}")))
     if found.budget is not None:
         console.print(Text(f"A budget of {found.budget:,} bytes for PyTorch: {found.budget_answer}.", "bold"))
@@ -288,12 +301,17 @@ def _table(*columns: str, head: bool = True) -> Table:
     return table
 
 
+def _small(verdict: CardAnswer) -> str:
+    """What has to be small where a program may fit."""
+    return "context, libraries and what is not known are" if verdict.unknown else "context and libraries are"
+
+
 def _cards(found: TorchEstimate) -> Table:
     table = _table("card", "has", "allocated", "")
     for verdict in found.cards:
         name = f"{verdict.card}, {verdict.sold_as} GB" if f"{verdict.sold_as}GB" not in verdict.card else verdict.card
         lacking = f": {bytes_text(verdict.lacking)} too many" if verdict.lacking and verdict.fits == _NOT else ""
-        edge = ", if context and libraries are small" if verdict.fits == _EDGE else ""
+        edge = f", if {_small(verdict)} small" if verdict.fits == _EDGE else ""
         answer = Text(f"{verdict.fits}{lacking}{edge}", {_FITS: "green", _NOT: "red"}.get(verdict.fits, "yellow"))
         table.add_row(name, bytes_text(verdict.capacity), bytes_text(verdict.peak_allocated), answer)
     return table
