@@ -302,7 +302,7 @@ def _table(*columns: str, head: bool = True) -> Table:
 
 
 def _small(verdict: CardAnswer) -> str:
-    """What has to be small where a program may fit."""
+    """The things that have to be small where a program may fit."""
     return "context, libraries and what is not known are" if verdict.unknown else "context and libraries are"
 
 

@@ -42,15 +42,18 @@ class CachingAllocator:
     def __init__(self, settings: str | Settings = "", capacity: int | None = None, driver: Driver | None = None) -> None:
         self.settings = parse(settings) if isinstance(settings, str) else settings
         self.driver = driver or Driver(capacity)
-        self.stats = Stats()
+        self.stats = Stats(self.settings.max_split_size)
         self.releasable = 0
         self.blocks: dict[int, SegmentBlock] = {}
         self.free_blocks: defaultdict[Home, list[tuple[int, int]]] = defaultdict(list)  # (size, address), sorted
         self._unmapped: defaultdict[Home, list[int]] = defaultdict(list)  # addresses, sorted
         self._waiting: list[SegmentBlock] = []
         self._searches: defaultdict[tuple, int] = defaultdict(int)
-        share = self.settings.per_process_memory_fraction
-        self._allowed = None if share is None or capacity is None else int(share * capacity)
+        self.limit(self.settings.per_process_memory_fraction)
+
+    def limit(self, share: float | None) -> None:
+        """Give the process no more than this share of the card's memory, which has no effect on a card that never refuses."""
+        self._allowed = None if share is None or self.driver.capacity is None else int(share * self.driver.capacity)
 
     # --- the four calls ---------------------------------------------------------------------------------------------------
 
@@ -216,7 +219,7 @@ class CachingAllocator:
         if address is None:
             return None
         block = self.blocks[address] = SegmentBlock(address, size, home, State.FREE)
-        self.stats.segment(home.small, size, size >= self.settings.max_split_size)
+        self.stats.segment(home.small, size)
         return block
 
     def give_back(self, block: SegmentBlock) -> None:
@@ -224,7 +227,7 @@ class CachingAllocator:
         self._take(block)
         del self.blocks[block.address]
         self.driver.free(block.address, block.size, block.home.stream)
-        self.stats.segment(block.home.small, -block.size, block.size >= self.settings.max_split_size)
+        self.stats.segment(block.home.small, -block.size)
 
     def _release_oversize(self, home: Home, rounded: int) -> bool:
         """With ``max_split_size_mb``: release blocks of at least that size, until ``rounded`` bytes are released."""

@@ -128,7 +128,7 @@ class _Replayer:
                 spaces.setdefault(home, []).append(segment)
                 self.allocator.stats.mapped(segment.small, segment.size)
             else:
-                self.allocator.stats.segment(segment.small, segment.size, False)
+                self.allocator.stats.segment(segment.small, segment.size)
                 self._restore_chain(home, segment.blocks, False)
         if self.driver.capacity is not None and self.driver.taken > self.driver.capacity:
             self.result.out_of_memory.append(-1)

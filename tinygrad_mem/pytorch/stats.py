@@ -35,6 +35,9 @@ class Stats:
     stream; *requested* ones are requests before rounding; *reserved* ones come from the driver; *inactive split* ones are in
     free blocks that are a part of a segment, so that they cannot be released.
 
+    Args:
+        oversize: the size from which a block or a segment is *oversize*, a setting.
+
     Attributes:
         num_alloc_retries: the number of times that the driver refused and was asked again after the cache was released.
         num_ooms: the number of times that this did not help.
@@ -42,9 +45,10 @@ class Stats:
         num_device_alloc, num_device_free: the number of times that the driver gave memory, and got it back.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, oversize: float) -> None:
         self._counters = {name: (Counter(), Counter(), Counter()) for name in _COUNTED}
-        self._oversize = Counter()
+        self._least = oversize
+        self._oversize = {name: Counter() for name in ("oversize_allocations", "oversize_segments")}
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
         self.num_device_alloc = self.num_device_free = 0
 
@@ -58,7 +62,7 @@ class Stats:
 
     def reset_peak(self) -> None:
         """Set all peaks to the current values, as ``torch.cuda.reset_peak_memory_stats`` does."""
-        for counter in (self._oversize, *(each for counters in self._counters.values() for each in counters)):
+        for counter in (*self._oversize.values(), *(each for counters in self._counters.values() for each in counters)):
             counter.peak = counter.current
 
     def by_name(self) -> dict[str, int]:
@@ -69,13 +73,18 @@ class Stats:
             for kind, counter in zip(_KINDS, counters, strict=True)
             for what in ("current", "peak", "allocated", "freed")
         }
-        found |= {f"oversize_segments.{what}": getattr(self._oversize, what) for what in Counter.__slots__}
+        for name, counter in self._oversize.items():
+            found |= {f"{name}.{what}": getattr(counter, what) for what in Counter.__slots__}
         return found | {name: value for name, value in vars(self).items() if name.startswith("num_")}
 
     def _count(self, name: str, small: bool, amount: int) -> None:
         counters = self._counters[name]
         counters[0].add(amount)
         counters[1 + small].add(amount)
+
+    def _count_oversize(self, name: str, size: int) -> None:
+        if abs(size) >= self._least:
+            self._oversize[name].add(1 if size > 0 else -1)
 
     # --- events -----------------------------------------------------------------------------------------------------------
 
@@ -86,11 +95,13 @@ class Stats:
         self._count("active", small, 1)
         self._count("active_bytes", small, size)
         self._count("requested_bytes", small, requested)
+        self._count_oversize("oversize_allocations", size)
 
     def free_requested(self, small: bool, size: int) -> None:
         """Count a block that the program has freed."""
         self._count("allocation", small, -1)
         self._count("allocated_bytes", small, -size)
+        self._count_oversize("oversize_allocations", -size)
 
     def free_completed(self, small: bool, size: int, requested: int) -> None:
         """Count a freed block that no stream uses any more."""
@@ -119,13 +130,11 @@ class Stats:
         self._count("inactive_split", small, (size > 0) - joined)
         self._count("inactive_split_bytes", small, size - absorbed)
 
-    def segment(self, small: bool, size: int, oversize: bool) -> None:
+    def segment(self, small: bool, size: int) -> None:
         """Count a segment of ``size`` bytes that the driver gave, or (negative) that was released."""
-        count = 1 if size > 0 else -1
-        self._count("segment", small, count)
+        self._count("segment", small, 1 if size > 0 else -1)
         self.mapped(small, size)
-        if oversize:
-            self._oversize.add(count)
+        self._count_oversize("oversize_segments", size)
 
     def mapped(self, small: bool, size: int) -> None:
         """Count pages that were mapped into an expandable segment, or (negative) unmapped. PyTorch counts no segment."""

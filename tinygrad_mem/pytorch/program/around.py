@@ -19,12 +19,13 @@ from torch.utils._foreach_utils import _foreach_supported_types as works_in_list
 
 from ...errors import DeviceError, NotOfferedError
 from ...interrupts import context
+from .asking import begin
 from .calls import swap
-from .cuda import all_patched, handled, refused
 from .fake import without_modes
 from .hugging_face import hugging_face
 from .loading import loading, of_prediction
 from .recurrent import flatten_parameters
+from .replacing import all_patched, handled, refused
 from .saving import saving
 from .watch import Watch
 
@@ -63,6 +64,7 @@ def around(watch: Watch) -> Iterator[None]:
         (torch.cuda, {"make_graphed_callables": partial(_graphed, watch), "graph": _graph, "CUDAGraph": _graph}),
         (torch._C, {"_group_tensors_by_device_and_dtype": _grouped}),
         handled(watch, torch.utils, swap_tensors=swap),
+        handled(watch, torch.UntypedStorage, data_ptr=begin),
         handled(watch, transformer, _detect_is_causal_mask=_causal),
         (comm, {"scatter": _scattered, **dict.fromkeys(_BETWEEN_GPUS, _several)}),
         (torch.nested, dict.fromkeys(_NESTED, _nested)),

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...errors import DeviceError, NotOfferedError
 from .alone import measured
+from .asking import pin
 from .fake import on_gpu, without_modes
 from .places import OURS, release
 from .reading import HANDLERS, handles
@@ -48,6 +49,8 @@ class Calls(TorchFunctionMode):
                 raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{found}'")
         if kwargs and _is_meta_device(kwargs.get("device")) and isinstance(made, Tensor):
             self.watch.without_memory(made, made=True)
+        if kwargs and kwargs.get("pin_memory") and isinstance(made, Tensor):
+            pin(made)
         if torch.is_grad_enabled():
             self.roles.saved(made)
         self.watch.saved_numbers.end(self.watch.places.here())
@@ -202,8 +205,6 @@ HANDLERS |= {
     **{own: partial(_imaginary, own) for own in (torch.imag, _attributes["imag"].__get__)},
     **{_attributes[f"is_{kind}"].__get__: partial(_is_on, kind) for kind in ("cuda", "meta", "cpu")},
     Tensor.get_device: lambda watch, tensor: -1 if tensor.device.index is None else tensor.device.index,
-    Tensor.pin_memory: lambda watch, tensor, device=None: tensor.clone(),
-    Tensor.is_pinned: lambda watch, tensor, device=None: False,
 }
 
 

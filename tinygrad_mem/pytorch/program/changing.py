@@ -15,8 +15,8 @@ from torch.nn.modules import module as hooks
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...interrupts import context
-from .cuda import all_patched, patched
 from .places import removed
+from .replacing import all_patched, patched
 
 
 @context

@@ -105,7 +105,7 @@ class Collectives:
 
     def _for_a_moment(self, *sizes: int) -> None:
         place, ledger = self._watch.places.here("collective"), self._watch.ledger
-        for block in [ledger.malloc(size, place, "COMMUNICATION") for size in sizes]:
+        for block in [ledger.malloc(size, place, "COMMUNICATION") for size in sizes if size]:
             ledger.free(block, place)
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from threading import get_ident
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +11,11 @@ import torch
 from torch._subclasses import fake_tensor
 from torch.nn.parallel import _functions
 
-from ...errors import NotOfferedError
 from ...interrupts import context
 from ..allocator import CachingAllocator
 from ..cards import GraphicsCard
 from .ledger import Ledger
+from .replacing import all_patched, refused
 
 _STREAMS = (
     "several streams were predicted as one: PyTorch's allocator caches memory for each, and a block that another stream uses "
@@ -27,6 +25,7 @@ OTHER_STREAM = (
     "which blocks another stream keeps from being used again: a request there may need a segment of its own, and a block with "
     "record_stream waits for that stream (more bytes reserved, not allocated)"
 )
+_NO_LIMIT = "set_per_process_memory_fraction: the card here never refuses, so no limit holds. Give gpu= or capacity="
 _LEAVE_OUT = "Leave it out of what is predicted"
 _OF_ACCELERATORS = (
     "memory_stats", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
@@ -34,14 +33,26 @@ _OF_ACCELERATORS = (
 )  # fmt: skip
 _WITHOUT_EFFECT = (
     "init", "_lazy_init", "synchronize", "set_device", "manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state",
-    "set_rng_state_all", "ipc_collect", "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "check_error",
+    "set_rng_state_all", "ipc_collect", "reset_accumulated_memory_stats", "check_error",
     "set_sync_debug_mode", "reset_accumulated_host_memory_stats", "reset_peak_host_memory_stats",
 )  # fmt: skip
 _NO_LOAD = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate", "get_sync_debug_mode")
 _OF_A_REAL_GPU = (
     "MemPool", "use_mem_pool", "graph_pool_handle", "caching_allocator_alloc", "caching_allocator_delete",
-    "caching_allocator_enable", "change_current_allocator", "current_blas_handle", "memory_stats_as_nested_dict",
+    "caching_allocator_enable", "change_current_allocator", "current_blas_handle",
 )  # fmt: skip
+
+
+_OF_EVERY_CARD = {
+    "warp_size": 32, "max_threads_per_block": 1024, "regs_per_multiprocessor": 1 << 16, "shared_memory_per_block": 48 << 10,
+    "is_integrated": 0, "is_multi_gpu_board": 0,
+}  # fmt: skip
+"""Properties of CUDA that all cards of the table share."""
+
+
+class _Properties(SimpleNamespace):
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"torch.cuda.get_device_properties: {name} of a card is not known in a prediction")
 
 
 class Card:
@@ -55,7 +66,7 @@ class Card:
 
     def __init__(self, ledger: Ledger, card: GraphicsCard, capacity: int | None, note: Callable[[str], None]) -> None:
         self._ledger, self._card, self._capacity = ledger, card, capacity or card.bytes
-        self.note = note
+        self.note, self._share = note, 1.0
         # that with the number 0 is the default one, which PyTorch's own current_stream() makes
         made = lambda cls, *args, stream_id=None, **kwargs: _Stream() if stream_id == 0 else object.__new__(cls)  # noqa: E731
         ways = {"__new__": made, "used": lambda stream: self._enter(1), "__exit__": lambda *exc: self._enter(-1)}
@@ -64,6 +75,14 @@ class Card:
     def _enter(self, change: int) -> None:
         self.note(_STREAMS)
         self._ledger.other_streams += change
+
+    def _limit(self, fraction: float, device: Any = None) -> None:
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+        self._share = fraction
+        self._allocator.limit(fraction)
+        if self._allocator.driver.capacity is None:
+            self.note(_NO_LIMIT)
 
     def _set(self, stream: Any) -> None:
         self._ledger.other_streams = 0
@@ -78,6 +97,8 @@ class Card:
         return {
             **dict.fromkeys(("is_available", "is_initialized", "_is_compiled"), lambda: True),
             "is_current_stream_capturing": lambda: False,
+            "_nvml_based_avail": lambda: True,
+            "_device_count_nvml": lambda: 1,  # else they ask C++ if there is CUDA
             "is_bf16_supported": lambda including_emulation=True: including_emulation or self._card.capability >= (8, 0),
             "device_count": lambda: 1,
             "current_device": lambda: 0,
@@ -92,9 +113,7 @@ class Card:
             "mem_get_info": lambda device=None: (self._capacity - stats("reserved_bytes.all.current"), self._capacity),
             "reset_peak_memory_stats": lambda device=None: self._allocator.stats.reset_peak(),
             "empty_cache": lambda: self._allocator.empty_cache(),
-            "memory_summary": lambda device=None, abbreviated=False: "\n".join(
-                f"{name}: {number}" for name, number in self._allocator.memory_stats().items()
-            ),
+            "memory_stats_as_nested_dict": lambda device=None: _nested(self._allocator.memory_stats()),
             "initial_seed": lambda: 0,
             "get_arch_list": lambda: ["sm_{}{}".format(*self._card.capability)],
             "memory_snapshot": lambda *args, **kwargs: [],
@@ -106,9 +125,10 @@ class Card:
             **dict.fromkeys(("stream", "StreamContext"), _within),
             **dict.fromkeys(("device", "device_of"), _Device),
             "can_device_access_peer": lambda device, peer: False,
-            "cudart": _Stream,  # an object whose functions do nothing
+            "cudart": lambda: _Runtime(self),
             "device_memory_used": lambda device=None: stats("reserved_bytes.all.current"),
-            "get_per_process_memory_fraction": lambda device=None: 1.0,
+            "get_per_process_memory_fraction": lambda device=None: self._share,
+            "set_per_process_memory_fraction": self._limit,
             "host_memory_stats": dict,
             "list_gpu_processes": lambda device=None: "",
             **dict.fromkeys(_NO_LOAD, lambda device=None: 0),
@@ -121,12 +141,12 @@ class Card:
     def _name(self) -> str:
         return f"NVIDIA {self._card.name}"
 
-    def properties(self) -> SimpleNamespace:
+    def properties(self) -> _Properties:
         card, self._ledger.looks = self._card, True
         major, minor = card.capability
-        return SimpleNamespace(
-            name=self._name, major=major, minor=minor, total_memory=self._capacity, warp_size=32,
-            multi_processor_count=card.processors, max_threads_per_multi_processor=card.threads,
+        return _Properties(
+            name=self._name, major=major, minor=minor, total_memory=self._capacity, multi_processor_count=card.processors,
+            max_threads_per_multi_processor=card.threads, **_OF_EVERY_CARD,
         )  # fmt: skip
 
     @property
@@ -135,6 +155,18 @@ class Card:
         allocator, self._ledger.looks = self._ledger.allocator, True
         assert allocator is not None  # there is a GPU
         return allocator
+
+
+def _nested(stats: dict[str, int]) -> dict[str, Any]:
+    """Counters as C++ returns them, of which PyTorch makes names with dots."""
+    found: dict[str, Any] = {}
+    for name, number in stats.items():
+        *outer, last = name.split(".")
+        place = found
+        for each in outer:
+            place = place.setdefault(each, {})
+        place[last] = number
+    return found
 
 
 def _within(stream: Any) -> Any:
@@ -171,6 +203,13 @@ class _Stream:
         return True
 
 
+class _Runtime(_Stream):
+    """CUDA's own functions, which do nothing, but for the one by which PyTorch asks for the free memory."""
+
+    def __init__(self, card: Card) -> None:
+        self.cudaMemGetInfo = card.answers()["mem_get_info"]
+
+
 class _Event:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
@@ -203,102 +242,30 @@ def _below(answers: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., An
     """Answers of ``torch._C`` for functions of PyTorch that a program imported by name: else they would reach a real GPU."""
     again = "a function that was imported by name before the prediction: call it as torch.cuda.{0}"
     return {
-        "_cuda_synchronize": _nothing,
-        "_cuda_emptyCache": answers["empty_cache"],
+        **dict.fromkeys([f"_cuda_{name}" for name in _WITHOUT_EFFECT_BELOW], _nothing),
+        **{f"_cuda_{name}": answers[above] for name, above in _BELOW.items()},
         **dict.fromkeys(("_cuda_getCurrentStream", "_cuda_getDefaultStream"), lambda device: (0, 0, 1)),
+        "_cuda_setMemoryFraction": lambda fraction, device: answers["set_per_process_memory_fraction"](fraction),
+        "_cuda_memorySnapshot": lambda pool: {"segments": answers["memory_snapshot"]()},
+        "_cuda_getArchFlags": lambda: " ".join(answers["get_arch_list"]()),
         "_cuda_setStream": refused(again.format("set_stream")),
     }
 
 
+_BELOW = {  # a function of C++, and the one above it that has the same answer
+    "emptyCache": "empty_cache", "getDevice": "current_device",
+    "memoryStats": "memory_stats_as_nested_dict", "resetPeakMemoryStats": "reset_peak_memory_stats",
+    "getMemoryFraction": "get_per_process_memory_fraction", "get_sync_debug_mode": "get_sync_debug_mode",
+    "hostMemoryStats": "host_memory_stats",
+}  # fmt: skip
+_WITHOUT_EFFECT_BELOW = (
+    "synchronize", "setDevice", "ipc_collect", "resetAccumulatedMemoryStats", "resetAccumulatedHostMemoryStats",
+    "resetPeakHostMemoryStats", "set_sync_debug_mode",
+)  # fmt: skip
+
+
 def _nothing(*args: Any, **kwargs: Any) -> None:
     return None
-
-
-def _lacking(*args: Any, **kwargs: Any) -> None:
-    raise AttributeError("this build of PyTorch has no CUDA")
-
-
-@context
-def patched(owner: Any, replacements: dict[str, Any]) -> Iterator[None]:
-    """Replace functions of a module in this thread by ``replacements``; other threads get the module's own."""
-    mine, own = get_ident(), {}
-    for name, answer in replacements.items():
-        if hasattr(owner, name) or owner is torch._C:  # a build without CUDA lacks some of them
-            found: Any = getattr(owner, name, _lacking)
-            own[name] = vars(owner).get(name, _INHERITED)
-            both: Any = _either_type if isinstance(found, type) else _EitherItems if isinstance(found, tuple) else _either
-            setattr(owner, name, both(mine, answer, found))
-    try:
-        yield
-    finally:
-        for name, function in own.items():
-            if function is _INHERITED:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, function)
-
-
-@context
-def all_patched(changes: list[tuple[Any, dict[str, Any]]]) -> Iterator[None]:
-    """Apply :func:`patched` to each owner of functions with its replacements."""
-    if not changes:
-        yield
-        return
-    with patched(*changes[0]), all_patched(changes[1:]):
-        yield
-
-
-def handled(watch: Any, owner: Any, **handlers: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
-    """A change for :func:`all_patched`: handlers get ``watch`` and the owner's own function before their arguments."""
-    return owner, {name: partial(handler, watch, getattr(owner, name)) for name, handler in handlers.items()}
-
-
-def refused(why: str) -> Callable[..., Any]:
-    """A function that raises an error when it is called."""
-
-    def refuse(*args: Any, **kwargs: Any) -> None:
-        raise NotOfferedError(why)
-
-    return refuse
-
-
-def _either(thread: int, answer: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (answer if get_ident() == thread else own)(*args, **kwargs)
-
-    return call
-
-
-def _either_type(thread: int, answer: Any, own: Any) -> Any:
-    """A type that makes ``answer`` objects in one thread and ``own`` in others; both are instances of it."""
-
-    class Either(type):  # not ``type(own)``: pybind11's would keep each type that is made, and all that the type refers to
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            return (answer if get_ident() == thread else own)(*args, **kwargs)
-
-        def __instancecheck__(self, value: object) -> bool:
-            return isinstance(value, (own, answer) if isinstance(answer, type) else own)
-
-        def __subclasscheck__(self, kind: type) -> bool:
-            return issubclass(kind, (own, answer) if isinstance(answer, type) else own)
-
-    return Either(own.__name__, (), {})
-
-
-class _EitherItems(Sequence):
-    """The items of ``answer()`` in one thread, and those of ``own`` in others."""
-
-    def __init__(self, thread: int, answer: Callable[[], Sequence], own: Sequence) -> None:
-        self._thread, self._answer, self._own = thread, answer(), own
-
-    def _here(self) -> Sequence:
-        return self._answer if get_ident() == self._thread else self._own
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._here()[index]
-
-    def __len__(self) -> int:
-        return len(self._here())
 
 
 _OwnGenerator = torch.Generator
@@ -317,9 +284,6 @@ def _generator(device: Any = "cpu") -> torch.Generator:
 def _rng_state() -> torch.Tensor:
     """The state of the GPU's generator is in the host's memory, whatever the default device."""
     return torch.empty(16, dtype=torch.uint8, device="cpu")
-
-
-_INHERITED = object()
 
 
 @context
@@ -345,7 +309,7 @@ def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
         "synchronize": _nothing,
         **{name: answers[name] for name in _OF_ACCELERATORS},
     }
-    without = {"_record_memory_history": _nothing, "_dump_snapshot": _nothing, "memory_snapshot": lambda *a, **k: []}
+    without = {"_record_memory_history": _nothing, "_dump_snapshot": _nothing}
     changes = [
         (torch.cuda, answers | {"default_generators": lambda: (_Generator(),)}),
         (torch._C, _below(answers)),

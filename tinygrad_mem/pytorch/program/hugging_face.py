@@ -13,8 +13,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ...interrupts import context
-from .cuda import handled, patched
 from .fake import without_modes
+from .replacing import handled, patched
 from .watch import Watch
 
 _MASKS = "transformers.masking_utils"

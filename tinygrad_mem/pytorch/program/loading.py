@@ -13,11 +13,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, WeightedRandomSampler, dataloader
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from ...interrupts import context
 from .alone import measured
-from .cuda import all_patched, handled
 from .fake import without_modes
+from .replacing import all_patched, handled
 from .watch import Watch
 
 _EVENLY = "WeightedRandomSampler: samples were drawn as if their weights were equal"
@@ -44,12 +45,12 @@ def of_prediction(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
 
 def _single(watch: Watch, own: Callable[..., Any], loader: Any) -> Any:
     """An iterator that reads in this process: batches of other processes take no bytes of the GPU either."""
-    loader, workers = copy.copy(loader), loader.num_workers
+    loader, workers, pinned = copy.copy(loader), loader.num_workers, loader.pin_memory and watch.device.type == "cuda"
     options = {"num_workers": 0, "prefetch_factor": None, "timeout": 0, "persistent_workers": False, "pin_memory": False}
     vars(loader).update(options)
     with without_modes():
         iterator = own(loader)
-    iterator.counted = not workers
+    iterator.counted, iterator.pinned = not workers, pinned
     return iterator
 
 
@@ -72,7 +73,7 @@ def _read(watch: Watch, own: Callable[..., Any], iterator: Any) -> Any:
         with _disable_current_modes(), _Ops(watch, iterator.counted), _Functions(watch), torch.no_grad():
             batch = own(iterator)
         watch.found(batch)
-    return batch
+    return pin_memory(batch) if iterator.pinned else batch
 
 
 class _Ops(TorchDispatchMode):

@@ -26,8 +26,8 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from ...errors import NotOfferedError
 from ...interrupts import cleanup, context
-from .cuda import all_patched, handled, patched, refused
 from .fake import without_modes
+from .replacing import all_patched, handled, patched, refused
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -154,7 +154,7 @@ def _resized(watch: Watch, own: Callable[..., Any], storage: torch.UntypedStorag
 
 
 def _reset(watch: Watch, own: Callable[..., Any], param: Any) -> None:
-    """Check if the program has replaced a parameter's local part: PyTorch compares addresses, which are all 0 here."""
+    """Check if the program has replaced a parameter's local part: PyTorch compares addresses, of plain tensors alone."""
     now = getattr(param._module_info.module, param._module_info.param_name)
     if now is param.sharded_param and _storage(now._local_tensor) == _storage(param._sharded_param_data):
         param._sharding_spec = now._spec

@@ -25,8 +25,8 @@ from ...errors import NotOfferedError
 from ...interrupts import context
 from ...memory.ranks import Grid
 from .collectives import Collectives
-from .cuda import all_patched, handled, refused
 from .mesh import PYTHON, meshes
+from .replacing import all_patched, handled, refused
 
 if TYPE_CHECKING:
     from .watch import Watch

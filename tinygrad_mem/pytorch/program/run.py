@@ -24,13 +24,14 @@ from .around import around
 from .autocast import CudaAutocast
 from .calls import Calls
 from .composite import BELOW_AUTOGRAD, dropout
-from .cuda import Card, gpu, patched
+from .cuda import Card, gpu
 from .dispatcher import kernels
 from .fake import GpuTensorMode
 from .kernels import Gpu
 from .ledger import Ledger
 from .order import in_order
 from .places import Places, users_line
+from .replacing import patched
 from .roles import Roles
 from .state import unchanged
 from .watch import Watch
@@ -111,6 +112,10 @@ _FIXED = "Give it a fixed size, such as a mask that is multiplied instead of an 
 _NUMBER = (
     "a size or an index is a number that is read from a tensor, which is not known in a prediction. Give it a fixed number"
 )
+_GENERATOR = (
+    "torch.Generator was imported by name before the prediction, and asks for a real GPU: write torch.Generator in full, or "
+    "import it inside the function"
+)
 _SAFETENSORS = "safetensors reads and writes values, which a prediction does not have. Make the model from its configuration"
 _SPLIT = (
     "PyTorch reads the values of a tensor here, such as places of a split, which are not known in a prediction. Give it plain "
@@ -146,6 +151,8 @@ def _explained(error: Exception) -> tuple[type[Exception], str] | None:
             f"{error.func} has a result whose shape, or number, depends on values, which are not known in a prediction. "
             f"{_INSTEAD.get(error.func._schema.name, _FIXED)}"
         )
+    if "CUDA generator" in str(error):  # of PyTorch's own class, which cannot be replaced
+        return NotOfferedError, _GENERATOR
     if isinstance(error, UnsupportedFakeTensorException):
         return NotOfferedError, f"PyTorch cannot run this without values: {error}"
     if isinstance(error, (TypeError, IndexError)):

@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import NotOfferedError
 from ...interrupts import context
-from .cuda import patched
 from .fake import without_modes
+from .replacing import patched
 from .watch import Watch
 
 _LINE = 64  # bytes: storages in a file begin at multiples of it

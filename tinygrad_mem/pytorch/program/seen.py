@@ -13,9 +13,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...interrupts import context
 from .changing import at_first_call, before_backward
-from .cuda import all_patched, handled
 from .logits import HeadsSeen
 from .places import removed
+from .replacing import all_patched, handled
 
 
 @dataclass(frozen=True)

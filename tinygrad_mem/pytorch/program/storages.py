@@ -93,6 +93,11 @@ class Storages:
             entry = self._held.get(tensor.untyped_storage()._cdata)
         return entry[1] if entry is not None else None
 
+    def address(self, storage: torch.UntypedStorage) -> int:
+        """The beginning of a storage's block; for one on another device, a number that no other one has."""
+        _, held = self._held.get(storage._cdata, (None, None))
+        return 0 if not storage.nbytes() else storage._cdata << 6 if held is None else held.address
+
     def without_memory(self, tensor: torch.Tensor, made: bool = False) -> bool:
         """True if the program itself made the tensor on ``meta``; ``made``: record that it does so now."""
         with torch._C.DisableTorchFunction():

@@ -1,0 +1,102 @@
+"""Functions of PyTorch that are replaced in the thread of a prediction, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from threading import get_ident
+from typing import Any
+
+import torch
+
+from ...errors import NotOfferedError
+from ...interrupts import context
+
+_INHERITED = object()
+
+
+def _lacking(*args: Any, **kwargs: Any) -> None:
+    raise AttributeError("this build of PyTorch has no CUDA")
+
+
+@context
+def patched(owner: Any, replacements: dict[str, Any]) -> Iterator[None]:
+    """Replace functions of a module in this thread by ``replacements``; other threads get the module's own."""
+    mine, own = get_ident(), {}
+    for name, answer in replacements.items():
+        if hasattr(owner, name) or owner in (torch._C, torch.cuda):  # a build without CUDA lacks some of them
+            found: Any = getattr(owner, name, _lacking)
+            own[name] = vars(owner).get(name, _INHERITED)
+            both: Any = _either_type if isinstance(found, type) else _EitherItems if isinstance(found, tuple) else _either
+            setattr(owner, name, both(mine, answer, found))
+    try:
+        yield
+    finally:
+        for name, function in own.items():
+            if function is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, function)
+
+
+@context
+def all_patched(changes: list[tuple[Any, dict[str, Any]]]) -> Iterator[None]:
+    """Apply :func:`patched` to each owner of functions with its replacements."""
+    if not changes:
+        yield
+        return
+    with patched(*changes[0]), all_patched(changes[1:]):
+        yield
+
+
+def handled(watch: Any, owner: Any, **handlers: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
+    """A change for :func:`all_patched`: handlers get ``watch`` and the owner's own function before their arguments."""
+    return owner, {name: partial(handler, watch, getattr(owner, name)) for name, handler in handlers.items()}
+
+
+def refused(why: str) -> Callable[..., Any]:
+    """A function that raises an error when it is called."""
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise NotOfferedError(why)
+
+    return refuse
+
+
+def _either(thread: int, answer: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (answer if get_ident() == thread else own)(*args, **kwargs)
+
+    return call
+
+
+def _either_type(thread: int, answer: Any, own: Any) -> Any:
+    """A type that makes ``answer`` objects in one thread and ``own`` in others; both are instances of it."""
+
+    class Either(type):  # not ``type(own)``: pybind11's would keep each type that is made, and all that the type refers to
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return (answer if get_ident() == thread else own)(*args, **kwargs)
+
+        def __instancecheck__(self, value: object) -> bool:
+            return isinstance(value, (own, answer) if isinstance(answer, type) else own)
+
+        def __subclasscheck__(self, kind: type) -> bool:
+            return issubclass(kind, (own, answer) if isinstance(answer, type) else own)
+
+    return Either(own.__name__, (), {})
+
+
+class _EitherItems(Sequence):
+    """The items of ``answer()`` in one thread, and those of ``own`` in others."""
+
+    def __init__(self, thread: int, answer: Callable[[], Sequence], own: Sequence) -> None:
+        self._thread, self._answer, self._own = thread, answer(), own
+
+    def _here(self) -> Sequence:
+        return self._answer if get_ident() == self._thread else self._own
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._here()[index]
+
+    def __len__(self) -> int:
+        return len(self._here())
