@@ -37,6 +37,24 @@ def test_searchsorted_and_bucketize(size, lead, count, dtype, right, small):
     both(lambda lib, a: lib.searchsorted(a, 0.5, side="right" if right else "left"), one)
 
 
+MIXED = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8"]
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (), (0,)])
+@pytest.mark.parametrize("dtype", MIXED)
+def test_values_of_another_dtype_are_looked_up_in_the_common_one(dtype: str, shape: tuple):
+    numbers = np.array([0, 1.5, 2, 3, 2.5, 3000001])[: int(np.prod(shape))].reshape(shape)
+    for line in MIXED:
+        for right in (False, True):
+            found = []
+            for lib in (tm, torch):
+                edges, values = lib.tensor([0, 1, 2, 3]).to(getattr(lib, line)), lib.tensor(numbers).to(getattr(lib, dtype))
+                found.append([lib.bucketize(values, edges, right=right), lib.searchsorted(edges, values, right=right)])
+            assert [x.tolist() for x in found[0]] == [x.tolist() for x in found[1]], line
+    large, near = np.array([0, 2**24 + 1, 2**25]), np.array([2**24 + 1], np.float32)
+    both(lambda lib, a, v: lib.searchsorted(a, v), large, near)
+
+
 def test_searchsorted_of_unsorted_lines_nan_and_more_than_a_tile():
     rng = np.random.default_rng(0)
     x, v = rng.permutation(40_000).astype("f8"), rng.uniform(-9, 40_009, 70_000)
@@ -94,7 +112,6 @@ def test_unique_consecutive(shape, inverse, counts, data):
 
 
 REFUSED = {
-    "other dtypes": (lambda: tm.searchsorted(tm.ones(3), tm.ones(2).long()), "should have same dtype"),
     "leading dimensions": (lambda: tm.searchsorted(tm.ones(2, 3), tm.ones(3, 3)), "first N-1 dimensions"),
     "opposite sides": (lambda: tm.searchsorted(tm.ones(3), 1.0, side="left", right=True), "can't be set to opposites"),
     "another side": (lambda: tm.searchsorted(tm.ones(3), 1.0, side="up"), "'left' or 'right' but got up"),

@@ -30,6 +30,8 @@ def searchsorted(
 ) -> Tensor:
     """The position at which each value can be inserted into a sorted line: int64, of input's shape. No gradient.
 
+    Both are compared in their common dtype.
+
     Args:
         sorted_sequence: one line for all, or one (the last dimension) for each line of ``input``.
         right: the position after equal elements instead of before them; ``side``, "left" or "right", says the same.
@@ -37,7 +39,7 @@ def searchsorted(
 
     Raises:
         ShapeError: the leading dimensions differ, or the sorter has another shape.
-        DTypeError: the dtypes differ, or the sorter is not int64.
+        DTypeError: the sorter is not int64.
         ArgumentError: ``side`` and ``right`` disagree, or ``side`` is another word.
     """
     if side is not None and side not in ("left", "right"):
@@ -71,26 +73,22 @@ def bucketize(input: Tensor | Number, boundaries: Tensor, *, out_int32: bool = F
 def _searched(name: str, line: Tensor, input: Tensor | Number, right: bool, out_int32: bool) -> Tensor:
     if not line.ndim:
         raise ShapeError(f"{name}(): boundaries tensor should have positive dimension, but got 0 dimension")
-    if isinstance(input, Tensor):
-        if input.dtype != line.dtype:
-            raise DTypeError(
-                f"{name}(): boundary tensor and input value tensor should have same dtype, but got boundary tensor dtype "
-                f"{line.dtype} and input value tensor dtype {input.dtype}"
-            )
-        if line.ndim > 1 and (line.ndim != input.ndim or line.shape[:-1] != input.shape[:-1]):
-            raise ShapeError(
-                f"{name}(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and input "
-                f"value tensor must match, but we got boundaries tensor {list(line.shape)} and input value tensor "
-                f"{list(input.shape)}"
-            )
-        value = input
-    else:
+    if not isinstance(input, Tensor):
         if line.ndim > 1:
             raise ShapeError(f"{name}(): a number is looked up in one line: boundaries have shape {list(line.shape)}")
         common = dtypes.result_type(line.array, input)
-        value, line = creation.tensor(input, dtype=common, device=line.device), line.to(common)
+        value = creation.tensor(input, dtype=common, device=line.device)
+    elif line.ndim > 1 and (line.ndim != input.ndim or line.shape[:-1] != input.shape[:-1]):
+        raise ShapeError(
+            f"{name}(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and input "
+            f"value tensor must match, but we got boundaries tensor {list(line.shape)} and input value tensor "
+            f"{list(input.shape)}"
+        )
+    else:
+        common = dtypes.result_type(line.array, input.array)
+        value = input.detach().to(common)
     dtype = dtypes.int32 if out_int32 else dtypes.int64
-    return apply(ops.SearchSorted, line, value, right=bool(right), dtype=dtype)
+    return apply(ops.SearchSorted, line.detach().to(common), value, right=bool(right), dtype=dtype)
 
 
 @public("torch")
