@@ -86,6 +86,18 @@ def test_each_rank_ends_with_an_error_that_names_the_one_to_blame(how: str, rank
     assert all_gone(processes(said))
 
 
+@pytest.mark.parametrize(("error", "first"), [("tinygrad_mem.errors.RankError: rank 1 is gone", 1), ("ValueError: mine", 2)])
+def test_who_saw_that_a_rank_was_killed_did_not_fail_first(
+    error: str, first: int, tmp_path: Path, capfd: pytest.CaptureFixture
+):
+    ranks = launching._Launch(tmp_path, 3, 5)
+    for line in ("2 fails 1", "1 killed 9", "2 ended 1"):
+        ranks._handle("notes", line.encode())
+    ranks._handle("2.err", f"{error}\n".encode())
+    assert ranks._verdict(0) == {1: 137, 2: 1}[first]
+    assert ("rank 2 failed first" in capfd.readouterr().err) == (first == 2)
+
+
 def test_a_process_that_has_ended_is_seen_before_anybody_asks_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """While it lives, it is seen; its children are not taken for it; what cannot be seen is not guessed."""
     monkeypatch.setattr("tinygrad_mem.distributed.presence.gettempdir", lambda: str(tmp_path))

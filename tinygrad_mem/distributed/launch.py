@@ -201,15 +201,16 @@ class _Launch:
         for rank, number in self.killed.items():
             known = "; the system does that to a process when memory runs out" if number == signal.SIGKILL else ""
             self._print(f"rank {rank} was killed by {_signal(number)}{known}")
-        if self.first is not None:
-            if self.first not in self.killed:
-                self._print(f"rank {self.first} failed first. Its error:")
-                for line in _last_error(list(self.errors[self.first])):
-                    sys.stderr.write(f"[{self.first}] {line}\n")
+        first = self._first()
+        if first is not None:
+            if first not in self.killed:
+                self._print(f"rank {first} failed first. Its error:")
+                for line in _last_error(list(self.errors[first])):
+                    sys.stderr.write(f"[{first}] {line}\n")
             if running := self._running():
                 were = "were" if running[1:] else "was"
                 self._print(f"{named(running)} did not end within {self.grace:g} seconds, and {were} ended")
-            return self.ends.get(self.first) or 1
+            return self.ends.get(first) or 1
         if len(self.ends) == self.ranks:
             return 0
         words = (self.folder / "words").read_text(errors="replace").strip()
@@ -221,6 +222,12 @@ class _Launch:
         )
         sys.stderr.write(f"{words}\nCheck that it runs: mpiexec -n {self.ranks} hostname\n")
         return status if status > 0 else 1
+
+    def _first(self) -> int | None:
+        """The rank that failed first. A rank that saw another one killed can report that before we hear of it."""
+        if self.killed and self.first is not None and any(b"RankError: " in line for line in self.errors[self.first]):
+            return next(iter(self.killed))
+        return self.first
 
     def _print(self, text: str) -> None:
         print(f"launch: {text}", file=sys.stderr, flush=True)
