@@ -32,7 +32,7 @@
 #define __noinline__
 #define __restrict__ __restrict
 
-using std::abs; using std::ceil; using std::exp; using std::expm1; using std::fabs; using std::floor; using std::fmod;
+using std::abs; using std::ceil; using std::exp; using std::expm1; using std::fabs; using std::floor;
 using std::isfinite; using std::isinf; using std::isnan; using std::log1p; using std::signbit; using std::sqrt; using std::tanh;
 
 // Subnormal float32 numbers are 0 in a kernel: the processor sees to it (launches.cpp), except where libm reads a number's bits.
@@ -42,6 +42,8 @@ template <class T, class = std::enable_if_t<std::is_arithmetic_v<T>>> inline aut
 template <class A, class B, class = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>>>
 inline auto pow(A a, B b) { return std::pow(emu_flushed(a), emu_flushed(b)); }
 #define powf pow
+template <class A, class B, class = std::enable_if_t<std::is_arithmetic_v<A> && std::is_arithmetic_v<B>>>
+inline auto fmod(A a, B b) { return emu_flushed(std::fmod(emu_flushed(a), emu_flushed(b))); }
 
 // ---- where a thread stands
 extern "C" EmuPlace emu_place;

@@ -257,9 +257,9 @@ def test_subnormal_float32_numbers_are_0_in_a_kernel(emulated: Device, kind: str
     """Those that are read, those that are computed, and those of which libm knows the bits; float64's are not."""
     import cupy
 
-    x, out = cupy.asarray(np.array([2.0**-130, 2.0**-100], dtype)), zeros(4, dtype=dtype)
+    x, out = cupy.asarray(np.array([2.0**-130, 2.0**-100], dtype)), zeros(6, dtype=dtype)
     body = f"out[0] = x[0] * ({kind})1073741824; out[1] = x[1] * x[1] * ({kind})1e30;"
-    body += "out[2] = log(x[0]); out[3] = pow(x[0], 0);"
+    body += f"out[2] = log(x[0]); out[3] = pow(x[0], 0); out[4] = fmod(({kind})1, x[0]); out[5] = fmod(x[0], ({kind})1);"
     run(body, x, out, block=1, parameters=f"{kind}* x, {kind}* out")
     found = out.get()
     with np.errstate(divide="ignore"):
@@ -267,6 +267,8 @@ def test_subnormal_float32_numbers_are_0_in_a_kernel(emulated: Device, kind: str
         assert (found[1] == 0) is np.bool_(dtype == "float32")
         assert found[2] == np.log(np.array(expected and 2.0**-130, dtype))
     assert found[3] == 1
+    assert np.isnan(found[4]) == (dtype == "float32")
+    assert found[5] == (0 if dtype == "float32" else 2.0**-130)
 
 
 @pytest.mark.parametrize("seen", [False, True])
