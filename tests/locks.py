@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import tinygrad_mem  # noqa: F401
+from tinygrad_mem.interrupts import ReentrantLock
 
 _RLOCK = type(threading.RLock())
 Edges = dict[tuple[str, str], str]
@@ -115,14 +115,11 @@ class _Threading:
         frame = sys._getframe(2)
         return Noted(self.book, f"{self.module}.{frame.f_code.co_qualname}", lock)
 
-    def RLock(self) -> Noted:
-        return self._made(threading.RLock())
-
     def Lock(self) -> Noted:
         return self._made(threading.Lock())
 
-    def Condition(self) -> threading.Condition:
-        return threading.Condition(self._made(threading.RLock()))  # type: ignore[arg-type]
+    def ReentrantLock(self) -> Noted:
+        return self._made(ReentrantLock())
 
 
 @contextmanager
@@ -136,10 +133,12 @@ def noted(book: Book) -> Iterator[None]:
         places = [module, *own.values()]
         for place in [p for p in places if hasattr(p, "__dict__")]:
             for name, value in list(vars(place).items()):
-                if type(value) is _RLOCK:
+                if isinstance(value, _RLOCK):
                     new: Any = twins.setdefault(id(value), Noted(book, name, value))
                 elif value is threading and place is module:
                     new = _Threading(book, module.__name__)
+                elif value is ReentrantLock and place is module:
+                    new = _Threading(book, module.__name__).ReentrantLock
                 else:
                     continue
                 before.append((place, name, value))

@@ -35,7 +35,24 @@ _NAMES = "SIGINT SIGTERM SIGHUP SIGQUIT SIGBREAK SIGALRM SIGVTALRM SIGPROF SIGUS
 _SIGNALS = [int(getattr(signal, name)) for name in _NAMES.split() if hasattr(signal, name)]
 
 
-lock = RLock()
+class _EnteredLock(RLock):
+    """A lock that is released even if a signal comes just as a ``with`` block has taken it.
+
+    CPython 3.14 runs signal handlers between an ``__enter__`` that is written in C and the block. If one raises there, nothing
+    releases the lock (https://github.com/python/cpython/issues/148874). After an ``__enter__`` that is written in Python, and
+    after the step of an iterator, it runs none.
+    """
+
+    def __enter__(self) -> bool:
+        for taken in starmap(self.acquire, ((),)):
+            return taken
+        raise AssertionError("the loop returns")
+
+
+ReentrantLock = _EnteredLock if sys.version_info[:2] == (3, 14) else RLock
+"""A lock for ``with`` blocks that signals may end. A thread that has it may take it again."""
+
+lock = ReentrantLock()
 """The one lock for short changes of shared state: pools, listeners, logs, random numbers.
 
 A signal handler or a finalizer may run between any two bytecodes and take the lock again. Changes under the lock must allow
@@ -48,7 +65,7 @@ if hasattr(os, "register_at_fork"):  # a forked child finds the lock free, and n
 
 def reentrant() -> RLock:
     """A new lock for a module. In a forked child it is free, unless the thread that forked has it."""
-    made = RLock()
+    made = ReentrantLock()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lambda: made._is_owned() or made._at_fork_reinit())  # type: ignore[attr-defined]
     return made

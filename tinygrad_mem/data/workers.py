@@ -20,6 +20,7 @@ from typing import Any
 from .. import scope
 from ..devices.random import Apart
 from ..functional.random import manual_seed
+from ..interrupts import ReentrantLock
 from .fetch import Fetch
 
 __all__ = ("WorkerInfo", "get_worker_info")
@@ -83,26 +84,27 @@ class Pass:
     """One pass over a loader: results by batch number. ``closed`` means that they are no longer needed."""
 
     def __init__(self) -> None:
-        self.ready = threading.Condition()
+        self.lock = ReentrantLock()
+        self.ready = threading.Condition(self.lock)
         self.results: dict[int, Any] = {}
         self.closed = False
 
     def put(self, number: int, result: Any) -> None:
         """Deliver batch ``number``."""
-        with self.ready:
+        with self.lock:
             if not self.closed:
                 self.results[number] = result
             self.ready.notify_all()
 
     def wait(self, number: int, timeout: float) -> None:
         """Wait for batch ``number``. Raises: RuntimeError: it did not come within ``timeout`` seconds (0: wait for ever)."""
-        with self.ready:
+        with self.lock:
             if not self.ready.wait_for(lambda: number in self.results, timeout or None):
                 raise RuntimeError(f"DataLoader timed out after {timeout} seconds; raise timeout=, or set it to 0 to wait")
 
     def close(self) -> None:
         """Drop all batches, including those that are still being fetched."""
-        with self.ready:
+        with self.lock:
             self.closed = True
             fetched, self.results = self.results, {}
         del fetched  # outside of the lock: freeing takes other locks

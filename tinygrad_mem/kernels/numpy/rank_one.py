@@ -8,10 +8,9 @@ Source: Li, Chen and Zhu, *Memory efficient optimizers with 4-bit states*, 2023,
 
 from __future__ import annotations
 
-from threading import Lock
-
 import numpy as np
 
+from ...interrupts import ReentrantLock
 from ..formula import formula
 from .blockwise import _ADAM, _LINEAR4, _SIGNED4, _Blocks, _look_up, _nearest, _numbers, _pieces, _run
 from .fast import rules
@@ -70,7 +69,7 @@ class _Tops(_Axes):
 
     def __init__(self, *args):
         super().__init__(*args)
-        self.lock = Lock()
+        self.lock = ReentrantLock()
 
     def write(self, start, stop, x):
         for view in self.fresh:

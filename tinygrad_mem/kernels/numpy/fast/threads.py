@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ....interrupts import drain, may_wait, signal_safe
+from ....interrupts import ReentrantLock, drain, may_wait, signal_safe
 from ....scope import FRESH, settle_numpy, switched
 
 SCRATCH = 1 << 21  # bytes per thread
@@ -159,7 +159,7 @@ class _Pool:
         asked = os.environ.get("TINYGRAD_MEM_THREADS", "")
         self.size = int(asked) if asked.isdecimal() and int(asked) else cores()
         self._workers: list[_Worker] = []
-        self._free = threading.RLock()  # a finalizer may call this too
+        self._free = ReentrantLock()  # a finalizer may call this too
         self._user: Callable[[], object] = _no_user
 
     def take(self, user: object, count: int) -> list[_Worker]:
