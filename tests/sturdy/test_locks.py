@@ -190,6 +190,33 @@ over.set()
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_while_another_thread_multiplies_comes_back():
+    """A fork ends BLAS's threads, and waited for ever for those that shared a product of another thread."""
+    program = """
+import os, signal, threading
+import tinygrad_mem as tm
+signal.alarm(90)
+a, over = tm.randn(400, 400), threading.Event()
+def multiply():
+    while not over.is_set():
+        a @ a
+thread = threading.Thread(target=multiply)
+thread.start()
+for _ in range(15):
+    if not (child := os.fork()):
+        signal.alarm(60)
+        a @ a
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+over.set()
+thread.join()
+print("done")
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=100)
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
 def test_two_orders_are_found():
     book = Book()
     with noted(book):

@@ -12,10 +12,12 @@ another platform), everything still works: products are added tile by tile, and 
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -29,8 +31,6 @@ _ROWS, _NO, _YES = map(ctypes.c_int, (101, 111, 112))  # cblas: row-major, plain
 
 def _open() -> tuple[Any, str, str] | None:
     """The OpenBLAS that NumPy uses, and the prefix and suffix of its names."""
-    import os
-
     root = Path(np.__file__).parent
     places = [root.parent / "numpy.libs", root / ".dylibs"]
     for path in sorted(p for place in places if place.is_dir() for p in place.glob("*openblas*")):
@@ -69,8 +69,6 @@ def _let_threads_sleep() -> int | None:
     Returns:
         The power of two of the cycles after which they sleep; ``None`` if they wait for long, or if it is unknown.
     """
-    import os
-
     if (asked := os.environ.get("OPENBLAS_THREAD_TIMEOUT")) is not None:
         return int(asked) if asked.isdecimal() else None
     if _library is None or threading.active_count() > 1:
@@ -157,6 +155,12 @@ _THIN = 64  # terms below which writing dominates; BLAS writes its result twice,
 _PART = 1 << 18  # numbers of a part that fits the cache
 
 
+_shared = RLock()
+"""Held while BLAS's threads share a product. BLAS computes one such product at a time in any case."""
+if hasattr(os, "register_at_fork"):  # a fork ends BLAS's threads, and would wait for ever for those that compute
+    os.register_at_fork(before=_shared.acquire, after_in_parent=_shared.release, after_in_child=_shared.release)
+
+
 def _has_all_cores() -> bool:
     """True if BLAS may use all cores: none of our threads share work at present, and BLAS's sleep soon after it."""
     return patience is not None and _set_threads is not None and not _single_users and _get_threads() == threads()
@@ -172,7 +176,8 @@ def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     product = few_rows(len(a), b) if two and a.flags.c_contiguous else np.matmul
     large = two and out.size * a.shape[1] > _WHOLE and a.shape[1] >= _THIN
     if large and product is np.matmul and _has_all_cores():
-        np.matmul(a, b, out=out)
+        with _shared:
+            np.matmul(a, b, out=out)
         return
     with single():
         matrices = a.ndim > 1 and b.ndim > 1
