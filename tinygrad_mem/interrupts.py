@@ -52,15 +52,22 @@ class _EnteredLock(RLock):
 ReentrantLock = _EnteredLock if sys.version_info[:2] == (3, 14) else RLock
 """A lock for ``with`` blocks that signals may end. A thread that has it may take it again."""
 
-lock = ReentrantLock()
+
+def taken_by_forks() -> RLock:
+    """A new lock that a fork takes: a child finds it free, and no change under it half done."""
+    made = ReentrantLock()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=made.acquire, after_in_parent=made.release, after_in_child=made.release)
+    return made
+
+
+lock = taken_by_forks()
 """The one lock for short changes of shared state: pools, listeners, logs, random numbers.
 
 A signal handler or a finalizer may run between any two bytecodes and take the lock again. Changes under the lock must allow
 that. A thread that has the lock must not wait for anything else: another thread may hold that and wait for the lock. So take
 any of the few other locks only if :func:`may_wait`.
 """
-if hasattr(os, "register_at_fork"):  # a forked child finds the lock free, and no change half done
-    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 
 def reentrant() -> RLock:

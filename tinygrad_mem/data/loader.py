@@ -217,6 +217,9 @@ class _Ahead:
         worker = (self._where[self._asked - 1] + 1) % count if self._asked - 1 in self._where else self._asked % count
         while worker in self._ended:
             worker = (worker + 1) % count
+        uninterrupted(self._hand, indices, worker)
+
+    def _hand(self, indices: Any, worker: int) -> None:
         self._where[self._asked] = worker
         self._crew.ask(self._run, self._asked, indices, worker)
         self._asked += 1

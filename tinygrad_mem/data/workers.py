@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import queue
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from typing import Any
 from .. import scope
 from ..devices.random import Apart
 from ..functional.random import manual_seed
-from ..interrupts import ReentrantLock
 from .fetch import Fetch
 
 __all__ = ("WorkerInfo", "get_worker_info")
@@ -81,33 +81,39 @@ class WorkerTask:
 
 
 class Pass:
-    """One pass over a loader: results by batch number. ``closed`` means that they are no longer needed."""
+    """One pass over a loader: results by batch number. ``closed`` means that they are no longer needed.
+
+    An interrupt may come while it waits: a ``SimpleQueue`` is a C object, and a ``Condition`` could be left without its lock.
+    """
 
     def __init__(self) -> None:
-        self.lock = ReentrantLock()
-        self.ready = threading.Condition(self.lock)
         self.results: dict[int, Any] = {}
         self.closed = False
+        self._arrived: queue.SimpleQueue = queue.SimpleQueue()  # has something if a result has come since the last wait
 
     def put(self, number: int, result: Any) -> None:
         """Deliver batch ``number``."""
-        with self.lock:
-            if not self.closed:
-                self.results[number] = result
-            self.ready.notify_all()
+        self.results[number] = result
+        if self.closed:
+            self.results.clear()
+        if self._arrived.empty():
+            self._arrived.put(None)
 
     def wait(self, number: int, timeout: float) -> None:
         """Wait for batch ``number``. Raises: RuntimeError: it did not come within ``timeout`` seconds (0: wait for ever)."""
-        with self.lock:
-            if not self.ready.wait_for(lambda: number in self.results, timeout or None):
-                raise RuntimeError(f"DataLoader timed out after {timeout} seconds; raise timeout=, or set it to 0 to wait")
+        end = time.monotonic() + timeout
+        while number not in self.results:
+            try:
+                self._arrived.get(timeout=max(end - time.monotonic(), 0.0) if timeout else None)
+            except queue.Empty:
+                raise RuntimeError(
+                    f"DataLoader timed out after {timeout} seconds; raise timeout=, or set it to 0 to wait"
+                ) from None
 
     def close(self) -> None:
         """Drop all batches, including those that are still being fetched."""
-        with self.lock:
-            self.closed = True
-            fetched, self.results = self.results, {}
-        del fetched  # outside of the lock: freeing takes other locks
+        self.closed = True
+        self.results.clear()
 
 
 class Crew:

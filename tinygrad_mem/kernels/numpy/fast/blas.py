@@ -12,17 +12,15 @@ another platform), everything still works: products are added tile by tile, and 
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from threading import RLock
 from typing import Any
 
 import numpy as np
 
-from ....interrupts import lock, signal_safe
+from ....interrupts import lock, signal_safe, taken_by_forks
 from .threads import GRAIN, SCRATCH, scratch, split, threads
 
 _NAMES = (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", ""))  # prefixes and suffixes of names in builds of OpenBLAS
@@ -31,6 +29,8 @@ _ROWS, _NO, _YES = map(ctypes.c_int, (101, 111, 112))  # cblas: row-major, plain
 
 def _open() -> tuple[Any, str, str] | None:
     """The OpenBLAS that NumPy uses, and the prefix and suffix of its names."""
+    import os
+
     root = Path(np.__file__).parent
     places = [root.parent / "numpy.libs", root / ".dylibs"]
     for path in sorted(p for place in places if place.is_dir() for p in place.glob("*openblas*")):
@@ -69,6 +69,8 @@ def _let_threads_sleep() -> int | None:
     Returns:
         The power of two of the cycles after which they sleep; ``None`` if they wait for long, or if it is unknown.
     """
+    import os
+
     if (asked := os.environ.get("OPENBLAS_THREAD_TIMEOUT")) is not None:
         return int(asked) if asked.isdecimal() else None
     if _library is None or threading.active_count() > 1:
@@ -108,6 +110,7 @@ _GEMM = {
     np.dtype(np.float32): _gemm_of("cblas_sgemm", ctypes.c_float),
     np.dtype(np.float64): _gemm_of("cblas_dgemm", ctypes.c_double),
 }
+_shared = taken_by_forks()  # while BLAS's threads share a product: a fork ends them, and would wait for a product for ever
 _single_users = 0
 _single_before = 1
 
@@ -153,12 +156,6 @@ _SHARE = 1 << 24  # multiplications that are worth one of our threads
 _WHOLE = 1 << 25  # multiplications of two matrices from which on BLAS's threads share them
 _THIN = 64  # terms below which writing dominates; BLAS writes its result twice, so the product is computed in parts
 _PART = 1 << 18  # numbers of a part that fits the cache
-
-
-_shared = RLock()
-"""Held while BLAS's threads share a product. BLAS computes one such product at a time in any case."""
-if hasattr(os, "register_at_fork"):  # a fork ends BLAS's threads, and would wait for ever for those that compute
-    os.register_at_fork(before=_shared.acquire, after_in_parent=_shared.release, after_in_child=_shared.release)
 
 
 def _has_all_cores() -> bool:
