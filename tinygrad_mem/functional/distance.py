@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 
+from .. import dtypes
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
 from ..ops.base import want_real
@@ -28,7 +29,9 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     dim = operator.index(dim)
     if not eps >= 0:
         raise ArgumentError(f"cosine_similarity: eps must be non-negative, found {eps}")
-    lines = [elementwise.div(x, _at_least(reduce.norm(x, dim=dim, keepdim=True), eps)) for x in join.broadcast_tensors(x1, x2)]
+    common = dtypes.result_type(x1.array, x2.array)
+    pair = [x.to(common) for x in join.broadcast_tensors(x1, x2)]
+    lines = [elementwise.div(x, _at_least(reduce.norm(x, dim=dim, keepdim=True), eps)) for x in pair]
     return elementwise.mul(*lines).sum(dim)
 
 

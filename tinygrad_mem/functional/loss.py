@@ -13,7 +13,7 @@ from typing import Any
 
 from ..autograd.core import apply
 from ..autograd.tensor import Tensor
-from ..dtypes import arithmetic, finfo, int64, promote_types, uint8
+from ..dtypes import arithmetic, finfo, int64, is_floating, promote_types, uint8
 from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
 from ..ops import cross_entropy as class_ops
 from ..ops import loss as ops
@@ -236,7 +236,8 @@ def smooth_l1_loss(
     reduction = reduction_of(reduction, size_average, reduce)
     if not beta >= 0:
         raise ArgumentError(f"smooth_l1_loss does not support negative values for beta, found {beta}")
-    if beta < finfo(arithmetic(input.dtype)).tiny:  # of no difference to a result, and 1 / beta may be beyond the dtype
+    wide = arithmetic(promote_types(input.dtype, target.dtype))
+    if not is_floating(wide) or beta < finfo(wide).tiny:  # of no difference to a result, and 1 / beta may be beyond the dtype
         return _weighted(ops.L1Loss, input, target, reduction, None)
     return _weighted(ops.HuberLoss, input, target, reduction, None, (float(beta), 1.0 / beta))
 
