@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 from . import profiles
 
@@ -25,6 +26,16 @@ class Dealing:
         if hasattr(config, "workerinput"):
             slow = {name.partition("::")[0] for name in profiles.SLOW.read_text(encoding="utf-8").splitlines()}
             items[:] = dealt(items, config.workerinput["workercount"], lambda item: item.nodeid.partition("::")[0], slow)
+
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """A worker sends one report of a test that passes, not three: the others say that nothing went wrong around it."""
+        if not hasattr(item.config, "workerinput") or item.config.option.durations is not None:
+            return None  # pytest's own way; the durations are of all parts of a test
+        for report in runtestprotocol(item, log=False, nextitem=nextitem):
+            if report.when == "call" or not report.passed:
+                item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)  # the line of dots moves on
+        return True
 
     @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:

@@ -1,10 +1,12 @@
-"""How tests are dealt out to several workers."""
+"""How tests are dealt out to several workers, and what these report."""
 
 from __future__ import annotations
 
 import pytest
 
-from .dealing import dealt
+from .dealing import Dealing, dealt
+
+pytest_plugins = ["pytester"]
 
 
 def file_of(test: str) -> str:
@@ -34,3 +36,41 @@ def test_slow_files_may_be_more_than_a_share():
     tests = [f"a{number}" for number in range(5)] + ["b0"]
     assert dealt(tests, 2, file_of, {"a"}) == [*tests]
     assert dealt([], 2, file_of, {"a"}) == []
+
+
+SUITE = """
+import pytest
+
+@pytest.fixture
+def broken():
+    yield
+    raise ValueError
+
+def test_passes(): ...
+def test_fails(): assert False
+@pytest.mark.skip
+def test_skipped(): ...
+def test_ends_badly(broken): ...
+"""
+
+
+def test_a_worker_reports_each_test_and_what_goes_wrong_around_it(pytester: pytest.Pytester):
+    found = []
+
+    class Worker:
+        def pytest_configure(self, config: pytest.Config) -> None:
+            vars(config)["workerinput"] = {"workercount": 1}
+
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            found.append((report.head_line, report.when, report.outcome))
+
+    pytester.makepyfile(SUITE)
+    ran = pytester.inline_run("-p", "no:xdist", plugins=[Dealing(), Worker()])
+    assert ran.ret == pytest.ExitCode.TESTS_FAILED
+    assert found == [
+        ("test_passes", "call", "passed"),
+        ("test_fails", "call", "failed"),
+        ("test_skipped", "setup", "skipped"),
+        ("test_ends_badly", "call", "passed"),
+        ("test_ends_badly", "teardown", "failed"),
+    ]
