@@ -286,9 +286,9 @@ PLAIN = {name: ladder()[name] for name in (plain, half, eight)}
 
 
 def learned(seed: int, dtype: Any = tm.float32, rule: Any = tm.optim.AdamW) -> LanguageModel:
-    """The small model, with two blocks, after 30 steps; then in float32."""
+    """The small model, with one block, after 30 steps; then in float32."""
     tm.manual_seed(seed)
-    model = make(SMALL.shrunk(2), dtype)
+    model = make(SMALL.shrunk(1), dtype)
     optimizer, rng = rule(model.parameters(), lr=5e-3), np.random.default_rng(seed)
     for _ in range(30):
         starts = rng.integers(0, len(TRAINED) - 65, 8)

@@ -5,7 +5,7 @@ from tinygrad_mem import memory, nn
 
 from ..case import Case, Finding, Program, Run
 
-GRAPHS, RESULT = 10, 4 * 4096 * 1024
+GRAPHS, RESULT = 10, 4 * 1024 * 1024
 
 
 def sum_of_losses() -> None:
@@ -15,7 +15,7 @@ def sum_of_losses() -> None:
     model = nn.Sequential(*layers)
     total = 0.0
     for _ in range(10):
-        loss = model(tm.empty(4096, 1024)).square().mean()
+        loss = model(tm.empty(1024, 1024)).square().mean()
         total = total + loss
     del loss
     memory.mark("epoch ends")
@@ -28,7 +28,7 @@ def sum_of_numbers() -> None:
     model = nn.Sequential(*layers)
     total = 0.0
     for _ in range(10):
-        loss = model(tm.empty(4096, 1024)).square().mean()
+        loss = model(tm.empty(1024, 1024)).square().mean()
         total = total + loss.item()
         del loss
     memory.mark("epoch ends")
@@ -40,7 +40,7 @@ def explain(before: Run, after: Run) -> Finding:
         "losses, so the sum of one number holds the graphs of the whole epoch.",
         fix="Add loss.item(), a Python number. Under tm.no_grad() there is no graph at all, which is right for a validation.",
         what="held when the epoch ends, beyond what the cured program holds",
-        formula=f"{GRAPHS} graphs x 3 results x 4 x 4,096 x 1,024, and 512 for the sum",
+        formula=f"{GRAPHS} graphs x 3 results x 4 x 1,024 x 1,024, and 512 for the sum",
         by_formula=GRAPHS * 3 * RESULT + 512,
         measured=before.at("epoch ends") - after.at("epoch ends"),
     )
