@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import gc
+import operator
 import os
 import resource
 import subprocess
 import sys
 import threading
+from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +22,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.profiles import examples
-from tinygrad_mem import scope
+from tinygrad_mem import memory, scope
 from tinygrad_mem.devices import Pool, round_up
 from tinygrad_mem.errors import OutOfMemoryError
 
@@ -526,3 +531,16 @@ def test_memory_is_used_again_after_an_interrupt(monkeypatch: pytest.MonkeyPatch
     for _ in range(100):
         pool.malloc(5000)  # which nobody keeps
     assert pool.total_bytes() == 512 + 5120
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_an_interrupt_as_a_block_is_freed_loses_no_block(tracked: bool, monkeypatch: pytest.MonkeyPatch):
+    """C code sends the signal and drops the tensor, so that the first bytecode of a finalizer is where Python hears it."""
+    heard: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: heard.append(args.exc_type))
+    pool = tm.device("cpu").pool
+    before, kept = pool.used_bytes(), [tm.ones(3)]
+    with contextlib.suppress(KeyboardInterrupt), memory.track() if tracked else contextlib.nullcontext():
+        deque(map(operator.call, (_thread.interrupt_main, kept.clear)), 0)
+    assert heard == [KeyboardInterrupt]
+    assert pool.used_bytes() == before

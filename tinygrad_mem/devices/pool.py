@@ -22,7 +22,7 @@ import numpy as np
 
 from .. import scope
 from ..errors import OutOfMemoryError
-from ..interrupts import context, lock, lock_was_mine
+from ..interrupts import context, lock, lock_was_mine, signal_safe
 from . import chunks
 from .chunks import NOTHING, ROUND, Aside, Chunk, Counts, Index, Pending, Segment, closed, free_runs, look, merged
 from .chunks import round_up as round_up
@@ -35,6 +35,7 @@ class Block(np.ndarray):
     chunk: Chunk
     pool: Any  # None once it is freed
 
+    @signal_safe
     def __del__(self, scope: Any = scope) -> None:  # at exit this module's names may be gone before its blocks
         try:
             pool = self.pool
@@ -42,6 +43,9 @@ class Block(np.ndarray):
             listeners = scope.listeners
         except AttributeError:
             return  # a view that NumPy made of the block owns nothing; when the interpreter ends, scope may be gone
+        except BaseException:  # a signal that came before the first line
+            self.__del__()
+            raise
         if listeners:
             pool._free(self.chunk)
         else:
@@ -137,6 +141,7 @@ class Pool:
                 listener.malloc(self.device, chunk.address, size, rounded)
         return block
 
+    @signal_safe
     def _free(self, chunk: Chunk) -> None:
         try:
             for listener in scope.listeners_of(self):
