@@ -231,3 +231,10 @@ def test_a_value_may_have_more_axes_of_one(key: str):
         return x
 
     against_torch(lambda v: run(tm, v), lambda v: run(torch, v), [np.ones((1,))])
+
+
+@pytest.mark.parametrize("place", ["cpu", "meta"])
+def test_index_put_wants_indices(place: str):
+    for write in (tm.index_put, tm.index_put_):
+        with pytest.raises(ValueError, match="index_put_: expected at least one tensor of indices, found none"):
+            write(tm.zeros(2, device=place), (), tm.tensor(1.0, device=place))

@@ -264,8 +264,11 @@ def index_put_(input: Tensor, indices: tuple, values: Tensor, accumulate: bool =
 
     Raises:
         DTypeError: the values are of another dtype.
+        ArgumentError: there are no indices.
     """
     same_dtype("index_put_", input, values)
+    if not indices:
+        raise ArgumentError("index_put_: expected at least one tensor of indices, found none; to write all, use copy_ or add_")
     for i, each in enumerate(indices):
         if not isinstance(each, Tensor):
             raise ArgumentTypeError(f"index_put_: expected Tensor as element {i} of the indices, but got {type(each).__name__}")
