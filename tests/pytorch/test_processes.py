@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -18,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from tests import profiles  # noqa: E402
 from tests.pytorch.gloo_peaks import OPTIONS, STEPS, train  # noqa: E402
 from tinygrad_mem.memory import Category  # noqa: E402
+from tinygrad_mem.memory.log import Kind  # noqa: E402
 from tinygrad_mem.pytorch import predict  # noqa: E402
 
 pytestmark = [
@@ -150,3 +152,124 @@ def test_what_is_not_predicted_is_refused():
             predict(hooked, world_size=2)
     finally:
         dist.destroy_process_group()
+
+
+def synchronized(batch: int, layout: torch.memory_format) -> list[int]:
+    """What ``SyncBatchNorm`` asks for, forward and backward, as rank 1 of 4, of 8 channels of 256 pixels."""
+
+    def run():
+        dist.init_process_group("nccl")
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm2d(8)).cuda()
+        x, gradient = (torch.empty(batch, 8, 16, 16, device="cuda", memory_format=layout) for _ in range(2))
+        x.requires_grad_()
+        begin = torch.empty(3333, device="cuda")
+        model(x).backward(gradient)
+        return begin
+
+    found = predict(run, world_size=4, rank=1)
+    assert [why for why in found.unknown if "table" in why] == []
+    sizes = [event.requested for event in found.log if event.kind is Kind.MALLOC]
+    return sizes[sizes.index(3333 * 4) + 1 :]
+
+
+def test_batch_norm_over_processes_asks_for_what_its_source_says():
+    """It was refused: PyTorch has no shapes for its ops. Source: ``nn/modules/_functions.py``; ``cuda/Normalization.cuh``."""
+    x, mean, counts = 64 * 8 * 256 * 4, 8 * 4, 4 * 4
+    numbers = mean + mean + 4
+    asked = synchronized(64, torch.contiguous_format)
+    assert asked[:5] == [mean, mean, 4, numbers, 4 * numbers]  # mean, deviation and count, together, and of all processes
+    of_all = [size for size in asked[5:] if size in (counts, 4 * mean)]
+    assert of_all == [counts, 4 * mean, 4 * mean, counts]  # those of batches that are not empty, and counts as integers
+    rest = asked[len(asked) - asked[::-1].index(4 * mean) :]
+    backward = [mean, mean, mean, mean, 2 * mean, x]  # two sums, of weight and bias; both sums together; of the input
+    assert [size for size in rest if size >= counts][-10:] == [mean, mean, counts, x, *backward]
+    blocks, one = 16, 4  # blocks share a channel in channels last; semaphores of one block across the channels
+    last = synchronized(64, torch.channels_last)
+    assert last[:4] == [mean, mean, 4 * 8 * blocks * 4, one]
+    assert last[-4:] == [2 * 8 * blocks * 4, one, 2 * mean, x]
+    assert len(last) == len(asked) + 4
+
+
+def test_reduce_and_gather_of_nccl_take_no_memory():
+    def run(collective: str):
+        dist.init_process_group("nccl")
+        x = torch.zeros(100, device="cuda")
+        if collective == "reduce":
+            dist.reduce(x, 0)
+        elif collective == "gather":
+            dist.gather(x, [torch.empty_like(x) for _ in range(4)] if dist.get_rank() == 0 else None)
+        return x
+
+    peaks = {
+        (name, rank): predict(run, name, world_size=4, rank=rank).peak for name in ("reduce", "gather", "") for rank in (0, 1)
+    }
+    assert peaks.pop(("gather", 0)) == 5 * 512
+    assert set(peaks.values()) == {512}
+
+
+def test_a_checkpoint_of_all_processes_is_not_written():
+    """It asked for the parts of the other processes, and branched on what they did not say."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_state_dict, set_state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    def run(saves: bool):
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        model = nn.Linear(64, 64, device="cuda")
+        fully_shard(model, mesh=dist.init_device_mesh("cuda", (4,)))
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.randn(2, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        if saves:
+            weights, state = get_state_dict(model, optimizer)
+            checkpoint.save({"model": weights, "optimizer": state}, checkpoint_id="nowhere")
+            checkpoint.async_save({"model": weights}, checkpoint_id="nowhere").result()
+            checkpoint.load({"model": weights}, checkpoint_id="nowhere")
+            set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=state)
+            get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        return model, optimizer
+
+    plain, saved = (predict(run, saves, world_size=4, rank=1) for saves in (False, True))
+    assert any("checkpoint: nothing is written or read" in note for note in saved.notes)
+    assert saved.live("end")
+    assert sum(b.rounded for b in saved.live("end")) == sum(b.rounded for b in plain.live("end"))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_objects_of_other_processes_are_assumed_to_be_this_ones(rank: int):
+    """Their sizes were unknown numbers: "the program asks for the truth of a tensor"."""
+    mine = {"loss": 0.5, "names": ["a"] * 700}
+    size = len(pickle.dumps(mine))
+
+    def run(collective: str):
+        dist.init_process_group("nccl")
+        made: list[Any] = [None] * 4
+        if collective == "all":
+            dist.all_gather_object(made, mine)
+            assert made == [mine] * 4
+        elif collective == "one":
+            dist.gather_object(mine, made if dist.get_rank() == 0 else None)
+            assert made == [mine if rank == 0 else None] * 4
+        return torch.zeros(1, device="cuda")
+
+    def rounded(count: int) -> int:
+        return -(-count // 512) * 512
+
+    found = {name: predict(run, name, world_size=4, rank=rank) for name in ("all", "one")}
+    one, every = rounded(size) + 2 * 512, rounded(4 * size)  # this one's and lengths; those of all
+    assert found["all"].peak == one + 2 * every  # and again for NCCL's list
+    assert found["one"].peak == one + (every if rank == 0 else 512)
+    assert any("objects that other processes send" in note for note in found["all"].notes)
+
+
+def test_objects_of_a_broadcast_are_known_to_the_sender_alone():
+    def run():
+        dist.init_process_group("nccl")
+        made = ["a", 3]
+        dist.broadcast_object_list(made, src=1)
+        assert made == ["a", 3]
+        return torch.zeros(1, device="cuda")
+
+    assert predict(run, world_size=4, rank=1).peak > 0
+    with pytest.raises(NotImplementedError, match=r"receives what process 1 sends.* process 0\. Predict that one with rank=1"):
+        predict(run, world_size=4)

@@ -23,6 +23,7 @@ _INTO_FIRST = (  # they write into their first argument
     c10d.allreduce_.default, c10d.broadcast_.default, c10d.scatter_.default, _GATHER[0], _SCATTER[0]
 )  # fmt: skip
 _LISTS = c10d.allgather_.default, c10d.reduce_scatter_.default  # they gather into a list, or scatter one
+_WITHOUT_MEMORY = c10d.reduce_.default, c10d.gather_.default  # NCCL's, into tensors that the program has
 _BARRIER = c10d.barrier.default  # NCCL's sums up one float32
 _WAIT = functional.wait_tensor.default
 _NUMBER = 8  # bytes of the number of processes, by which gloo divides
@@ -52,6 +53,11 @@ class Collectives:
             if self._watch.device.type == "cuda":
                 self._for_a_moment(4)
             return _done([])
+        if func in _WITHOUT_MEMORY and self._watch.device.type == "cuda":
+            written = args[0] if func is _WITHOUT_MEMORY[0] else [each for part in args[0] for each in part]
+            for tensor in written:
+                self._watch.numbers.written(tensor)
+            return _done(written)
         if func in _MADE:
             return self._made(func, args)
         if func is _LISTS[0] or (func is _LISTS[1] and self._watch.device.type == "cuda"):
@@ -60,7 +66,8 @@ class Collectives:
             name = func._opname.strip("_")
             raise NotOfferedError(
                 f"torch.distributed: {name} of several processes is not predicted, because its allocations are not known. Use "
-                "all_reduce, broadcast, scatter, all_gather, all_gather_into_tensor, reduce_scatter_tensor or all_to_all_single"
+                "all_reduce, reduce, broadcast, scatter, gather, all_gather, all_gather_into_tensor, reduce_scatter_tensor or "
+                "all_to_all_single"
             )
         written = args[0] if isinstance(args[0], list) else [args[0]]
         self._beside(func, written[0], args[1], self.averages)

@@ -161,6 +161,41 @@ def _like_argument(place: int) -> Callable[..., torch.Tensor]:
     return lambda *args, **_: args[place].new_empty(args[place].shape)
 
 
+def _of_channels(tensor: torch.Tensor, count: int, channels: int) -> list[torch.Tensor]:
+    """``count`` statistics of channels, in the dtype in which they are summed up."""
+    dtype = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
+    return [tensor.new_empty(channels, dtype=dtype) for _ in range(count)]
+
+
+def _batch_norm_stats(tensor: torch.Tensor, eps: float) -> tuple[torch.Tensor, ...]:
+    """Source: ``aten/src/ATen/native/cuda/Normalization.cuh``, ``batch_norm_stats_cuda_template``."""
+    return tuple(_of_channels(tensor, 2, tensor.shape[1]))
+
+
+def _batch_norm_gathered(tensor: torch.Tensor, means: torch.Tensor, *_: Any) -> tuple[torch.Tensor, ...]:
+    """Source: ``Normalization.cuh``, ``batch_norm_gather_stats_cuda_template``."""
+    return tuple(_of_channels(means, 2, means.shape[1]))
+
+
+def _batch_norm_reduced(
+    gradient: torch.Tensor,
+    tensor: torch.Tensor,
+    mean: torch.Tensor,
+    deviation: torch.Tensor,
+    weight: torch.Tensor | None,
+    *needed: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    """Source: ``Normalization.cuh``, ``batch_norm_backward_reduce_cuda_template``."""
+    sums = [torch.empty_like(mean) if needed[0] else None for _ in range(2)]
+    like = mean if weight is None else weight
+    return *sums, *(like.new_empty(tensor.shape[1]) if each else None for each in needed[1:])
+
+
+def _like_its_layout(place: int) -> Callable[..., torch.Tensor]:
+    """The formula of an op whose result has the shape and the layout of one of its arguments."""
+    return lambda *args, **_: torch.empty_like(args[place])
+
+
 def _uncached(func: Any, tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
     """Run an op past the cache of the mode of fake tensors, which would keep the storages of its calls alive."""
     mode: Any = tensor.fake_mode
@@ -198,6 +233,11 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     aten.multilabel_margin_loss_backward.default: _like_argument(1),
     aten.fractional_max_pool3d_backward.default: _like_argument(1),
     **_of((aten.im2col, aten.col2im), _columns),
+    aten.batch_norm_stats.default: _batch_norm_stats,
+    aten.batch_norm_gather_stats_with_counts.default: _batch_norm_gathered,
+    aten.batch_norm_backward_reduce.default: _batch_norm_reduced,
+    aten.batch_norm_elemt.default: _like_its_layout(0),
+    aten.batch_norm_backward_elemt.default: _like_its_layout(1),
     **_of((aten.mse_loss, aten.smooth_l1_loss, aten.binary_cross_entropy, aten.soft_margin_loss), _keeps_all),
     **{op: partial(_uncached, op) for op in SETS},
 }

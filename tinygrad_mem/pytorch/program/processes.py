@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
 from torch._C._distributed_c10d import Reducer  # type: ignore[attr-defined]
 from torch.distributed import c10d_logger
 from torch.distributed import distributed_c10d as groups
@@ -24,6 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ...errors import NotOfferedError
 from ...interrupts import context
 from ...memory.ranks import Grid
+from . import objects
 from .collectives import Collectives
 from .mesh import PYTHON, meshes
 from .replacing import all_patched, handled, refused
@@ -37,8 +40,18 @@ _REDUCING = [  # what it is called differs between versions
 _NAMESPACES = ("c10d", "_c10d_functional", "_dtensor")
 _EMPTY = torch.ops.aten.empty.memory_format
 _LEFT_OUT = ("find_unused_parameters", "static_graph", "mixed_precision", "delay_all_reduce_named_params", "batched_grad_copy")
+_OBJECTS = {
+    "all_gather_object": objects.gathered,
+    "gather_object": objects.gathered_by_one,
+    "broadcast_object_list": objects.broadcast,
+}
+_CHECKPOINTS = ("save", "load", "async_save")
 _DDP = "DistributedDataParallel"
 _HOOKED = f"{_DDP}.register_comm_hook is not predicted for PyTorch: leave it out"
+_SAVED = (
+    "torch.distributed.checkpoint: nothing is written or read in a prediction. It copies tensors by the host, which takes no "
+    "memory of the GPU"
+)
 _NCCL = "torch.distributed: NCCL and CUDA allocate for each process outside of PyTorch's allocator, which is not counted"
 
 _ALONE = "the program did not call torch.distributed.init_process_group: it was predicted as a single process"
@@ -89,12 +102,17 @@ class Processes:
             (groups, {"rendezvous": self._meeting, "_get_default_timeout": lambda backend: groups.default_pg_timeout}),
             handled(self, groups, _new_process_group_helper=_group),
             handled(self, dist, get_backend=_backend),
+            *[handled(self.watch, owner, **_OBJECTS) for owner in (dist, groups)],
             (c10d_logger, {"_get_msg_dict": lambda *args, **kwargs: {}}),  # it asks for the version of NCCL
             (dist, {"is_nccl_available": lambda: True} if self.watch.device.type == "cuda" else {}),
             handled(self._collectives, dist.ProcessGroup, **dict.fromkeys(_REDUCING, _reducing)),
             handled(self, Reducer, _rebuild_buckets=_rebuilt),
             (DistributedDataParallel, {"__init__": partial(_data_parallel, self.watch)}),
             (DistributedDataParallel, {"register_comm_hook": refused(_HOOKED)}),
+            (
+                checkpoint,
+                dict.fromkeys(_CHECKPOINTS, self._saved) if self.watch.device.type == "cuda" else {},
+            ),
             (data_parallel, {"_verify_param_shape_across_processes": lambda *args, **kwargs: None}),
         ]
         with all_patched(changes), meshes(self.watch):
@@ -109,6 +127,13 @@ class Processes:
                     os.environ.update({} if value is None else {name: value})
                 if dist.is_initialized():
                     dist.destroy_process_group()
+
+    def _saved(self, *args: Any, **kwargs: Any) -> Any:
+        """A call of ``torch.distributed.checkpoint``, which would ask the other processes for their parts."""
+        self.watch.note(_SAVED)
+        done: Future[Any] = Future()
+        done.set_result(None)
+        return done  # for which the caller of ``async_save`` waits
 
     def _meeting(self, *args: Any, **kwargs: Any) -> Iterator[tuple]:
         """The result of the rendezvous of all processes: the rank of this one."""

@@ -47,6 +47,7 @@ _PADDED = (
     "transformers: an attention mask was assumed to hide some tokens. Without such tokens no mask is made, and another "
     "attention may run"
 )
+_SYNC = "torch/nn/modules/_functions.py"
 _FALLING = count(0, -1)  # losses: it would end where they stay
 _LENGTHS = "ctc_loss: all targets and inputs were assumed to have the longest length. A real run with shorter ones needs less"
 
@@ -246,6 +247,17 @@ def _is_finite(function: Callable[..., Any], answer: bool, watch: Watch, tensor:
 for _name, _answer in (("isnan", False), ("isinf", False), ("isfinite", True)):
     for _owner in (torch, Tensor):
         HANDLERS[getattr(_owner, _name)] = partial(_is_finite, getattr(_owner, _name), _answer)
+
+
+@handles(Tensor.ge)
+def _at_least(watch: Watch, tensor: Tensor, other: Any) -> Tensor:
+    """``>=``. ``SyncBatchNorm`` leaves out processes whose batch is empty: in a prediction, none is."""
+    made = tensor >= other
+    if isinstance(made, FakeTensor) and _asking()[0].endswith(_SYNC):
+        with without_modes():
+            real = torch.ones(made.shape, dtype=torch.bool, device="cpu")
+        watch.numbers.set(made, real)
+    return made
 
 
 @handles(torch.bincount, Tensor.bincount)

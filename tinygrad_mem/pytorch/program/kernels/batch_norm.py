@@ -149,10 +149,21 @@ def _workspace(call: KernelCall, block: int, each: int, rest: int) -> None:
 
 
 @row(
-    "batch_norm_elemt batch_norm_stats",
-    takes="batch_norm_stats in channels last: as native_batch_norm; batch_norm_elemt: nothing",
+    "batch_norm_stats batch_norm_elemt batch_norm_gather_stats_with_counts batch_norm_backward_elemt",
+    takes="batch_norm_stats in channels last: as native_batch_norm; the others: nothing",
     source="cuda/Normalization.cu, batch_norm_stats_cuda",
 )
 def batch_norm_stats(call: KernelCall) -> None:
-    if "stats" in call.name and layout(call["input"]) == "last":
+    if call.name.endswith("batch_norm_stats") and layout(call["input"]) == "last":
         _staged(call, call["input"], 4)
+
+
+@row(
+    "batch_norm_backward_reduce",
+    takes="in channels last: two numbers for each channel and each block that shares it, and semaphores",
+    source="cuda/Normalization.cu, batch_norm_backward_reduce_cuda; Normalization.cuh, "
+    "batch_norm_backward_reduce_cuda_channels_last_template",
+)
+def batch_norm_backward_reduce(call: KernelCall) -> None:
+    if _last(call["input"]) and _last(call["grad_out"]):
+        _staged(call, call["input"], 2)
