@@ -375,3 +375,39 @@ def test_a_step_with_nothing_chosen_is_a_plain_one():
         rule.step()
         assert loss.item() == expected.item()
     assert tm.equal(model.weight, twin.weight)
+
+
+def _layers(count: int) -> list[nn.Module]:
+    return [module for _ in range(count) for module in (nn.Linear(32, 32), nn.GELU())]
+
+
+@pytest.mark.parametrize(
+    ("make", "path"),
+    [
+        (lambda: nn.Sequential(*_layers(12), nn.Linear(32, 5)), ""),
+        (lambda: nn.Sequential(nn.Sequential(*_layers(12)), nn.Flatten(), nn.Linear(32, 5)), "0"),
+        (lambda: nn.Sequential(*[nn.Sequential(*_layers(1)) for _ in range(12)], nn.Linear(32, 5)), ""),
+    ],
+    ids=["flat", "layers inside", "blocks"],
+)
+def test_of_a_chain_in_a_chain_the_longer_one_is_recomputed(make: Any, path: str):
+    def batch() -> tuple[Any, Any]:
+        return tm.randn(1024, 32), tm.randint(0, 5, (1024,))
+
+    found = plan(make, batch, F.cross_entropy, lambda p: tm.optim.SGD(p, lr=0.1), None, allow="recompute")
+    smallest = found.search.smallest()
+    assert [technique.path for technique in smallest.choice.techniques] == [path]
+    assert smallest.peak < 0.5 * found.plain.peak
+
+
+def test_what_has_run_is_tried_before_a_budget_is_refused(monkeypatch: pytest.MonkeyPatch):
+    """The choice with the smallest peak may find no piece that is large enough, where another one does."""
+    base = planned("mlp")
+    search = base.search
+    smallest = search.smallest().choice
+    others = sorted((point for point in search.points.values() if point.choice != smallest), key=lambda point: point.peak)
+    other, budget = others[0].choice, others[0].peak
+    monkeypatch.setattr(search, "_fitting", lambda base, budget, best: None)
+    monkeypatch.setattr(search, "fits", lambda choice, size: choice == other and size >= budget)
+    monkeypatch.setattr(search, "known_to_fit", lambda choice, size: choice == other)
+    assert search.cheapest(budget) == other

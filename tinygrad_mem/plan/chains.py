@@ -76,21 +76,21 @@ class _FixedCall(Module):
 def watch(model: Module, seen: list[Found]) -> None:
     """Append each chain of ``model`` to ``seen`` when it runs.
 
-    A ``Sequential`` is a chain, with all that is in it; so are the modules of a ``ModuleList``, one by one.
+    A ``Sequential`` is a chain, with all that is in it, unless a longer chain is in it; so are the modules of a ``ModuleList``,
+    one by one.
     """
     for path, module in _chains(model, ""):
         _record_calls(module[0] if isinstance(module, ModuleList) else module, Found(path, module), seen)
 
 
-def _chains(module: Module, path: str) -> Iterator[tuple[str, Module]]:
-    if isinstance(module, Sequential) and type(module).forward is Sequential.forward and len(module) > 1:
-        yield path, module
-        return
+def _chains(module: Module, path: str) -> list[tuple[str, Any]]:
     if isinstance(module, ModuleList) and len(module) > 1 and _alike(module):
-        yield path, module
-        return
-    for name, child in module.named_children():
-        yield from _chains(child, f"{path}.{name}" if path else name)
+        return [(path, module)]
+    inside = [each for name, child in module.named_children() for each in _chains(child, f"{path}.{name}" if path else name)]
+    if isinstance(module, Sequential) and type(module).forward is Sequential.forward and len(module) > 1:
+        longest = max((len(each) for _, each in inside), default=0)
+        return inside if longest > len(module) else [(path, module)]
+    return inside
 
 
 def _alike(listed: ModuleList) -> bool:

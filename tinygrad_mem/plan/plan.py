@@ -192,7 +192,7 @@ def plan(
         progress: called with a short text about each choice that is tried.
 
     Raises:
-        BudgetError: no allowed choice fits; the message says what the closest one needs, and for what.
+        BudgetError: of the choices that were tried, none fits; the message says what the closest one needs, and for what.
         ArgumentError: an unknown technique, something that is not a batch, or a batch that cannot be divided by the ranks.
         ValueError: ``budget`` is not a size.
     """

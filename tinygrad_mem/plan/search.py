@@ -152,8 +152,9 @@ class Search(Runs):
             fitting = next(filter(None, (self._fitting(base, budget, best) for base in self._shrinking(series))), None)
             best = fitting or best
         if best is None:
-            closest = self.smallest().choice
-            best = closest if self.fits(closest, budget) else None
+            self.smallest()  # all that have run are tried: with peaks that differ little, the pool's pieces decide
+            known = sorted(self.points.values(), key=lambda point: (LEVELS.index(point.choice.numbers), point.time))
+            best = next((point.choice for point in known if self.fits(point.choice, budget)), None)
         best = self._from_less(best, budget)
         return None if best is None else self._simplest(best, budget)
 
