@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 TOLERANCE = {"float64": 1e-7, "float32": 1e-4, "float16": 4e-3, "bfloat16": 3e-2}  # of the largest number, or of 1
 
+signature = cache(inspect.signature)  # of a kernel, asked at each of its calls
 SPARSE = ("SGD", "SparseAdam", "Adagrad")
 
 
@@ -54,10 +56,10 @@ def check(name: str, kernel: Callable[..., Any], args: tuple, kwargs: dict[str, 
     if plain is None:
         kernel(*args, **kwargs)
         return False
-    bound = inspect.signature(kernel).bind(*args, **kwargs)
+    bound = signature(kernel).bind(*args, **kwargs)
     bound.apply_defaults()
     given = numbers_as_computed(bound.arguments)
-    taken = [name for name, p in inspect.signature(plain).parameters.items() if name in given or p.default is p.empty]
+    taken = [name for name, p in signature(plain).parameters.items() if name in given or p.default is p.empty]
     copies = {name: copied(given[name]) for name in taken}
     roots = [n for n in getattr(getattr(kernels, name), "roots", ()) if str(getattr(given[n], "dtype", "")) == "float16"]
     with np.errstate(all="ignore"):
