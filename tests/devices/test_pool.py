@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -531,6 +532,25 @@ def test_memory_is_used_again_after_an_interrupt(monkeypatch: pytest.MonkeyPatch
     for _ in range(100):
         pool.malloc(5000)  # which nobody keeps
     assert pool.total_bytes() == 512 + 5120
+
+
+def test_a_second_interrupt_loses_no_block(monkeypatch: pytest.MonkeyPatch):
+    """The request that mends the pool after an interrupt is interrupted too, as it leaves the lock with what it has taken."""
+    pool, alone = Pool("cpu"), Pool._alone
+    pool.malloc(5000)
+    pool._latest = None  # type: ignore[assignment]  # a change was interrupted
+
+    @contextlib.contextmanager
+    def interrupted(self: Pool) -> Iterator[bool]:
+        with alone(self) as really:
+            yield really
+        monkeypatch.setattr(Pool, "_alone", alone)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Pool, "_alone", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pool.malloc(5000)
+    assert pool.used_bytes() == 0
 
 
 @pytest.mark.parametrize("tracked", [False, True])

@@ -165,8 +165,15 @@ class Pool:
 
     def _again(self, size: int, rounded: int) -> Chunk | None:
         """As malloc, where ``_latest`` was ``None``."""
-        with self._alone() as alone:
-            return self._best_fit(rounded) if alone else self._take_aside(size, rounded)
+        chunk = None
+        try:
+            with self._alone() as alone:
+                chunk = self._best_fit(rounded) if alone else self._take_aside(size, rounded)
+        except BaseException:
+            if chunk is not None:
+                self._pending.append(chunk)
+            raise
+        return chunk
 
     def _take_aside(self, size: int, rounded: int) -> Chunk:
         """A new segment for a request from inside a change. The next request adds it to the pool."""
