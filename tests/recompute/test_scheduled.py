@@ -284,3 +284,5 @@ def test_what_is_refused():
 
     with pytest.raises(ArgumentError, match="stage 0 returns a tuple; a chain's stages take and return one tensor"):
         recompute.profile(nn.Sequential(Two()), tm.ones(2))
+    with pytest.raises(ArgumentError, match="module 1 returns a tuple; a chain's stages take and return one tensor"):
+        recompute.profile(nn.Sequential(nn.Tanh(), Two(), nn.Tanh()), tm.ones(2))

@@ -52,7 +52,7 @@ def profile(sequential: Sequential, input: Tensor, loss: Callable[[Any], Tensor]
     Times are numbers of operations; a backward counts twice its forward.
 
     Raises:
-        ArgumentError: there is no module.
+        ArgumentError: there is no module, or one returns something other than one tensor.
     """
     if not len(sequential):
         raise ArgumentError("profile: there is no module to run")
@@ -104,7 +104,9 @@ def _sizes(modules: list[Module], x: Any) -> tuple[int, ...]:
     """
     sizes: list[int] = []
     begun = False  # whether a module has allocated its result; before that all modules are one stage
-    for module in modules:
+    for k, module in enumerate(modules):
+        if not isinstance(x, Tensor):
+            raise _no_tensor(f"module {k - 1}", x)
         (before,) = behind_border([x], lambda node, grads: None)
         version, memory = before._version, root_of(before.array)
         x = module(before)
@@ -117,6 +119,10 @@ def _sizes(modules: list[Module], x: Any) -> tuple[int, ...]:
             sizes.append(1)
         begun = begun or not shares
     return tuple(sizes)
+
+
+def _no_tensor(part: str, found: Any) -> ArgumentError:
+    return ArgumentError(f"profile: {part} returns a {type(found).__name__}; a chain's stages take and return one tensor")
 
 
 class _StageCosts:
@@ -166,7 +172,7 @@ class _StageCosts:
             y = function(x)
         del x
         if not isinstance(y, Tensor):
-            raise ArgumentError(f"profile: stage {k} returns a {type(y).__name__}; a chain's stages take and return one tensor")
+            raise _no_tensor(f"stage {k}", y)
         self.ops.append(len(ops))
         self.forward_peaks.append(self.pool.peak_used - self.bases[k])
         self.saved.append(self.pool.used_bytes() - self.bases[k])
