@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
+from torch.testing._internal.common_methods_invocations import op_db
 
 from tinygrad_mem.pytorch import predict
 from tinygrad_mem.pytorch.program import refusing
@@ -56,6 +57,10 @@ DTYPES: dict[str, Program] = {
     "multinomial": lambda d: torch.multinomial(ones(d, 4, dtype=LONG), 2),
     "where": lambda d: torch.where(ones(d, 3), ones(d, 3), 0.0),
     "cdist": lambda d: torch.cdist(ones(d, 3, 2), ones(d, 3, 2, dtype=torch.float64)),
+    "softmax": lambda d: ones(d, 3, dtype=LONG).softmax(0),
+    "gelu": lambda d: F.gelu(ones(d, 3, dtype=torch.int32)),
+    "bits": lambda d: ones(d, 3) & ones(d, 3),
+    "bits of a number": lambda d: ones(d, 3, dtype=HALF) | 1,
     "conv1d": lambda d: F.conv1d(ones(d, 1, 3, 8, dtype=torch.float64), ones(d, 4, 3, 3)),
 }
 
@@ -92,6 +97,32 @@ def test_a_mistake_is_refused_in_pytorchs_words(program: Program, device: str):
     assert predicted[:2] == real[:2]
     assert all("test_refusing.py" in note for note in predicted[2])
     assert len(predicted[2]) == 1
+
+
+WHOLE = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+
+
+def test_what_a_gpu_takes_of_whole_numbers_beside_the_cpu_is_what_pytorchs_own_table_says():
+    """What PyTorch's CPU refuses is refused for a GPU, too, but for these. ``softsign`` is of ``abs``."""
+    more = {op.name for op in op_db if op.dtypesIfCUDA & WHOLE - op.dtypes}
+    assert more <= {*(op._schema.name.removeprefix("aten::") for op in refusing._MORE_ON_A_GPU), "nn.functional.softsign"}
+    predict(lambda: (ones("cuda", 3, dtype=torch.bool).abs(), ones("cuda", 3, dtype=LONG).histc(4)))
+
+
+PRODUCTS: dict[str, Program] = {
+    "matmul": lambda d: ones(d, 3, 3, dtype=LONG) @ ones(d, 3, 3, dtype=LONG),
+    "bmm": lambda d: torch.bmm(ones(d, 2, 3, 3, dtype=torch.int8), ones(d, 2, 3, 3, dtype=torch.int8)),
+    "dot": lambda d: torch.dot(ones(d, 3, dtype=LONG), ones(d, 3, dtype=LONG)),
+    "conv2d": lambda d: F.conv2d(ones(d, 1, 3, 8, 8, dtype=LONG), ones(d, 2, 3, 3, 3, dtype=LONG)),
+    "max_pool2d": lambda d: F.max_pool2d(ones(d, 1, 1, 4, 4, dtype=LONG), 2),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_whole_numbers_are_the_cpus_alone(name: str):
+    predict(lambda: PRODUCTS[name]("cpu"), device="cpu")
+    with pytest.raises(NotImplementedError, match=r"PyTorch's kernel on a GPU is not implemented for torch\.int"):
+        predict(lambda: PRODUCTS[name]("cuda"))
 
 
 @pytest.mark.parametrize("name", DEVICES)

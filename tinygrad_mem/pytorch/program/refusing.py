@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import (
 
 from ...errors import DataDependenceError, NotOfferedError
 from .dispatcher import operators
-from .fake import fake_tensors, flat, without_modes
+from .fake import fake_tensors, flat, on_gpu, without_modes
 
 _OURS = (
     DataDependentOutputException,
@@ -34,7 +34,14 @@ _OURS = (
     NotOfferedError,
     DataDependenceError,
 )
-_OF_DTYPES = re.compile(r"dtype|scalar type|matching types")
+_INTEGERS = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+_OF_DTYPES = re.compile(r"dtype|scalar type|matching types|not implemented for '(Bool|Byte|Char|Short|Int|Long)'")
+_MORE_ON_A_GPU = {*operators("abs histc trace")}  # whose kernels there take integers or bools that the CPU's do not
+_FRACTIONS_ON_A_GPU = {  # and those that take none: no product of integers is in cuBLAS and cuDNN as PyTorch calls them
+    *operators("mm bmm addmm addmv addbmm baddbmm dot vdot convolution"),
+    *operators("max_pool2d_with_indices max_pool3d_with_indices"),
+}
+_BITS = "aten::bitwise_"  # of fractions there are none, which formulas do not check
 _NOT_SAID = re.compile(r"^Could not run|single memory location")  # no CPU's op; of the tensors that ask
 _OPAQUE = re.compile(r"backward|mkldnn|rnn|quantize|fbgemm|embedding_bag|packed")  # made-up contents may end the process
 _MOST, _SMALL = 1 << 26, 2  # elements of a call with its own shapes; of an axis of a call with small ones
@@ -68,12 +75,19 @@ def check(func: Any, args: tuple, kwargs: dict[str, Any], lists: bool) -> None:
         for each in zip(*[each for each in args if isinstance(each, (list, tuple))], strict=False):
             check_devices(fake_tensors(each))
     dtypes = tuple([each.dtype for each in tensors])
-    if not dtypes or (len(set(dtypes)) == 1 and dtypes[0].is_floating_point) or func.namespace != "aten":
+    fractions = len(set(dtypes)) == 1 and dtypes[0].is_floating_point
+    if not dtypes or func.namespace != "aten" or (fractions and not func._schema.name.startswith(_BITS)):
+        return
+    gpu = on_gpu(tensors[0])
+    if gpu and func in _FRACTIONS_ON_A_GPU and dtypes[0] in _INTEGERS:
+        name = func._schema.name.removeprefix("aten::")
+        raise NotImplementedError(f"{name}: PyTorch's kernel on a GPU is not implemented for {dtypes[0]}")
+    if gpu and func in _MORE_ON_A_GPU:
         return
     call = func, dtypes, tuple([each.dim() for each in tensors])
     if call not in _accepted:
         error = _asked(func, args, kwargs, _SMALL)
-        if error is not None and _OF_DTYPES.search(str(error)):
+        if error is not None and (fractions or _OF_DTYPES.search(str(error))):
             raise error
         _accepted.add(call)
 
