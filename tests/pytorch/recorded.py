@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import sys
+from collections.abc import Callable, Iterable
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,16 @@ from tinygrad_mem.pytorch.recording import EVENT, Action, RecordedBlock, Recorde
 HERE = Path(__file__).parent / "recordings"
 NAMES = sorted(path.name.removesuffix(".json.gz") for path in HERE.glob("*.json.gz"))
 STATES = {State.USED: "active_allocated", State.WAITING: "active_awaiting_free", State.FREE: "inactive"}
+
+
+def frees_as_before_3_14(events: Iterable[Any], is_free: Callable[[Any], bool]) -> list[Any]:
+    """The events as they are. On Python 3.14, those of frees in a row are sorted.
+
+    There a function drops its names, and a call of C its arguments, from the last to the first. The recordings are older.
+    """
+    if sys.version_info < (3, 14):
+        return list(events)
+    return [each for frees, row in groupby(events, is_free) for each in (sorted(row) if frees else row)]
 
 
 def recording(name: str) -> Recording:
