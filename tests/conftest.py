@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import weakref
 from collections.abc import Generator, Iterator
@@ -115,6 +116,14 @@ def pytest_collection_finish() -> None:
     leave_out()
 
     alive.SOURCES.insert(0, lambda *types: [thing for each in _left_out if (thing := each()) is not None])
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c() -> Iterator[None]:
+    """Python's own handler, also where the runner ignores Ctrl-C, as a shell does for what runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(params=DEVICES)

@@ -35,7 +35,7 @@ _NAMES = "SIGINT SIGTERM SIGHUP SIGQUIT SIGBREAK SIGALRM SIGVTALRM SIGPROF SIGUS
 _SIGNALS = [int(getattr(signal, name)) for name in _NAMES.split() if hasattr(signal, name)]
 
 
-class _EnteredLock(RLock):
+class _EnteredLock(RLock):  # type: ignore[misc]  # final only for type checkers
     """A lock that is released even if a signal comes just as a ``with`` block has taken it.
 
     CPython 3.14 runs signal handlers between an ``__enter__`` that is written in C and the block. If one raises there, nothing

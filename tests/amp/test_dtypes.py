@@ -24,10 +24,6 @@ DIFFERENCES = {
     ("cuda", "T.index_copy_"): "the same",
     ("cuda", "T.index_put_"): "the same",
     ("cuda", "T.addmm_"): "the same",
-    ("cuda", "searchsorted"): "the same: a number and a boundary of different dtypes may compare otherwise than they read",
-    ("cuda", "bucketize"): "the same",
-    ("cpu", "searchsorted"): "the same",
-    ("cpu", "bucketize"): "the same",
     ("cuda", "F.multi_head_attention_forward"): "the weights are in the dtype of the result, whose products they are for",
 }
 if torch.version.cuda:

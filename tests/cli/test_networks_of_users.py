@@ -236,7 +236,7 @@ class Own(Plain):
         (["ours.py:Words", "--tokens", "50x8", "--input", "8"], "give one of them"),
         (["gpt2", "--tokens", "50x8"], "gpt2 has 50,257 tokens, and --tokens sets the length of a sample"),
         (["lenet", "--tokens", "50x8"], "lenet is fed images, whose shape --input sets"),
-        (["ours.py:nn", "--input", "3"], "'module' object is not callable"),
+        (["ours.py:nn", "--input", "3"], "ours.py:nn is an object of class module: name a class or a function"),
         (["ours.py:OURS", "--input", "3"], "ours.py has no 'OURS'"),
         (
             ["own.py:number", "--input", "3"],

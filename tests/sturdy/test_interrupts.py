@@ -220,14 +220,6 @@ def thread_state() -> dict[str, Any]:
     return kept | {"handlers": [signal.getsignal(n) for n in interrupts._SIGNALS]}
 
 
-@pytest.fixture(autouse=True)
-def ctrl_c() -> Iterator[None]:
-    """Python's own handler, whatever the runner has set."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 KINDS = [Training, Adam, EightBit, Searching, Masters, Scaled, InBackward, Accumulated]
 
 

@@ -127,12 +127,17 @@ def add_partial(
 
 
 def clear_gradient(parameter: Tensor, set_to_none: bool) -> None:
-    """Drop the gradient, which frees its memory at once; or fill it with 0."""
+    """Drop the gradient, which frees its memory at once; or fill it with 0, which is no op of its own."""
+    grad: Any = parameter._grad
     if set_to_none:
         parameter.grad = None
-    elif (grad := parameter.grad) is not None:
-        grad.detach_()
+    elif isinstance(grad, SparseTensor):
         grad.zero_()
+    elif grad is not None:
+        grad = grad.detach() if grad.grad_fn is not None else grad
+        grad.device.kernels.fill(0, out=grad.array)
+        grad.storage.written("zero_grad")
+        parameter._grad = grad
 
 
 # --- rows, for users --------------------------------------------------------------------------------------------------------

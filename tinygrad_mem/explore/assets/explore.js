@@ -70,7 +70,7 @@ function verdictOf({ peak, reserved }, budget) {
   if (Number.isNaN(room)) return element("p", `${budget} is not a size: write one such as 8 GiB, 512 MiB or 2 GB.`, "verdict bad");
   if (reserved <= room) return element("p", `Fits: ${sized(room - peak)} of ${sized(room)} are left.`, "verdict good");
   if (peak > room) return element("p", `Does not fit: ${sized(peak - room)} more than ${sized(room)}.`, "verdict bad");
-  return element("p", `May not fit: ${sized(room - peak)} are left at the peak, in pieces that may be too small. The command tells.`, "verdict bad");
+  return element("p", `May not fit: ${sized(room - peak)} are left at the peak, in pieces that may be too small. Run the command to see.`, "verdict bad");
 }
 
 function compared(peak, other) {
