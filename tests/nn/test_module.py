@@ -301,6 +301,19 @@ def test_zero_grad(set_to_none: bool):
         assert set_to_none or not values(grad).any()
 
 
+@pytest.mark.parametrize("of", [lambda net: net, lambda net: tm.optim.SGD(net.parameters())], ids=["module", "optimizer"])
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_zero_grad_frees_a_gradient_while_it_is_one(of: Any, set_to_none: bool):
+    net = _trained(network(tm))
+    who, count = of(net), len(list(net.parameters()))
+    with memory.track() as track:
+        track.mark("begin")
+        who.zero_grad(set_to_none)
+    kinds = [event.kind for event in track.log]
+    kinds = kinds[kinds.index(memory.Kind.MARK) + 1 :]
+    assert kinds == [memory.Kind.FREE, memory.Kind.LEAVE] * (count if set_to_none else 0)
+
+
 def test_requires_grad_():
     net = network(tm).requires_grad_(False)
     assert not any(p.requires_grad for p in net.parameters())

@@ -128,10 +128,11 @@ def add_partial(
 
 def clear_gradient(parameter: Tensor, set_to_none: bool) -> None:
     """Drop the gradient, which frees its memory at once; or fill it with 0, which is no op of its own."""
-    grad: Any = parameter._grad
     if set_to_none:
-        parameter.grad = None
-    elif isinstance(grad, SparseTensor):
+        parameter.grad = None  # no other name has it: else it would outlive its role, as a temporary
+        return
+    grad: Any = parameter._grad
+    if isinstance(grad, SparseTensor):
         grad.zero_()
     elif grad is not None:
         grad = grad.detach() if grad.grad_fn is not None else grad
