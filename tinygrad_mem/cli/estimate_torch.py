@@ -302,7 +302,7 @@ def _table(*columns: str, head: bool = True) -> Table:
 
 
 def _small(verdict: CardAnswer) -> str:
-    """The things that have to be small where a program may fit."""
+    """The parts that must be small for the program to fit, with their verb."""
     return "context, libraries and what is not known are" if verdict.unknown else "context and libraries are"
 
 

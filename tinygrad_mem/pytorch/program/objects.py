@@ -46,8 +46,7 @@ def gathered_by_one(
 
 
 def _sent(watch: Watch, obj: Any, group: Any, receives: bool) -> list[torch.Tensor]:
-    """Tensors for this process's pickle, for its length, for the lengths of all, and for the pickles of all if it receives
-    them."""
+    """Tensors for the pickle of this process, its length, the lengths of all, and, if it receives them, the pickles of all."""
     watch.note(_ALIKE)
     device, size, count = watch.device, len(pickle.dumps(obj)), dist.get_world_size(group)
     with watch.as_role("COMMUNICATION"):
