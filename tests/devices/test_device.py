@@ -210,5 +210,6 @@ def test_the_names_that_cuda_uses_exist_in_cupy():
     for name in ("set", "get", "flags", "data", "base", "strides"):
         assert hasattr(cupy.ndarray, name), name
     assert hasattr(cupy.cuda.memory, "PooledMemory")
+    assert hasattr(cupy.cuda.UnownedMemory, "_owner")
     assert CUDA.canonical(None) == ("cuda", 0)
     assert CUDA.canonical(3) == ("cuda", 3)

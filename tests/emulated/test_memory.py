@@ -161,6 +161,28 @@ def test_another_thread_allocates_and_frees(emulated: Device):
     assert emulated.problems()[0].endswith("writes 4 bytes: device memory that was freed")
 
 
+def test_an_array_that_a_thread_frees_which_never_allocates_is_gone(emulated: Device):
+    """CuPy's hooks are a thread's own: nobody is told of what the garbage collector frees in a thread of pytest-xdist."""
+    import cupy
+
+    pool = cupy.cuda.MemoryPool()
+    with cupy.cuda.using_allocator(pool.malloc):
+        large = cupy.empty(1536, "uint8")
+        place = large.data.ptr
+        del large
+        pieces = {a.data.ptr - place: a for a in [cupy.zeros(128, "float32") for _ in range(3)]}
+        thread = threading.Thread(target=pieces.pop, args=(512,))  # nothing holds what it returns
+        thread.start()
+        thread.join()
+        pieces.clear()
+        large = cupy.zeros(384, "float32")
+        assert large.data.ptr == place
+    out = zeros(256)
+    run("out[threadIdx.x] = x[threadIdx.x];", large[128:], out, block=256, parameters="float* x, float* out")
+    assert emulated.problems() == []
+    assert (out.get() == 0).all()
+
+
 @pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
 def test_the_neighbour_of_an_array_that_fills_its_piece_is_found(emulated: Device, write: bool):
     """The pool gives by 512 bytes: an array of that size has no room behind it, and the next one may begin there."""

@@ -282,7 +282,7 @@ def test_categories_add_up_and_are_what_holds_the_blocks(where: str, program: li
         assert track.timeline()[-1].used == pool.used_bytes()
 
 
-@pytest.mark.parametrize("where", ["cpu", "meta"])
+@pytest.mark.parametrize("where", ["cpu", "meta", pytest.param("cuda", marks=pytest.mark.cuda)])
 @settings(max_examples=examples(15))
 @given(work=st.lists(programs, min_size=2, max_size=4))
 def test_threads_lose_no_event(where: str, work: list):
@@ -323,6 +323,45 @@ def test_threads_lose_no_event(where: str, work: list):
     assert timeline[-1].used == used
     assert (np.sum([timeline.bytes(category) for category in Category], axis=0) == timeline.used).all()
     assert len(set(track.log.column("thread").tolist())) >= 2
+
+
+@pytest.mark.parametrize("where", ["cpu", "meta", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("how", ["dropped", "collected"])
+@pytest.mark.parametrize("what", ["tensor", "view"])
+@pytest.mark.parametrize("older", [False, True], ids=["of the track", "older"])
+def test_a_thread_that_does_nothing_else_frees_memory(where: str, how: str, what: str, older: bool):
+    """CuPy's hooks are a thread's own, and this one has run no op."""
+    pool = device(where).pool
+    base, kept = pool.used_bytes(), []
+
+    def make() -> None:
+        made = tm.ones(100, 100, device=where)
+        kept.append(made.as_strided((99, 99), (100, 1)) if what == "view" else made)
+        if how == "collected":
+            kept[0].cycle = kept[0]
+
+    def free() -> None:
+        kept.clear()
+        gc.collect()
+
+    gc.disable()
+    try:
+        if older:
+            make()
+        with memory.track(where) as track:
+            if not older:
+                make()
+            track.mark("before")
+            thread = threading.Thread(target=free)
+            thread.start()
+            thread.join()
+            track.mark("after")
+            again = tm.ones(100, 100, device=where)
+    finally:
+        gc.enable()
+    assert [track.pool(mark.text).used - base for mark in track.marks] == [40_448, 0]
+    assert track.pool("end").used == pool.used_bytes() == base + 40_448
+    del again
 
 
 @pytest.mark.cuda

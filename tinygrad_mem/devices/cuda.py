@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -80,13 +82,17 @@ class CUDA(device, kind="cuda"):
         size = math.prod(shape, start=dtype.itemsize)
         if size >= ADDRESSES:  # CuPy's 64-bit count could overflow to a small number
             raise self._out_of_memory(size)
+        if scope.listeners:
+            self._events.stay()
         with self._device:
             try:
-                array = self._cupy.ndarray(shape, dtype)
+                place = self._cupy.cuda.alloc(size)
             except self._cupy.cuda.memory.OutOfMemoryError:
                 raise self._out_of_memory(size) from None
             self.pool.notice()
-            return array
+            if isinstance(place.mem, self._cupy.cuda.memory.PooledMemory):
+                place = self._events.reporting(place.mem)
+            return self._cupy.ndarray(shape, dtype, place)
 
     def _out_of_memory(self, size: int) -> OutOfMemoryError:
         pool = self.pool
@@ -118,10 +124,20 @@ class CUDA(device, kind="cuda"):
         return self._cupy.ndarray(array.shape, array.dtype, None if work is None else work.data)
 
     def address(self, array: Any) -> int | None:
-        return array.data.mem.ptr if isinstance(array.data.mem, self._cupy.cuda.memory.PooledMemory) else None
+        piece = self._piece(array)
+        return None if piece is None else piece.ptr
+
+    def _piece(self, array: Any) -> Any:
+        """The piece of CuPy's pool in which ``array`` lies; None: it lies in other memory."""
+        memory = array.data.mem
+        owner = getattr(memory, "_owner", None)
+        if isinstance(owner, MethodType):  # of PoolEvents.reporting
+            memory = owner.__self__
+        return memory if isinstance(memory, self._cupy.cuda.memory.PooledMemory) else None
 
     def sizes(self, array: Any) -> tuple[int, int]:
-        size = 0 if self.address(array) is None else array.data.mem.size
+        piece = self._piece(array)
+        size = 0 if piece is None else piece.size
         return size, size  # CuPy keeps the rounded size only
 
     def free_memory(self) -> int:
@@ -143,7 +159,7 @@ class CUDA(device, kind="cuda"):
 
     def block(self, array: Any) -> tuple[Any, int] | None:
         memory = array.data.mem
-        if not isinstance(memory, self._cupy.cuda.memory.PooledMemory):
+        if self.address(array) is None:
             return None
         start = self._cupy.cuda.MemoryPointer(memory, 0)
         return self._cupy.ndarray((memory.size,), np.uint8, start), array.data.ptr - memory.ptr
@@ -191,6 +207,7 @@ class PoolEvents:
 
     def __init__(self, device: Any) -> None:
         self._device, self._hook, self._here = device, _hook(device), threading.local()
+        self._owners: dict[int, weakref.ref[Any]] = {}
 
     def __enter__(self) -> None:
         depth = getattr(self._here, "depth", 0)
@@ -206,9 +223,26 @@ class PoolEvents:
         self._here.depth = max(depth - 1, 0)
 
     def stay(self) -> None:
-        """Report the mallocs and frees of this thread from now on: it runs an op while there are listeners."""
+        """Report this thread's mallocs and frees from now on: it runs an op, allocates or frees while there are listeners."""
         if not getattr(self._here, "depth", 0):
             self.__enter__()
+
+    def reporting(self, piece: Any) -> Any:
+        """A pointer to a piece of CuPy's pool that is reported when it is freed, also in a thread that runs no op.
+
+        A thread may drop the last reference to a tensor, or collect garbage, and do nothing else with this library. A piece
+        cannot have weak references, so a bound method holds it. An object of a class in Python could do that too, but where
+        many objects free each other the interpreter defers those of such classes: frees would have another order than on meta.
+        """
+        cuda, owner = self._device._cupy.cuda, MethodType(id, piece)
+        reference = weakref.ref(owner, self._freeing)
+        self._owners[id(reference)] = reference
+        return cuda.MemoryPointer(cuda.UnownedMemory(piece.ptr, piece.size, owner, self._device.index), 0)
+
+    def _freeing(self, reference: weakref.ref[Any]) -> None:
+        self._owners.pop(id(reference), None)
+        if scope.listeners:
+            self.stay()
 
 
 def _hook(device: Any) -> Any:

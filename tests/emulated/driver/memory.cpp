@@ -227,13 +227,15 @@ API cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
 }
 
 // The pool has given `bytes` of a block of `whole` bytes: junk in all of it, and what is beyond is forbidden. Both happen in
-// the order of the stream, since work that was given earlier may still use what lay there before.
+// the order of the stream, since work that was given earlier may still use what lay there before. No older piece is left there:
+// what a thread without CuPy's hook has freed was not reported.
 API void emu_piece_given(void* pointer, size_t bytes, size_t whole, void* stream) {
     GUARD;
     auto given = [=] {
         if (settings.late != IDLE) memset(pointer, settings.junk, whole);
         forbid((uintptr_t)pointer, whole, BEYOND);
         allow((uintptr_t)pointer, bytes);
+        pieces.erase(pieces.lower_bound((uintptr_t)pointer), pieces.lower_bound((uintptr_t)pointer + whole));
         pieces[(uintptr_t)pointer] = whole;
     };
     if (is_allocated(pointer)) settings.late == IDLE ? given() : submit(stream, {given});
