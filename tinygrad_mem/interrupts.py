@@ -230,6 +230,18 @@ def context(function: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextMa
 
 
 @context
+def changed(owner: Any, **attribute: Any) -> Iterator[None]:
+    """Inside, one attribute of ``owner`` has another value: ``changed(watch, alarms=False)``."""
+    ((name, value),) = attribute.items()
+    before = getattr(owner, name)
+    try:
+        setattr(owner, name, value)
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@context
 def all_or_nothing(*things: Any) -> Iterator[None]:
     """If the block raises, restore the attributes of ``things`` and the items of their dicts, lists and sets.
 

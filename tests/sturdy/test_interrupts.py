@@ -305,6 +305,7 @@ SWITCHES: dict[str, Callable[[], Any]] = {
     "autocast": lambda: autocast("cpu", dtype=tm.float16),
     "device": lambda: tm.device("meta"),
     "phase": lambda: scope.phase("backward"),
+    "changed": lambda: interrupts.changed(scope.local, phase="backward"),
     "switched": lambda: scope.switched((False, *scope.switches()[1:])),
     "saved_tensors_hooks": lambda: saved_tensors_hooks(lambda x: x, lambda x: x),
     "disable_saved_tensors_hooks": lambda: disable_saved_tensors_hooks("no"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.gradients import SparseTensor
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, GraphError, NotOfferedError
-from ..interrupts import context
+from ..interrupts import changed
 from ..nn import parallel
 from ..nn.module import Module
 from ..scope import local
@@ -120,14 +121,9 @@ class DistributedDataParallel(Module):
             self._reducer.expect(syncs)
         return self.module(*inputs, **kwargs)
 
-    @context
-    def no_sync(self) -> Iterator[None]:
+    def no_sync(self) -> AbstractContextManager[None]:
         """Inside, gradients are added up on each rank alone. The first forward and backward after it averages the sum."""
-        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
-        try:
-            yield
-        finally:
-            self.require_backward_grad_sync = before
+        return changed(self, require_backward_grad_sync=False)
 
 
 class _Bucket:

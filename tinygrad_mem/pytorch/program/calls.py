@@ -192,6 +192,7 @@ def _is_on(kind: str, watch: Watch, tensor: Tensor) -> bool:
     return watch.local(tensor).device.type == kind
 
 
+@handles(torch.imag, _attributes["imag"].__get__, given=True)
 def _imaginary(own: Callable[..., Tensor], watch: Watch, tensor: Tensor) -> Tensor:
     if tensor.is_conj():
         raise NotOfferedError(
@@ -202,7 +203,6 @@ def _imaginary(own: Callable[..., Tensor], watch: Watch, tensor: Tensor) -> Tens
 
 
 HANDLERS |= {
-    **{own: partial(_imaginary, own) for own in (torch.imag, _attributes["imag"].__get__)},
     **{_attributes[f"is_{kind}"].__get__: partial(_is_on, kind) for kind in ("cuda", "meta", "cpu")},
     Tensor.get_device: lambda watch, tensor: -1 if tensor.device.index is None else tensor.device.index,
 }
@@ -300,6 +300,7 @@ def _set_item(watch: Watch, tensor: Tensor, index: Any, value: Any) -> None:
 # --- layers ---------------------------------------------------------------------------------------------------------------
 
 
+@handles(_C._VariableFunctions._transformer_encoder_layer_fwd, _C._VariableFunctions._native_multi_head_attention, given=True)
 def _whole(function: Callable[..., Any], watch: Watch, *args: Any, **kwargs: Any) -> Any:
     """Run a transformer layer in evaluation: one op, which under autocast runs others that dispatch does not show."""
     if watch.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
@@ -308,10 +309,6 @@ def _whole(function: Callable[..., Any], watch: Watch, *args: Any, **kwargs: Any
             "is not predicted. Call torch.backends.mha.set_fastpath_enabled(False) before it"
         )
     return function(*args, **kwargs)
-
-
-_layers = _C._VariableFunctions._transformer_encoder_layer_fwd, _C._VariableFunctions._native_multi_head_attention
-HANDLERS |= {function: partial(_whole, function) for function in _layers}
 
 
 # --- values ---------------------------------------------------------------------------------------------------------------

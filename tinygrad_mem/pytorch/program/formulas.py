@@ -11,6 +11,7 @@ from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ...errors import DataDependenceError
+from ...interrupts import changed
 from .described import Made
 from .dispatcher import operators
 from .fake import on_gpu
@@ -198,12 +199,8 @@ def _like_its_layout(place: int) -> Callable[..., torch.Tensor]:
 
 def _uncached(func: Any, tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
     """Run an op past the cache of the mode of fake tensors, which would keep the storages of its calls alive."""
-    mode: Any = tensor.fake_mode
-    before, mode.cache_enabled = mode.cache_enabled, False
-    try:
+    with changed(tensor.fake_mode, cache_enabled=False):
         return func(tensor, *args, **kwargs)
-    finally:
-        mode.cache_enabled = before
 
 
 def _of(ops: tuple[Any, ...], formula: Callable[..., Any]) -> dict[Any, Callable[..., Any]]:

@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.autograd.function import BackwardCFunction
 
+from ...interrupts import changed
 from .dispatcher import decomposed, operator
 from .kernels.call import dense
 from .ledger import HeldBlock, Ledger, Place
@@ -78,11 +79,8 @@ class AutogradWrites:
         return self._adding(query, aten._scaled_dot_product_attention_math.default, query, *args, **kwargs)
 
     def _adding(self, to: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
-        before, self.adds = self.adds, isinstance(to, FakeTensor) and forward_ad._current_level < 0
-        try:
+        with changed(self, adds=isinstance(to, FakeTensor) and forward_ad._current_level < 0):
             return decomposed(op, args, kwargs)
-        finally:
-            self.adds = before
 
     def calibrate(self) -> None:
         """Count the references to a gradient that only autograd has: the count differs between versions of PyTorch."""

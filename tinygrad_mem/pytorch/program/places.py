@@ -8,7 +8,7 @@ import sys
 import traceback
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from threading import get_ident
 from types import CodeType
 from typing import Any
@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.modules import module as hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ...interrupts import context
+from ...interrupts import changed, context
 from ...source import source_name
 from .ledger import Place
 
@@ -101,14 +101,9 @@ class Places:
             roles.of_optimizer(optimizer)
         self._steps += change
 
-    @context
-    def within(self, phase: str) -> Iterator[None]:
+    def within(self, phase: str) -> AbstractContextManager[None]:
         """Let requests of the user's own code belong to ``phase``."""
-        before, self._phase = self._phase, phase
-        try:
-            yield
-        finally:
-            self._phase = before
+        return changed(self, _phase=phase)
 
     def name(self, root: nn.Module) -> None:
         """Give the modules below ``root`` their paths."""

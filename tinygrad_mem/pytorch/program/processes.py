@@ -24,7 +24,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import NotOfferedError
-from ...interrupts import context
+from ...interrupts import changed, context
 from ...memory.ranks import Grid
 from . import objects
 from .collectives import Collectives
@@ -165,11 +165,8 @@ def _backend(processes: Processes, own: Callable[..., Any], group: Any = None) -
 
 def _reducing(collectives: Collectives, own: Callable[..., Any], group: Any, *args: Any) -> Any:
     """Run a collective whose last argument says if it divides the sum."""
-    collectives.averages = getattr(args[-1], "reduceOp", None) == dist.ReduceOp.AVG
-    try:
+    with changed(collectives, averages=getattr(args[-1], "reduceOp", None) == dist.ReduceOp.AVG):
         return own(group, *args)
-    finally:
-        collectives.averages = False
 
 
 def _data_parallel(watch: Watch, model: Any, *args: Any, **kwargs: Any) -> None:
@@ -181,9 +178,5 @@ def _data_parallel(watch: Watch, model: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _rebuilt(processes: Processes, own: Callable[..., bool], reducer: Any) -> bool:
-    processes.rebuilding = True
-    try:
-        with processes.watch.as_role("COMMUNICATION"):
-            return own(reducer)
-    finally:
-        processes.rebuilding = False
+    with changed(processes, rebuilding=True), processes.watch.as_role("COMMUNICATION"):
+        return own(reducer)

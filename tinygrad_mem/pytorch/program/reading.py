@@ -16,10 +16,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ...autograd.unknown import Unknown
 from ...errors import DataDependenceError
+from ...interrupts import changed
 from .fake import without_modes
 from .watch import Watch
 
 Tensor = torch.Tensor
+_linalg: Any = torch.linalg
 _HERE = os.path.dirname(__file__)
 HANDLERS: dict[Any, Callable[..., Any]] = {}
 """What runs in place of a function, with :class:`~.watch.Watch` before its arguments."""
@@ -52,11 +54,11 @@ _FALLING = count(0, -1)  # losses: it would end where they stay
 _LENGTHS = "ctc_loss: all targets and inputs were assumed to have the longest length. A real run with shorter ones needs less"
 
 
-def handles(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: run the function in place of these."""
+def handles(*functions: Any, given: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: run the function in place of these; ``given``: it gets the one that was called as its first argument."""
 
     def add(handler: Callable[..., Any]) -> Callable[..., Any]:
-        HANDLERS.update(dict.fromkeys(functions, handler))
+        HANDLERS.update({function: partial(handler, function) if given else handler for function in functions})
         return handler
 
     return add
@@ -149,15 +151,12 @@ def _left(watch: Watch) -> bool | None:
     return tensor.numel() * outside**watch.draws >= 1
 
 
+@handles(Tensor.add, Tensor.add_, torch.add, Tensor.sub, Tensor.sub_, torch.sub, given=True)
 def _scaled(function: Callable[..., Any], watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
     """A sum with ``alpha``, whose value does not change memory."""
     if isinstance(kwargs.get("alpha"), Tensor) and _known(watch, kwargs["alpha"]) is None:
         kwargs["alpha"] = 1
     return function(*args, **kwargs)
-
-
-for _function in (Tensor.add, Tensor.add_, torch.add, Tensor.sub, Tensor.sub_, torch.sub):
-    HANDLERS[_function] = partial(_scaled, _function)
 
 
 @handles(torch.nn.functional.one_hot)
@@ -192,17 +191,11 @@ def _ctc_loss(watch: Watch, log_probs: Tensor, targets: Tensor, *args: Any, **kw
     return torch.nn.functional.ctc_loss(log_probs, targets, **given)
 
 
+@handles(torch.nn.functional.gaussian_nll_loss, torch.corrcoef, Tensor.corrcoef, torch.istft, Tensor.istft, given=True)
 def _without_alarm(function: Callable[..., Any], watch: Watch, *args: Any, **kwargs: Any) -> Any:
     """Run a function in which PyTorch itself checks values: in a prediction, they are valid."""
-    before, watch.alarms = watch.alarms, False
-    try:
+    with changed(watch, alarms=False):
         return function(*args, **kwargs)
-    finally:
-        watch.alarms = before
-
-
-for _function in (torch.nn.functional.gaussian_nll_loss, torch.corrcoef, Tensor.corrcoef, torch.istft, Tensor.istft):
-    HANDLERS[_function] = partial(_without_alarm, _function)
 
 
 @handles(torch.cov, Tensor.cov)
@@ -212,6 +205,7 @@ def _cov(watch: Watch, tensor: Tensor, **options: Any) -> Tensor:
     return torch.cov(tensor, **options) if weighted else _without_alarm(torch.cov, watch, tensor, **options)
 
 
+@handles(_linalg.svdvals, _linalg.eigvalsh, _linalg.matrix_rank, _linalg.cond, _linalg.matrix_norm, _linalg.norm, given=True)
 def _without_vectors(function: Callable[..., Any], watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
     """A function that asks PyTorch for singular values alone, and gets the vectors too for tensors of a prediction."""
     if watch.device.type == "cpu" and not (tensor.requires_grad and torch.is_grad_enabled()):
@@ -233,20 +227,16 @@ def _is_close(watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
     return made
 
 
-def _is_finite(function: Callable[..., Any], answer: bool, watch: Watch, tensor: Tensor) -> Tensor:
+@handles(torch.isnan, Tensor.isnan, torch.isinf, Tensor.isinf, torch.isfinite, Tensor.isfinite, given=True)
+def _is_finite(function: Callable[..., Any], watch: Watch, tensor: Tensor) -> Tensor:
     """Answer that an unknown value is finite: programs stop, or skip a step, if a loss is nan."""
     made = function(tensor)
     if made.numel() == 1 and isinstance(made, FakeTensor) and _known(watch, made) is None:
         watch.note(_FINITE)
         with without_modes():
-            real = torch.full(made.shape, answer, device="cpu")
+            real = torch.full(made.shape, function.__name__ == "isfinite", device="cpu")
         watch.numbers.set(made, real)
     return made
-
-
-for _name, _answer in (("isnan", False), ("isinf", False), ("isfinite", True)):
-    for _owner in (torch, Tensor):
-        HANDLERS[getattr(_owner, _name)] = partial(_is_finite, getattr(_owner, _name), _answer)
 
 
 @handles(Tensor.ge)
@@ -265,11 +255,6 @@ def _bincount(watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
     """``bincount``: with ``minlength``, as in a confusion matrix, the numbers are usually below it."""
     watch.note(_COUNTED)
     return torch.bincount(*args, **kwargs)
-
-
-_linalg: Any = torch.linalg
-for _function in (_linalg.svdvals, _linalg.eigvalsh, _linalg.matrix_rank, _linalg.cond, _linalg.matrix_norm, _linalg.norm):
-    HANDLERS[_function] = partial(_without_vectors, _function)
 
 
 def _decides(what: str, convert: Callable[[Tensor], Any], watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from ...interrupts import changed
 from .alone import NO_LARGER
 from .described import Made
 from .formulas import FORMULAS
@@ -93,11 +94,8 @@ class Results:
 
     def _of_known(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Views of a tensor whose numbers are known. A fake tensor's own way would copy its numbers."""
-        known, args[0].constant = args[0].constant, None
-        try:
+        with changed(args[0], constant=None):
             return self.of(func, args, kwargs)
-        finally:
-            args[0].constant = known
 
     def real(self, func: Any, args: tuple, made: tuple[Made | None, ...]) -> Any:
         """The result of a call on the CPU, from what a real one has made; ``None``: that is not enough."""

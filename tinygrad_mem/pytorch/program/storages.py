@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from ...errors import DeviceError, NotOfferedError, OutOfMemoryError
-from ...interrupts import context, signal_safe
+from ...interrupts import changed, context, signal_safe
 from .cuda import OTHER_STREAM
 from .fake import GpuTensorMode, fake_tensors, on_gpu, unwrapped
 from .in_place import SavedNumbers, node
@@ -69,14 +70,9 @@ class Storages:
         if held is not None:
             self.ledger.free(held, place)
 
-    @context
-    def as_role(self, role: str) -> Iterator[None]:
+    def as_role(self, role: str) -> AbstractContextManager[None]:
         """Inside, allocated blocks get the category ``role``."""
-        before, self.role = self.role, role
-        try:
-            yield
-        finally:
-            self.role = before
+        return changed(self, role=role)
 
     def local(self, tensor: Any) -> Any:
         """The part of a tensor that this process holds, or the tensor that ``torch.func`` has wrapped."""
