@@ -21,6 +21,13 @@ def decay_of(group: dict[str, Any]) -> tuple[float, float]:
     return group["weight_decay"], 1
 
 
+def adam_rates(group: dict[str, Any], t: int) -> tuple:
+    """The numbers of Adam's rule at step ``t``, as the kernels take them after the moments."""
+    beta1, beta2 = group["betas"]
+    rate, root = float(group["lr"]) / (1 - beta1**t), sqrt(1 - beta2**t)
+    return rate, beta1, beta2, group["eps"], root, *decay_of(group), group["maximize"]
+
+
 def adamw_update(
     device: Device, p: Any, g: Any, moments: Any, lr: float, decay: float, t: int, betas: Betas, eps: float, maximize: bool
 ) -> None:
@@ -85,12 +92,9 @@ class Adam(Optimizer):
         return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if group["amsgrad"] else ("exp_avg", "exp_avg_sq")
 
     def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
-        t = tick(state)
-        beta1, beta2 = group["betas"]
         m, v = state["exp_avg"].array, state["exp_avg_sq"].array
         top = state["max_exp_avg_sq"].array if group["amsgrad"] else None
-        rate, root = float(group["lr"]) / (1 - beta1**t), sqrt(1 - beta2**t)
-        device.kernels.adam_step(p, g, m, v, top, rate, beta1, beta2, group["eps"], root, *decay_of(group), group["maximize"])
+        device.kernels.adam_step(p, g, m, v, top, *adam_rates(group, tick(state)))
 
 
 class SparseAdam(RowWise, Optimizer):

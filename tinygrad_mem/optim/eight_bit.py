@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import arithmetic
 from ..errors import NotOfferedError, is_whole
-from .adam import Adam, decay_of
+from .adam import Adam, adam_rates
 from .optimizer import Optimizer
 from .sgd import SGD, check_sgd, rates_of
 from .state import Betas, StateArray, check_rates, options, tick
@@ -122,12 +121,8 @@ class Adam8bit(InBytes, Adam):
         if "state1" not in state:
             super().update(device, group, p, g, state, first)
             return
-        t = tick(state)
-        beta1, beta2 = group["betas"]
-        states = tuple([state[name].array for name in ("state1", "absmax1", "state2", "absmax2")])
-        rate, root = float(group["lr"]) / (1 - beta1**t), sqrt(1 - beta2**t)
-        rates = rate, beta1, beta2, group["eps"], root, *decay_of(group)
-        self.update_packed(device, p, g, *states, group["block_size"], *rates, group["maximize"])
+        packed = [state[name].array for name in ("state1", "absmax1", "state2", "absmax2")]
+        self.update_packed(device, p, g, *packed, group["block_size"], *adam_rates(group, tick(state)))
 
 
 class AdamW8bit(Adam8bit):

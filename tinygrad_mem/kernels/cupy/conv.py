@@ -87,18 +87,19 @@ def _columns(geo, x, cols, images, first, pixels, by_image, by_row):
     _run("conv_columns", geo, x, total, x, *_steps(x), cols, images, first, pixels, by_image, by_row)
 
 
-def _nothing(bias, out):
+def _is_empty(x, w, bias, out):
+    """True if nothing is multiplied. Then out is written: the bias, or 0."""
+    if x.size and w.size and out.size:
+        return False
     if bias is None:
         out.fill(0)
-    else:
+    elif out.size:
         cupy.copyto(out, bias.reshape(-1, *(1,) * (out.ndim - 2)))
+    return True
 
 
 def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
-    if out.size == 0:
-        return
-    if x.size == 0 or w.size == 0:
-        _nothing(bias, out)
+    if _is_empty(x, w, bias, out):
         return
     geo = Geometry.of(x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype)
     if groups > 1:
@@ -117,10 +118,7 @@ def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
 
 
 def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
-    if out.size == 0:
-        return
-    if gy.size == 0 or w.size == 0:
-        _nothing(bias, out)
+    if _is_empty(gy, w, bias, out):
         return
     geo = Geometry.of(out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
     if groups > 1:
@@ -145,10 +143,7 @@ def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
 
 
 def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
-    if out.size == 0:
-        return
-    if gy.size == 0 or x.size == 0:
-        out.fill(0)
+    if _is_empty(gy, x, None, out):
         return
     geo = Geometry.of(x.shape, out.shape, gy.shape, stride, low, dilation, groups, x.dtype)
     if groups > 1:

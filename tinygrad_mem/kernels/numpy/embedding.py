@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import wraps
 from itertools import chain
 
@@ -45,7 +44,6 @@ def _sums_of_rows(index, values):
 # --- the fast ways
 
 _STEP = 1 << 13  # indices at a time
-_OFTEN = 12  # times that a row is looked up on average, from which on it is faster to sort the indices
 
 
 def check_rows(index, rows):
@@ -96,10 +94,6 @@ def embedding_backward(gy, index, padding, counts, bags, parts, work, out):
     if is_half(out.dtype):
         _add_half_rows(gy, index, padding, counts, bags, parts, work, out)
         return
-    plain = counts is parts is bags is None and gy.itemsize < gy[0].nbytes <= threads.SCRATCH // 8
-    if plain and index.size >= _OFTEN * len(out):  # NumPy adds lines one after another, but numbers of a column in pairs
-        _add_repeated(gy, index, padding, out)
-        return
     rows = chain.from_iterable(index[start : start + _STEP].tolist() for start in range(0, index.size, _STEP))
     if counts is None and parts is None:
         _add_rows(rows, gy if bags is None else (gy[at] if at >= 0 else None for at in bags), padding, out)
@@ -123,28 +117,6 @@ def _add_rows(rows, values, padding, out):
         if row != padding and value is not None:
             target = out[row]
             add(target, value, target)
-
-
-def _add_repeated(gy, index, padding, out):
-    """out[index[i]] += gy[i], in order: a row and all that is added to it are summed in one call."""
-    most = threads.SCRATCH // 2 // gy[0].nbytes - 1
-    sums = threads.scratch((1 + most, *gy.shape[1:]), gy.dtype, 1, 2)
-    for start, stop, part in _indices(index):
-        order, rows = (threads.scratch(part.shape, np.int64, slot, 8) for slot in (0, 1))
-        positions = threads.count_up(0, 1, part.size, 2, 8)
-        np.multiply(part, part.size, out=order)
-        np.add(order, positions, out=order)
-        order.sort()
-        np.divmod(order, part.size, out=(rows, positions))
-        at, take = 0, gy[start:stop].take
-        for row, count in Counter(rows.tolist()).items():  # in the order of the rows
-            for i in range(at, at + count, most) if row != padding else ():
-                height = min(most, at + count - i)
-                some, target = sums[: 1 + height], out[row]
-                some[0] = target
-                take(positions[i : i + height], 0, some[1:], "clip")
-                np.add.reduce(some, 0, None, target)
-            at += count
 
 
 def _scale(counts, row, parts, i):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..formula import formula
-from .fast.channels import affine, into, over_images, sum_lines
+from .fast.channels import into, over_images, sum_lines
 from .fast.computed import computed
 from .fast.threads import SCRATCH, scratch
+from .norm import _input_gradient
 
 
 @computed
@@ -19,7 +20,7 @@ def bounded_scale(weight, least, out):
 def _before(y, slope, tile):
     """tile = what leaky ReLU made y of: of a slope up to 1, the smaller of y and y / slope."""
     np.divide(y, slope, out=tile)
-    (np.minimum if slope <= 1 else np.maximum)(tile, y, out=tile)
+    return (np.minimum if slope <= 1 else np.maximum)(tile, y, out=tile)
 
 
 def _inplace_norm_backward(gz, y, scale, bias, rstd, slope, training):
@@ -40,7 +41,6 @@ def inplace_norm_backward(gz, y, scale, bias, rstd, slope, training, partial, wo
     work (3, channels), sums (2, channels). out may be gz.
     """
     wide = rstd.dtype
-    count = y.shape[0] * y.shape[2]
 
     def total(images, channels, places):
         g, v = gz[images, channels, places], y[images, channels, places]
@@ -59,7 +59,7 @@ def inplace_norm_backward(gz, y, scale, bias, rstd, slope, training, partial, wo
         partial.fill(0)
     for part, found in zip(partial, sums, strict=True):
         np.add.reduce(part, axis=0, out=found)
-    a, b, c = work
+    a, b, _ = work
     np.multiply(sums[0], 0.0 if bias is None else bias, out=b)
     np.subtract(sums[1], b, out=sums[1])
     if scale is not None:
@@ -67,25 +67,5 @@ def inplace_norm_backward(gz, y, scale, bias, rstd, slope, training, partial, wo
     if out is None:
         return
     np.multiply(rstd, 1.0 if scale is None else scale, out=a)
-    if not training:
-        affine((a,), lambda _, rows, g, target: np.multiply(g, rows[0], out=target, casting="unsafe"), gz, out)
-        return
-    np.multiply(rstd, sums[1], out=b)  # gx = a * gz + b * z + c
-    np.multiply(b, -1.0 / count, out=b)
-    np.multiply(a, sums[0], out=c)
-    np.multiply(c, -1.0 / count, out=c)
-    if bias is not None:
-        small = scratch(b.shape, wide, 0, 4)
-        np.multiply(b, bias, out=small)
-        np.subtract(c, small, out=c)
-
-    def run(tile, coefficients, g, v, target):
-        a, b, c = coefficients
-        _before(v, slope, tile)
-        np.multiply(tile, b, out=tile)
-        np.add(tile, c, out=tile)
-        scaled = target if target.dtype == wide else scratch(g.shape, wide, 1, 4)
-        np.multiply(g, a, out=scaled)
-        np.add(scaled, tile, out=target, casting="unsafe")
-
-    affine((a, b, c), run, gz, y, out)
+    np.copyto(b, rstd)
+    _input_gradient(gz, y, bias, training, work, sums, out, lambda y, tile: _before(y, slope, tile))

@@ -114,7 +114,6 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
 
     partial is (2, n, channels), work (3, channels), sums (2, channels). out may be gy.
     """
-    count = x.shape[0] * x.shape[2]
     wide = mean.dtype
     product = scratch(mean.shape, wide, 0, 4)
     np.absolute(np.multiply(mean, rstd, out=product), out=product)
@@ -127,33 +126,42 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
     np.multiply(sums[1], rstd, out=sums[1])
     if out is None:
         return
-    a, b, c = work
+    a, b, _ = work
     np.copyto(a, rstd)
     if weight is not None:
         np.multiply(a, weight, out=a)
+    np.multiply(a, rstd, out=b)
+    _input_gradient(gy, x, mean, training, work, sums, out)
+
+
+def _input_gradient(gy, x, centre, training, work, sums, out, before=None):
+    """out = a * gy, and in training the share of the statistics: a * gy + b * (x - centre) - a * mean(gy).
+
+    Args:
+        x: what was normalised, or what ``before(x, tile)`` makes it from, in a tile.
+        centre: what to subtract from it; ``None`` for nothing.
+        work: a; b, still without its factor -sums[1] / count; room for a number a channel.
+    """
+    a, b, c = work
     if not training:
         affine((a,), lambda _, rows, g, target: np.multiply(g, rows[0], out=target, casting="unsafe"), gy, out)
         return
-    np.multiply(a, rstd, out=b)  # gx = a * gy + b * x + c
+    share, wide = -1.0 / (x.shape[0] * x.shape[2]), a.dtype
     np.multiply(b, sums[1], out=b)
-    np.multiply(b, -1.0 / count, out=b)
+    np.multiply(b, share, out=b)
     np.multiply(a, sums[0], out=c)
-    np.multiply(c, -1.0 / count, out=c)
-    tile = scratch(mean.shape, wide, 0, 4)
-    np.multiply(b, mean, out=tile)
-    np.subtract(c, tile, out=c)
+    np.multiply(c, share, out=c)
+    if centre is not None:
+        small = np.multiply(b, centre, out=scratch(b.shape, wide, 0, 4))
+        np.subtract(c, small, out=c)
 
     def run(tile, coefficients, g, x, target):
         a, b, c = coefficients
-        np.multiply(x, b, out=tile)
+        np.multiply(x if before is None else before(x, tile), b, out=tile)
         np.add(tile, c, out=tile)
-        if target.dtype == wide:
-            np.multiply(g, a, out=target)
-            np.add(target, tile, out=target)
-        else:  # a half: the sum is rounded once
-            scaled = scratch(g.shape, wide, 1, 4)
-            np.multiply(g, a, out=scaled)
-            np.add(scaled, tile, out=target, casting="unsafe")
+        scaled = target if target.dtype == wide else scratch(g.shape, wide, 1, 4)  # of a half, the sum is rounded once
+        np.multiply(g, a, out=scaled)
+        np.add(scaled, tile, out=target, casting="unsafe")
 
     affine((a, b, c), run, gy, x, out)
 
