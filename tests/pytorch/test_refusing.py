@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ SHAPES: dict[str, Program] = {
     "backward": lambda d: (ones(d, 2).requires_grad_() * 2).backward(),
 }
 DTYPES: dict[str, Program] = {
+    "embedding_bag": lambda d: F.embedding_bag(ones(d, 3), ones(d, 3, 4), ones(d, 1, dtype=LONG)),
     "matmul": lambda d: ones(d, 2, 3) @ ones(d, 3, 2, dtype=HALF),
     "linear": lambda d: nn.Linear(4, 3, device=d)(ones(d, 2, 4, dtype=HALF)),
     "linear of whole numbers": lambda d: nn.Linear(4, 3, device=d)(ones(d, 2, 4, dtype=LONG)),
@@ -109,20 +111,36 @@ def test_what_a_gpu_takes_of_whole_numbers_beside_the_cpu_is_what_pytorchs_own_t
     predict(lambda: (ones("cuda", 3, dtype=torch.bool).abs(), ones("cuda", 3, dtype=LONG).histc(4)))
 
 
-PRODUCTS: dict[str, Program] = {
-    "matmul": lambda d: ones(d, 3, 3, dtype=LONG) @ ones(d, 3, 3, dtype=LONG),
-    "bmm": lambda d: torch.bmm(ones(d, 2, 3, 3, dtype=torch.int8), ones(d, 2, 3, 3, dtype=torch.int8)),
-    "dot": lambda d: torch.dot(ones(d, 3, dtype=LONG), ones(d, 3, dtype=LONG)),
-    "conv2d": lambda d: F.conv2d(ones(d, 1, 3, 8, 8, dtype=LONG), ones(d, 2, 3, 3, 3, dtype=LONG)),
-    "max_pool2d": lambda d: F.max_pool2d(ones(d, 1, 1, 4, 4, dtype=LONG), 2),
-}
+BY_BUILD = {
+    torch.bfloat16,
+    *(each for name, each in vars(torch).items() if name.startswith("float8")),
+}  # the table asks what is built
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_products_of_whole_numbers_are_the_cpus_alone(name: str):
-    predict(lambda: PRODUCTS[name]("cpu"), device="cpu")
-    with pytest.raises(NotImplementedError, match=r"PyTorch's kernel on a GPU is not implemented for torch\.int"):
-        predict(lambda: PRODUCTS[name]("cuda"))
+def taken_by_the_cpu_alone() -> Iterator[tuple[Any, torch.dtype]]:
+    """Rows of PyTorch's own table of what kernels take, with a dtype that its CPU takes and no GPU."""
+    for op in [each for each in op_db if not each.name.startswith("histogram")]:  # which no prediction takes
+        for dtype in sorted(op.dtypes - op.dtypesIfCUDA - BY_BUILD - {torch.complex32}, key=str):
+            yield op, dtype
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("op", "dtype"), [pytest.param(*each, id=f"{each[0].formatted_name} {each[1]}") for each in taken_by_the_cpu_alone()]
+)
+def test_what_only_the_cpu_takes_is_refused_for_a_gpu(op: Any, dtype: torch.dtype):
+    """PyTorch's own samples: those that ask for no product, such as of no elements, run."""
+    found = set()
+
+    def run() -> None:
+        for sample in islice(op.sample_inputs("cuda", dtype), 12):
+            try:
+                op(sample.input, *sample.args, **sample.kwargs)
+            except NotImplementedError as error:
+                found.add(str(error).partition(": ")[2])
+
+    predict(run)
+    assert found == {f"PyTorch's kernel on a GPU is not implemented for {dtype}"}
 
 
 @pytest.mark.parametrize("name", DEVICES)

@@ -18,7 +18,7 @@ from ..errors import ArgumentError, TinygradMemError
 from ..memory.sizes import bytes_text
 from ..pytorch.advise import advise
 from ..pytorch.cards import CARDS, COMMON, CONTEXT, USUAL, GraphicsCard, card_of
-from ..pytorch.predict import Prediction, predicted
+from ..pytorch.predict import Prediction, in_words, predicted
 from ..text import visible
 from .estimate_options import EstimateOptions
 from .one_by_one import telling
@@ -286,8 +286,7 @@ def _show(found: TorchEstimate, console: Console) -> None:
     console.print(biggest)
     if found.cards:
         console.print(_cards(found))
-    not_known = [f"up to {bytes_text(size)} more or less: {why}" for why, size in found.unknown.items()]
-    for note in (*found.notes, *not_known):
+    for note in (*found.notes, *in_words(found.unknown)):
         console.print(Text(visible(f"* {note}")))
     if found.budget is not None:
         console.print(Text(f"A budget of {found.budget:,} bytes for PyTorch: {found.budget_answer}.", "bold"))

@@ -20,7 +20,9 @@ class Advised:
         peak: ``torch.cuda.max_memory_allocated()``, in bytes.
         peak_reserved: the most bytes that the allocator reserved.
         saved, saved_reserved: the bytes by which the two peaks fall; negative if they rise.
-        fits: True if the card has memory for every request; ``None`` if no capacity was given.
+        unknown: by how many bytes the peaks may differ, more or less, as of :attr:`.Prediction.unknown`.
+        fits: True if the card surely has memory for every request; ``None`` if no capacity was given, or if what is unknown
+            decides.
         cost: the price of the saved bytes, in words.
         numbers: how the program's results change, in words.
         code: the lines to write.
@@ -34,6 +36,7 @@ class Advised:
     peak_reserved: int = 0
     saved: int = 0
     saved_reserved: int = 0
+    unknown: int = 0
     fits: bool | None = None
     cost: str = ""
     numbers: str = "the same"
@@ -115,7 +118,7 @@ class Advice:
 def _cells(row: Advised, card: bool, roomy: bool) -> list[str]:
     saved = [bytes_text(row.saved), bytes_text(row.saved_reserved)] if row.names else ["", ""]
     sizes = [bytes_text(row.peak), saved[0], bytes_text(row.peak_reserved), saved[1]][:: 1 if roomy else 2]
-    fits = [{True: "yes", False: "no", None: ""}[row.fits]] if card else []
+    fits = [{True: "yes", False: "no", None: "perhaps"}[row.fits]] if card else []
     return [row.name, *sizes, *fits, _cost(row)]
 
 

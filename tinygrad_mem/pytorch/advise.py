@@ -13,7 +13,7 @@ from ..memory.sizes import parse_bytes
 from .advice import Advice, Advised
 from .cards import GraphicsCard, card_of
 from .demand import Demand, Served
-from .predict import Prediction, predicted
+from .predict import Prediction, in_words, predicted
 
 if TYPE_CHECKING:
     from .changes import ProgramChange
@@ -76,6 +76,7 @@ class _Demanded(NamedTuple):
     demand: Demand
     looks: bool  # see Prediction.looks
     notes: list[str]
+    unknown: int  # bytes, more or less; see Prediction.unknown
     paid: dict[str, str]  # the name of a change -> its price
 
 
@@ -145,13 +146,19 @@ class _Trials:
         row.peak, row.peak_reserved = found.peak, found.peak_reserved
         if row.names:
             row.saved, row.saved_reserved = self.plain.peak - row.peak, self.plain.peak_reserved - row.peak_reserved
-        row.fits = None if self.room is None else self._fits(changes, batch)
+        row.unknown = self._ran(changes, batch).unknown
+        if self.room is not None:
+            perhaps = None if row.unknown and self._fits(changes, batch, row.unknown) else False
+            row.fits = self._fits(changes, batch) or perhaps
 
-    def _fits(self, changes: list[ProgramChange], batch: tuple[str, int] | None) -> bool:
-        fits = self._served(changes, self.room, batch).fits
+    def _fits(self, changes: list[ProgramChange], batch: tuple[str, int] | None, more: int = 0) -> bool:
+        """True if the program surely fits; with ``more`` bytes on the card, and what is not known small: perhaps."""
+        assert self.room is not None
+        room = self.room + (more or -self._ran(changes, batch).unknown)
+        fits = room > 0 and self._served(changes, room, batch).fits
         if not fits and not self._refused:
             self._refused = True
-            self._catches = self._predict(changes, self._settings(changes), self.room, batch).fits and self.device != "cpu"
+            self._catches = self._predict(changes, self._settings(changes), room, batch).fits and self.device != "cpu"
             return self._catches
         return fits
 
@@ -175,7 +182,8 @@ class _Trials:
         if key not in self._runs:
             found = self._predict(changes, self.settings, None, batch, look)
             paid = {change.name: change.paid(self.seen) for change in changes}
-            self._runs[key] = _Demanded(Demand.of(found.log), found.looks, list(found.notes), paid)
+            notes = [*found.notes, *in_words(found.unknown)]
+            self._runs[key] = _Demanded(Demand.of(found.log), found.looks, notes, sum(found.unknown.values()), paid)
         return self._runs[key]
 
     def _predict(
@@ -299,9 +307,10 @@ class _Trials:
         first, second = (self._ran(changes, (name, size)) for size in tried)
         if first.looks or not first.demand.alike(second.demand):
             return None
+        room = (self.room or 0) - second.unknown
 
         def fits(size: int) -> bool:
             there = first.demand.at(size, second.demand, *tried)
-            return there.served(self._settings(changes), self.room).fits
+            return there.served(self._settings(changes), room).fits
 
         return bisect_left(range(1, _MOST + 1), True, key=lambda size: not fits(size))

@@ -10,6 +10,7 @@ from typing import Any, Literal, overload
 from ..errors import ArgumentError, NotOfferedError
 from ..interrupts import reentrant
 from ..memory.ranks import Alike, AllRanks, Grid, check_ranks
+from ..memory.sizes import bytes_text
 from ..memory.track import Track
 from .cards import USUAL, GraphicsCard, card_of
 
@@ -42,6 +43,11 @@ class Prediction(Track):
     def fits(self) -> bool:
         """True if the card had memory for every request."""
         return not self.out_of_memory
+
+
+def in_words(unknown: dict[str, int]) -> list[str]:
+    """A sentence for each reason of :attr:`Prediction.unknown`."""
+    return [f"up to {bytes_text(size)} more or less: {why}" for why, size in unknown.items()]
 
 
 @overload

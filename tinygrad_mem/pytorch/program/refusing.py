@@ -35,15 +35,21 @@ _OURS = (
     DataDependenceError,
 )
 _INTEGERS = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+_HALVES, _BYTES, _BOOLS = {torch.float16, torch.bfloat16}, {torch.uint8}, {torch.bool}
 _OF_DTYPES = re.compile(r"dtype|scalar type|matching types|not implemented for '(Bool|Byte|Char|Short|Int|Long)'")
 _MORE_ON_A_GPU = {*operators("abs histc trace")}  # whose kernels there take integers or bools that the CPU's do not
-_FRACTIONS_ON_A_GPU = {  # and those that take none: no product of integers is in cuBLAS and cuDNN as PyTorch calls them
-    *operators("mm bmm addmm addmv addbmm baddbmm dot vdot convolution"),
-    *operators("max_pool2d_with_indices max_pool3d_with_indices"),
+_NOT_ON_A_GPU: dict[Any, set[torch.dtype]] = {  # what the CPU's kernels take, and a GPU's do not; see test_refusing.py
+    # no product of integers is in cuBLAS and cuDNN as PyTorch calls them
+    **dict.fromkeys(operators("mm mv bmm addmm addmv addbmm baddbmm dot vdot convolution native_dropout_backward"), _INTEGERS),
+    **dict.fromkeys(operators("max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d"), _INTEGERS),
+    **dict.fromkeys(operators("upsample_bilinear2d upsample_bicubic2d"), _BYTES),
+    **dict.fromkeys(operators("_upsample_bilinear2d_aa _upsample_bicubic2d_aa"), _BYTES),
+    **dict.fromkeys(operators("angle histc igamma igamma_ igammac igammac_"), _HALVES),
+    **dict.fromkeys(operators("scatter_reduce.two scatter_reduce_.two"), _BOOLS),
 }
 _BITS = "aten::bitwise_"  # of fractions there are none, which formulas do not check
 _NOT_SAID = re.compile(r"^Could not run|single memory location")  # no CPU's op; of the tensors that ask
-_OPAQUE = re.compile(r"backward|mkldnn|rnn|quantize|fbgemm|embedding_bag|packed")  # made-up contents may end the process
+_OPAQUE = re.compile(r"backward|mkldnn|_rnn|_lstm|_gru|quantized|fbgemm|packed")  # made-up contents may end the process
 _MOST, _SMALL = 1 << 26, 2  # elements of a call with its own shapes; of an axis of a call with small ones
 _DIFFER = "Expected all tensors to be on the same device, but found at least two devices, {} and {}!"
 MASK = "The shape of the mask {} at index {} does not match the shape of the indexed tensor {} at index {}"
@@ -75,14 +81,13 @@ def check(func: Any, args: tuple, kwargs: dict[str, Any], lists: bool) -> None:
         for each in zip(*[each for each in args if isinstance(each, (list, tuple))], strict=False):
             check_devices(fake_tensors(each))
     dtypes = tuple([each.dtype for each in tensors])
+    if dtypes and dtypes[0] in _NOT_ON_A_GPU.get(func, ()) and on_gpu(tensors[0]) and "sum" not in args[4:]:  # scatter_reduce's
+        name = func._schema.name.removeprefix("aten::")
+        raise NotImplementedError(f"{name}: PyTorch's kernel on a GPU is not implemented for {dtypes[0]}")
     fractions = len(set(dtypes)) == 1 and dtypes[0].is_floating_point
     if not dtypes or func.namespace != "aten" or (fractions and not func._schema.name.startswith(_BITS)):
         return
-    gpu = on_gpu(tensors[0])
-    if gpu and func in _FRACTIONS_ON_A_GPU and dtypes[0] in _INTEGERS:
-        name = func._schema.name.removeprefix("aten::")
-        raise NotImplementedError(f"{name}: PyTorch's kernel on a GPU is not implemented for {dtypes[0]}")
-    if gpu and func in _MORE_ON_A_GPU:
+    if func in _MORE_ON_A_GPU and on_gpu(tensors[0]):
         return
     call = func, dtypes, tuple([each.dim() for each in tensors])
     if call not in _accepted:
