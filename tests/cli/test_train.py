@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,6 @@ from tinygrad_mem.cli import train as job
 from tinygrad_mem.cli.app import app
 from tinygrad_mem.cli.networks import OPTIMIZERS
 from tinygrad_mem.models.digits import DigitsCNN
-from tinygrad_mem.models.precision import Step
 
 
 def train(*options: str) -> subprocess.CompletedProcess:
@@ -147,7 +147,7 @@ def without_dropout(**options: int) -> DigitsCNN:
 
 def watched(device: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], memory.Track, str]:
     """The main job in this process: the losses of its steps, its track, and what it says."""
-    losses, tracks, step, report = [], [], job._step, job._report
+    losses, tracks, step, report = [], [], job.Training.step, job._report
     tm.manual_seed(0)
     weights = without_dropout(channels=1, size=28).state_dict()  # devices draw other numbers
 
@@ -156,12 +156,12 @@ def watched(device: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
         made.load_state_dict(weights)
         return made
 
-    def seen(*args: object) -> float:
+    def seen(*args: Any) -> float:
         losses.append(step(*args))
         return losses[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(job, "_step", seen)
+        patch.setattr(job.Training, "step", seen)
         patch.setattr(job, "DigitsCNN", model)
         patch.setattr(job, "_report", lambda watch, *rest: tracks.append(watch) or report(watch, *rest))
         options = ["--data", "mnist", "--data-dir", str(folder), "--epochs", "1", "--batch-size", "8"]
@@ -172,10 +172,9 @@ def watched(device: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
 
 def two_steps() -> None:
     """The main job's, of images that are on the device."""
-    model = without_dropout(channels=1, size=28)
-    rule = tm.optim.Adam(model.parameters(), lr=2e-3)
+    training = job.Training(without_dropout(channels=1, size=28), "adam", "float32", tm.device("cuda"))
     for _ in range(job.TRACKED_STEPS):
-        job._step(Step("float32", "cuda"), model, rule, tm.zeros(8, 1, 28, 28), tm.zeros(8, dtype=tm.int64))
+        training.step(tm.zeros(8, 1, 28, 28), tm.zeros(8, dtype=tm.int64))
 
 
 @pytest.mark.cuda

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from .networks import OPTIMIZERS, USUAL_BATCH, size_of, steps_in_backward
+from .networks import OPTIMIZERS, USUAL_BATCH, check_parts, size_of, steps_in_backward
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,5 @@ class EstimateOptions:
             raise ArgumentError("--offload keeps the inputs of recomputed parts on the host: give --recompute or --tile too")
         if self.quantize is not None and self.lora is None:
             raise ArgumentError("--quantize freezes the weights, so that nothing would be trained: give --lora too")
-        if self.batch % self.accumulate:
-            raise ArgumentError(f"--accumulate {self.accumulate} does not divide --batch-size {self.batch}")
+        check_parts(self.batch, self.accumulate)
         steps_in_backward(self.optimizer, self.accumulate, self.precision, self.ranks)

@@ -60,6 +60,18 @@ _COMMAND = "python -m tinygrad_mem estimate"
 _ESTIMATE = f"for its memory run {_COMMAND}"
 
 
+def check_samples(sample: str | None, tokens: str | None) -> None:
+    """Refuse samples of floats and of token numbers at once."""
+    if sample is not None and tokens is not None:
+        raise ArgumentError("--input is the shape of floats, --tokens of token numbers: give one of them")
+
+
+def check_parts(batch: int, parts: int) -> None:
+    """Refuse a batch that cannot be cut into equal micro-batches."""
+    if batch % parts:
+        raise ArgumentError(f"--accumulate {parts} does not divide --batch-size {batch}")
+
+
 def network_of(network: str, sample: str | None, tokens: str | None = None) -> Named:
     """The network of a name: one of ours, a ``config.json``, or the user's ``module:Class`` (``file.py:Class``).
 
@@ -68,8 +80,7 @@ def network_of(network: str, sample: str | None, tokens: str | None = None) -> N
         tokens: of the user's network of token numbers, how many tokens there are and how long a sample is, such as
             ``50257x1024``; of another, how long a sample is.
     """
-    if sample is not None and tokens is not None:
-        raise ArgumentError("--input is the shape of floats, --tokens of token numbers: give one of them")
+    check_samples(sample, tokens)
     if network in NETWORKS:
         return _with_samples(NETWORKS[network], network, sample, tokens)
     if network.startswith(HUGGING_FACE):

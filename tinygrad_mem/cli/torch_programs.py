@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import ArgumentError, needs
 from .estimate_options import EstimateOptions
-from .networks import OPTIMIZERS, shape_of, unwrapped
+from .networks import OPTIMIZERS, check_parts, check_samples, shape_of, unwrapped
 from .users import HUGGING_FACE, imports_of, load
 
 _OPTIMIZERS = (
@@ -128,8 +128,7 @@ def _cross_entropy(scores: Any) -> Any:
 
 def _check(asked: EstimateOptions, hugging: bool, steps: bool) -> None:
     """Refuse options that this program does not take."""
-    if asked.sample is not None and asked.tokens is not None:
-        raise ArgumentError("--input is the shape of floats, --tokens of token numbers: give one of them")
+    check_samples(asked.sample, asked.tokens)
     if hugging and (asked.tokens is None or len(shape_of("--tokens", asked.tokens)) != 1):
         raise ArgumentError(f"{asked.network} needs --tokens, the length of a sample such as 4096: its vocabulary is known")
     if not hugging and asked.tokens is not None and len(shape_of("--tokens", asked.tokens)) != 2:
@@ -156,8 +155,7 @@ def _check(asked: EstimateOptions, hugging: bool, steps: bool) -> None:
         )
     if asked.precision in ("half", "float64"):
         raise ArgumentError(f"--precision {asked.precision}: for PyTorch there are float32, bfloat16, float16 and autocast")
-    if asked.batch % asked.accumulate:
-        raise ArgumentError(f"--accumulate {asked.accumulate} does not divide --batch-size {asked.batch}")
+    check_parts(asked.batch, asked.accumulate)
 
 
 def _call(function: Callable[[], Any], network: str) -> Any:

@@ -50,27 +50,54 @@ def _optimizer(name: str, parameters: Any, options: dict[str, Any]) -> Any:
     return rule
 
 
-def _step(step: Step, model: Any, optimizer: Any, images: tm.Tensor, labels: tm.Tensor) -> float:
-    optimizer.zero_grad()  # before the forward, so that gradients and activations do not coexist
-    with step.region():
-        loss = F.cross_entropy(step.forward(model, images), labels)
-    step.backward(loss)
-    step.update(optimizer)
-    return loss.item()
+class Training:
+    """A model, its optimizer, and what a precision changes of a step."""
 
+    def __init__(self, model: Any, optimizer: str, precision: str, device: tm.device) -> None:
+        self.model, self.device, self.precise = model, device, Step(precision, device.type)
+        self.rule = _optimizer(optimizer, self.precise.prepare(model).parameters(), self.precise.options)
 
-@tm.no_grad()
-def accuracy(step: Step, model: Any, loader: DataLoader, device: str) -> float:
-    """The share of images that the model classifies correctly, in eval mode."""
-    model.eval()
-    right = total = 0
-    for images, labels in loader:
-        with step.region():
-            guess = step.forward(model, images.to(device)).argmax(1)
-        right += (guess == labels.to(device)).sum().item()
-        total += len(labels)
-    model.train()
-    return right / total
+    def step(self, images: tm.Tensor, labels: tm.Tensor) -> float:
+        """One step; returns the loss."""
+        self.rule.zero_grad()  # before the forward, so that gradients and activations do not coexist
+        with self.precise.region():
+            loss = F.cross_entropy(self.precise.forward(self.model, images), labels)
+        self.precise.backward(loss)
+        self.precise.update(self.rule)
+        return loss.item()
+
+    @tm.no_grad()
+    def accuracy(self, batches: DataLoader) -> float:
+        """The share of images that the model classifies correctly, in eval mode."""
+        self.model.eval()
+        right = total = 0
+        for images, labels in batches:
+            with self.precise.region():
+                guess = self.precise.forward(self.model, images.to(self.device)).argmax(1)
+            right += (guess == labels.to(self.device)).sum().item()
+            total += len(labels)
+        self.model.train()
+        return right / total
+
+    def run(self, batches: DataLoader, held_out: DataLoader, epochs: int, watch: memory.Track, console: Console) -> None:
+        """All epochs, with a bar; ``watch`` tracks the first steps."""
+        total = epochs * len(batches)
+        schedule = tm.optim.lr_scheduler.CosineAnnealingLR(self.rule, total)
+        with progress(console, "epoch {task.fields[epoch]:>3}", TextColumn("{task.fields[text]}")) as bar:
+            task = bar.add_task("train", total=total, epoch=1, text="")
+            steps, tracked = 0, min(TRACKED_STEPS, total)
+            for epoch in range(1, epochs + 1):
+                losses = 0.0
+                for images, labels in batches:
+                    losses += self.step(images.to(self.device), labels.to(self.device))
+                    schedule.step()
+                    steps += 1
+                    if steps == tracked - 1:
+                        watch.mark()  # the table shows the last tracked step
+                    if steps == tracked:
+                        watch.__exit__()
+                    bar.update(task, advance=1, epoch=epoch)
+                bar.update(task, text=f"loss {losses / len(batches):.4f}  accuracy {self.accuracy(held_out):.2%}")
 
 
 def run(
@@ -111,14 +138,12 @@ def run(
     try:
         with where:
             model = DigitsCNN(channels=train_x.shape[1], size=train_x.shape[2])
-        step = Step(precision, where.type)
-        rule = _optimizer(optimizer, step.prepare(model).parameters(), step.options)
-        schedule = tm.optim.lr_scheduler.CosineAnnealingLR(rule, epochs * len(shuffled))
-        _train(step, model, rule, schedule, shuffled, held_out, device, epochs, watch, console)
+        training = Training(model, optimizer, precision, where)
+        training.run(shuffled, held_out, epochs, watch, console)
     finally:
         if watch.running:
             watch.__exit__()
-    right, seconds = accuracy(step, model, held_out, device), time.perf_counter() - began
+    right, seconds = training.accuracy(held_out), time.perf_counter() - began
     count = sum(p.numel() for p in model.parameters())
     plural = "s" * (epochs > 1)
     console.print(f"test accuracy {right:.2%} after {epochs} epoch{plural}", highlight=False, style="bold")
@@ -129,37 +154,6 @@ def run(
         found = {"device": str(where), "accuracy": right, "seconds": seconds, "parameters": count}
         print(json.dumps(found | {"peak": peak.used, "phase": peak.phase, "by_category": parts}, indent=2))
     return 0
-
-
-def _train(
-    step: Step,
-    model: Any,
-    rule: Any,
-    schedule: Any,
-    batches: DataLoader,
-    held_out: DataLoader,
-    device: str,
-    epochs: int,
-    watch: Any,
-    console: Console,
-) -> None:
-    with progress(console, "epoch {task.fields[epoch]:>3}", TextColumn("{task.fields[text]}")) as bar:
-        total = epochs * len(batches)
-        task = bar.add_task("train", total=total, epoch=1, text="")
-        steps, tracked = 0, min(TRACKED_STEPS, total)
-        for epoch in range(1, epochs + 1):
-            losses = 0.0
-            for images, labels in batches:
-                losses += _step(step, model, rule, images.to(device), labels.to(device))
-                schedule.step()
-                steps += 1
-                if steps == tracked - 1:
-                    watch.mark()  # the table shows the last tracked step
-                if steps == tracked:
-                    watch.__exit__()
-                bar.update(task, advance=1, epoch=epoch)
-            right = accuracy(step, model, held_out, device)
-            bar.update(task, text=f"loss {losses / len(batches):.4f}  accuracy {right:.2%}")
 
 
 def _report(watch: memory.Track, where: tm.device, batch_size: int, picture: Path | None, console: Console) -> memory.Moment:

@@ -12,6 +12,7 @@ from .. import absent as _absent
 from .. import io as files
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DataDependenceError, NotOfferedError, RankError
+from ..optim.loading import group_options
 from ..optim.optimizer import Optimizer
 from .collectives import broadcast_together
 from .cut import divided_over
@@ -96,7 +97,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         kinds = [tuple((p.array.shape, p.dtype) for p in part) for part in parts]
         numbers = np.array([kinds.index(kind) for kind in kinds])
         self._group.choose(lambda ranks: numbers[ranks])  # ranks with parameters of the same shapes are alike
-        mine = {key: value for key, value in whole.items() if key != "param_names"} | {"params": parts[self._group._rank]}
+        mine = {"params": parts[self._group._rank], **group_options(whole)}
         if self.optim is None:
             self.optim = self._class([mine], **self.defaults)
             self.state, self.squares = self.optim.state, self.optim.squares
@@ -107,7 +108,7 @@ class ZeroRedundancyOptimizer(Optimizer):
     def _exchange_options(self, given: list[dict], taken: list[dict]) -> None:
         """Give the groups of one optimizer the options of the other's: schedules change them here, the rule there."""
         for source, group in zip(given, taken, strict=True):
-            group.update({key: value for key, value in source.items() if key not in ("params", "param_names")})
+            group.update(group_options(source))
 
     def _move(self, closure: Callable[[], Any] | None) -> Any:
         self._exchange_options(self.param_groups, self.optim.param_groups)
@@ -170,14 +171,6 @@ class ZeroRedundancyOptimizer(Optimizer):
         found["state"] = dict(sorted(found["state"].items()))
         return found
 
-    def _numbers(self) -> dict[int, int]:
-        """The id of each parameter -> its number in state dicts."""
-        numbers: dict[int, int] = {}
-        for group in self.param_groups:
-            for p in group["params"]:
-                numbers.setdefault(id(p), len(numbers))
-        return numbers
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state dict of the whole, such as a plain optimizer's. This rank keeps the state of its own parameters.
 
@@ -199,7 +192,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             for n, p in zip(mine, group["params"], strict=True):
                 if of[id(p)] in state_dict["state"]:
                     local["state"][n] = state_dict["state"][of[id(p)]]
-            local["param_groups"].append({k: v for k, v in whole.items() if k != "param_names"} | {"params": mine})
+            local["param_groups"].append({"params": mine, **group_options(whole)})
         self.optim.load_state_dict(local)
         self.state, self._gathered = self.optim.state, None
         self._exchange_options(self.optim.param_groups, self.param_groups)

@@ -23,6 +23,11 @@ def mapping(what: str, found: Any, keys: Iterable[str] = ()) -> None:
             )
 
 
+def group_options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a parameter group, without its parameters and their names."""
+    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+
+
 def like(what: str, found: Any, mine: Any, same_length: bool = True) -> None:
     """Check that ``found`` has the type of ``mine``: a number for a number, a list for a list, and so on.
 

@@ -331,16 +331,20 @@ class Optimizer:
 
         The tensors in it are the optimizer's own, not copies; only mean squares whose roots are kept in float16 are float32.
         """
-        numbers: dict[int, int] = {}
-        groups = []
+        numbers, groups = self._numbers(), []
         for group in self.param_groups:
             packed = {key: value for key, value in group.items() if key != "params"}
-            for p in group["params"]:
-                numbers.setdefault(id(p), len(numbers))
-            packed["params"] = [numbers[id(p)] for p in group["params"]]
-            groups.append(packed)
+            groups.append(packed | {"params": [numbers[id(p)] for p in group["params"]]})
         keys = {p: numbers[id(p)] if isinstance(p, Tensor) else p for p in self.state}
         return {"state": {keys[p]: states.saved(s, self.squares) for p, s in self.state.items()}, "param_groups": groups}
+
+    def _numbers(self) -> dict[int, int]:
+        """The id of each parameter -> its number in state dicts."""
+        numbers: dict[int, int] = {}
+        for group in self.param_groups:
+            for p in group["params"]:
+                numbers.setdefault(id(p), len(numbers))
+        return numbers
 
     @pins_nothing
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from ...autograd.tensor import Tensor
 from ...errors import ArgumentError, MissingKeyError, NotOfferedError, StateDictError
 from ...interrupts import all_or_nothing
 from ...nn.module import Module
-from ...optim.loading import mapping
+from ...optim.loading import group_options, mapping
 from ...optim.optimizer import Optimizer
 
 
@@ -136,14 +136,14 @@ def _fitted(given: Any, optimizer: Optimizer, names: list[list[str]]) -> Any:
     mapping(what, found, ("state", "param_groups"))
     for group in found["param_groups"]:
         mapping(f"{what}['param_groups']", group, ("params",))
-    saved = [(group["params"], _options(group)) for group in found["param_groups"]]
+    saved = [(group["params"], group_options(group)) for group in found["param_groups"]]
     if not all(isinstance(name, str) for params, _ in saved for name in params):
         return given
     options = {name: each for params, each in saved for name in params}
     empty = iter([each for params, each in saved if not params])
     groups, state = [], found["state"]
     for group, of in zip(optimizer.param_groups, names, strict=True):
-        chosen = _shared(options, of) if of else next(empty, _options(group) if flat else None)
+        chosen = _shared(options, of) if of else next(empty, group_options(group) if flat else None)
         if chosen is None:
             raise ArgumentError(f"{what} has no further group without parameters, and the optimizer has: load what it saved")
         groups.append({"params": of, **chosen})
@@ -151,10 +151,6 @@ def _fitted(given: Any, optimizer: Optimizer, names: list[list[str]]) -> Any:
             if name not in state and p.requires_grad and optimizer.kept({**group, **chosen}, p):
                 raise StateDictError(f"{what} has no state of the parameter {name}: load what get_state_dict() returned")
     return {"state": {name: state[name] for of in names for name in of if name in state}, "param_groups": groups}
-
-
-def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
 
 
 def _shared(options: dict[str, dict[str, Any]], of: list[str]) -> dict[str, Any]:

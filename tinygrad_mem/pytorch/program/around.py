@@ -199,8 +199,7 @@ def _iterating(watch: Watch, own: Callable[..., None], optimizer: Any, *args: An
         raise NotOfferedError(_SEARCHES)
     watch.note(_ITERATES)
     size = sum(each.numel() * each.element_size() for each in group["params"] if watch.find(each) is not None)
-    block = 512 if watch.device.type == "cuda" else 1  # of the allocator
-    watch.bound(-(-size // block) * block * 2, _NOT_KEPT)
+    watch.bound(2 * watch.in_blocks(size), _NOT_KEPT)
 
 
 def _started(watch: Watch, own: Callable[..., Any], thread: threading.Thread) -> None:

@@ -219,9 +219,8 @@ def _without_vectors(function: Callable[..., Any], watch: Watch, tensor: Tensor,
 def _is_close(watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
     """``isclose``, which joins masks in place, but not for tensors of a prediction. Source: ``TensorCompare.cpp``."""
     made = torch.isclose(*args, **kwargs)
-    block = 512 if watch.device.type == "cuda" else 1  # of the allocator
     watch.bound(
-        -(-made.numel() // block) * block * 2,
+        2 * watch.in_blocks(made.numel()),
         "torch.isclose was counted with a new mask for each step. It joins masks in place, and needs less",
     )
     return made

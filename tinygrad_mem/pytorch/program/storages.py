@@ -113,6 +113,11 @@ class Storages:
     def here(self, value: Any) -> bool:
         return isinstance(value, FakeTensor) and value.fake_device == self.device
 
+    def in_blocks(self, size: int) -> int:
+        """Bytes of the blocks that the device's allocator gives for ``size`` bytes."""
+        block = 512 if self.device.type == "cuda" else 1
+        return -(-size // block) * block
+
     def bound(self, size: int, why: str) -> None:
         """Record that up to ``size`` bytes more may be allocated, and why."""
         self.unknown[why] = max(size, self.unknown.get(why, 0))
