@@ -147,7 +147,7 @@ def without_dropout(**options: int) -> DigitsCNN:
 
 def watched(device: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], memory.Track, str]:
     """The main job in this process: the losses of its steps, its track, and what it says."""
-    losses, tracks, step, report = [], [], job.Training.step, job._report
+    losses, tracks, step, report = [], [], job.DigitsTraining.step, job._report
     tm.manual_seed(0)
     weights = without_dropout(channels=1, size=28).state_dict()  # devices draw other numbers
 
@@ -161,7 +161,7 @@ def watched(device: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
         return losses[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(job.Training, "step", seen)
+        patch.setattr(job.DigitsTraining, "step", seen)
         patch.setattr(job, "DigitsCNN", model)
         patch.setattr(job, "_report", lambda watch, *rest: tracks.append(watch) or report(watch, *rest))
         options = ["--data", "mnist", "--data-dir", str(folder), "--epochs", "1", "--batch-size", "8"]
@@ -172,7 +172,7 @@ def watched(device: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
 
 def two_steps() -> None:
     """The main job's, of images that are on the device."""
-    training = job.Training(without_dropout(channels=1, size=28), "adam", "float32", tm.device("cuda"))
+    training = job.DigitsTraining(without_dropout(channels=1, size=28), "adam", "float32", tm.device("cuda"))
     for _ in range(job.TRACKED_STEPS):
         training.step(tm.zeros(8, 1, 28, 28), tm.zeros(8, dtype=tm.int64))
 

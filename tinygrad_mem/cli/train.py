@@ -33,7 +33,7 @@ TRACKED_STEPS = 2  # the second step is the first that begins with optimizer sta
 
 
 def _load(data: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Training images and labels, then held-out ones. Images are float32, (count, channels, height, width)."""
+    """DigitsTraining images and labels, then held-out ones. Images are float32, (count, channels, height, width)."""
     if data == "digits":
         return load_digits()
     if folder is None:
@@ -50,7 +50,7 @@ def _optimizer(name: str, parameters: Any, options: dict[str, Any]) -> Any:
     return rule
 
 
-class Training:
+class DigitsTraining:
     """A model, its optimizer, and what a precision changes of a step."""
 
     def __init__(self, model: Any, optimizer: str, precision: str, device: tm.device) -> None:
@@ -138,7 +138,7 @@ def run(
     try:
         with where:
             model = DigitsCNN(channels=train_x.shape[1], size=train_x.shape[2])
-        training = Training(model, optimizer, precision, where)
+        training = DigitsTraining(model, optimizer, precision, where)
         training.run(shuffled, held_out, epochs, watch, console)
     finally:
         if watch.running:
