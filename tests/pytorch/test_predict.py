@@ -780,4 +780,6 @@ def test_the_imaginary_part_of_a_conjugate_is_refused(of: Any):
         NotOfferedError, match=r"the imaginary part of a conjugate.*Write -x\.imag in place of x\.conj\(\)\.imag"
     ):
         pytorch.predict(lambda: of(torch.ones(3, dtype=torch.complex64, device=GPU).conj()) * 2)
+    with pytest.raises(NotOfferedError, match=r"torch\._neg_view: PyTorch negates it in a copy.*Write -x"):
+        pytorch.predict(lambda: vars(torch)["_neg_view"](torch.ones(3, device=GPU)))
     assert pytorch.predict(lambda: -of(torch.ones(300, dtype=torch.complex64, device=GPU))).peak == 2560 + 1536

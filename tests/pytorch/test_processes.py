@@ -14,6 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
+from torch.distributed import all_gather_object, broadcast_object_list  # noqa: E402
+from torch.distributed.checkpoint import save  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from tests import profiles  # noqa: E402
@@ -223,6 +225,7 @@ def test_a_checkpoint_of_all_processes_is_not_written():
         if saves:
             weights, state = get_state_dict(model, optimizer)
             checkpoint.save({"model": weights, "optimizer": state}, checkpoint_id="nowhere")
+            save({"model": weights}, checkpoint_id="nowhere")  # imported by name
             checkpoint.async_save({"model": weights}, checkpoint_id="nowhere").result()
             checkpoint.load({"model": weights}, checkpoint_id="nowhere")
             set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=state)
@@ -247,6 +250,8 @@ def test_objects_of_other_processes_are_assumed_to_be_this_ones(rank: int):
         if collective == "all":
             dist.all_gather_object(made, mine)
             assert made == [mine] * 4
+        elif collective == "by its name":
+            all_gather_object(made, mine)
         elif collective == "one":
             dist.gather_object(mine, made if dist.get_rank() == 0 else None)
             assert made == [mine if rank == 0 else None] * 4
@@ -255,21 +260,24 @@ def test_objects_of_other_processes_are_assumed_to_be_this_ones(rank: int):
     def rounded(count: int) -> int:
         return -(-count // 512) * 512
 
-    found = {name: predict(run, name, world_size=4, rank=rank) for name in ("all", "one")}
+    found = {name: predict(run, name, world_size=4, rank=rank) for name in ("all", "one", "by its name")}
     one, every = rounded(size) + 2 * 512, rounded(4 * size)  # this one's and lengths; those of all
     assert found["all"].peak == one + 2 * every  # and again for NCCL's list
+    assert found["by its name"].peak == found["all"].peak
     assert found["one"].peak == one + (every if rank == 0 else 512)
     assert any("objects that other processes send" in note for note in found["all"].notes)
 
 
 def test_objects_of_a_broadcast_are_known_to_the_sender_alone():
-    def run():
+    def run(full: bool = True):
         dist.init_process_group("nccl")
         made = ["a", 3]
-        dist.broadcast_object_list(made, src=1)
+        (dist.broadcast_object_list if full else broadcast_object_list)(made, src=1)
         assert made == ["a", 3]
         return torch.zeros(1, device="cuda")
 
     assert predict(run, world_size=4, rank=1).peak > 0
     with pytest.raises(NotImplementedError, match=r"receives what process 1 sends.* process 0\. Predict that one with rank=1"):
         predict(run, world_size=4)
+    with pytest.raises(NotImplementedError, match=r"receives what process 1 sends"):
+        predict(run, False, world_size=4)

@@ -8,13 +8,14 @@ import gc
 import io
 import logging
 import random
+import struct
 import threading
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -191,6 +192,16 @@ def loads_what_was_there():
     assert state["epoch"] == 3
 
 
+def loads_safe_tensors():
+    """It asked for an address, and was told about that."""
+    header = b'{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}}'
+    PATH.write_bytes(struct.pack("<Q", len(header)) + header + bytes(12))
+    try:
+        load_file(PATH, device="cuda")
+    finally:
+        PATH.unlink()
+
+
 def data_parallel():
     model = nn.DataParallel(net())
     step(model, sgd(model), (torch.randn(8, 16), data()[1]))
@@ -317,7 +328,8 @@ REFUSED = [
     (nests_by_a_mask, NotOfferedError, r"nests_by_a_mask: .*Pad instead .*enable_nested_tensor=False"),
     (two_gpus, NotOfferedError, r"two_gpus: the program uses several GPUs.*Predict it with one, such as nn\.DataParallel"),
     (loads_by_a_function, NotOfferedError, r"loads_by_a_function: torch\.load: a function as map_location.*Give a device"),
-    (safe_tensors, NotOfferedError, r"safe_tensors: safetensors reads and writes values.*from its configuration"),
+    (safe_tensors, NotOfferedError, r"safe_tensors: safetensors reads and writes values.*Leave saving out .* torch\.save"),
+    (loads_safe_tensors, NotOfferedError, r"loads_safe_tensors: safetensors reads and writes.*from its configuration"),
     (sparse, NotOfferedError, r"test_program_breadth\.py:\d+ sparse: .*layout torch\.sparse_coo.*Use dense"),
     (counts, DataDependenceError, r"counts: a size or an index .*not known .*Give it a fixed number"),
     (a_bound, DataDependenceError, r"a_bound: a tensor is used as a plain number.*Give it a fixed"),

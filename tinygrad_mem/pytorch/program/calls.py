@@ -17,6 +17,7 @@ from .asking import pin
 from .fake import on_gpu, without_modes
 from .places import OURS, release
 from .reading import HANDLERS, handles
+from .replacing import refused
 from .roles import Roles
 from .watch import Watch
 
@@ -203,6 +204,7 @@ def _imaginary(own: Callable[..., Tensor], watch: Watch, tensor: Tensor) -> Tens
 
 
 HANDLERS |= {
+    vars(torch)["_neg_view"]: refused("torch._neg_view: PyTorch negates it in a copy that is not predicted. Write -x"),
     **{_attributes[f"is_{kind}"].__get__: partial(_is_on, kind) for kind in ("cuda", "meta", "cpu")},
     Tensor.get_device: lambda watch, tensor: -1 if tensor.device.index is None else tensor.device.index,
 }

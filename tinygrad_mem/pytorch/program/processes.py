@@ -29,7 +29,7 @@ from ...memory.ranks import Grid
 from . import objects
 from .collectives import Collectives
 from .mesh import PYTHON, meshes
-from .replacing import all_patched, handled, refused
+from .replacing import all_patched, handled, holders, refused
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -102,17 +102,23 @@ class Processes:
             (groups, {"rendezvous": self._meeting, "_get_default_timeout": lambda backend: groups.default_pg_timeout}),
             handled(self, groups, _new_process_group_helper=_group),
             handled(self, dist, get_backend=_backend),
-            *[handled(self.watch, owner, **_OBJECTS) for owner in (dist, groups)],
+            *[
+                handled(self.watch, owner, **{name: handler})
+                for name, handler in _OBJECTS.items()
+                for owner in holders(name, getattr(groups, name))
+            ],
             (c10d_logger, {"_get_msg_dict": lambda *args, **kwargs: {}}),  # it asks for the version of NCCL
             (dist, {"is_nccl_available": lambda: True} if self.watch.device.type == "cuda" else {}),
             handled(self._collectives, dist.ProcessGroup, **dict.fromkeys(_REDUCING, _reducing)),
             handled(self, Reducer, _rebuild_buckets=_rebuilt),
             (DistributedDataParallel, {"__init__": partial(_data_parallel, self.watch)}),
             (DistributedDataParallel, {"register_comm_hook": refused(_HOOKED)}),
-            (
-                checkpoint,
-                dict.fromkeys(_CHECKPOINTS, self._saved) if self.watch.device.type == "cuda" else {},
-            ),
+            *[
+                (owner, {name: self._saved})
+                for name in _CHECKPOINTS
+                for owner in holders(name, getattr(checkpoint, name))
+                if self.watch.device.type == "cuda"
+            ],
             (data_parallel, {"_verify_param_shape_across_processes": lambda *args, **kwargs: None}),
         ]
         with all_patched(changes), meshes(self.watch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import get_ident
@@ -52,6 +53,11 @@ def all_patched(changes: list[tuple[Any, dict[str, Any]]]) -> Iterator[None]:
 def handled(watch: Any, owner: Any, **handlers: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
     """A change for :func:`all_patched`: handlers get ``watch`` and the owner's own function before their arguments."""
     return owner, {name: partial(handler, watch, getattr(owner, name)) for name, handler in handlers.items()}
+
+
+def holders(name: str, function: Any) -> list[Any]:
+    """The modules that have this function by this name: its own, and those that imported it from there."""
+    return [each for each in [*sys.modules.values()] if getattr(each, "__dict__", {}).get(name) is function]
 
 
 def refused(why: str) -> Callable[..., Any]:

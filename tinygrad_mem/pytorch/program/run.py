@@ -116,7 +116,12 @@ _GENERATOR = (
     "torch.Generator was imported by name before the prediction, and asks for a real GPU: write torch.Generator in full, or "
     "import it inside the function"
 )
-_SAFETENSORS = "safetensors reads and writes values, which a prediction does not have. Make the model from its configuration"
+_SAFETENSORS = "safetensors reads and writes values, which a prediction does not have. "
+_MAKING = "Make the model from its configuration"
+_SAVING = (
+    "Leave saving out of the prediction, since it takes no memory of the GPU; or write torch.save(model.state_dict(), file), "
+    "and for accelerate safe_serialization=False"
+)
 _SPLIT = (
     "PyTorch reads the values of a tensor here, such as places of a split, which are not known in a prediction. Give it plain "
     "numbers"
@@ -144,6 +149,9 @@ def _words() -> Iterator[None]:
 
 def _explained(error: Exception) -> tuple[type[Exception], str] | None:
     """The error that a prediction raises in place of this one: its type and its text; ``None``: this one is the program's."""
+    called = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if any("safetensors" in code.co_filename for code in called) and not isinstance(error, OSError):
+        return NotOfferedError, _SAFETENSORS + (_SAVING if any(code.co_name.startswith("save") for code in called) else _MAKING)
     if isinstance(error, (DataDependenceError, DeviceError, NotOfferedError)):
         return type(error), str(error)
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
@@ -163,6 +171,4 @@ def _explained(error: Exception) -> tuple[type[Exception], str] | None:
             f"PyTorch has no shapes for {error.func} without computing it. "
             + (nested if "nested" in str(error.func) else "Leave it out of what is predicted")
         )
-    if any("safetensors" in frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)):
-        return NotOfferedError, _SAFETENSORS
     return (DataDependenceError, _SPLIT) if "its data is not allocated yet" in str(error) else None
