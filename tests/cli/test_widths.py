@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import tinygrad_mem as tm
 from tests.profiles import some
 from tests.pytorch.faults import TooLarge
 from tinygrad_mem.cli.app import app
@@ -45,6 +46,34 @@ def test_no_line_is_too_wide_and_no_number_is_cut(command: list[str], snapshot: 
         assert shown[width].strip()
         assert [line for line in shown[width].splitlines() if len(line) > width] == []
         assert set(NUMBER.findall(shown[width])) <= set(NUMBER.findall(shown[200])), "a number was cut"
+
+
+@pytest.mark.parametrize("command", [["resnet50", "--batch-size", "1024"], ["llama-3-8b", "--batch-size", "1"]], ids=" ".join)
+def test_in_40_columns_an_estimate_leaves_columns_out_and_cuts_none(command: list[str]):
+    narrow, wide = (CliRunner().invoke(app, ["estimate", *command], env={"COLUMNS": str(width)}).stdout for width in (40, 200))
+    assert [line for line in narrow.splitlines() if len(line) > 40] == []
+    assert set(NUMBER.findall(narrow)) <= set(NUMBER.findall(wide)), "a number was cut"
+    assert not re.search(r"\d,\s*$|…", narrow, re.MULTILINE), "a number or a word was cut"
+    peak = narrow[narrow.index("the peak") :]
+    assert all(word in peak for word in ("activations", "parameters", "optimizer state", "peak used"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no file that is always full")
+@pytest.mark.parametrize("command", [["estimate", "lenet"], ["clinic"], ["doctor"]], ids=" ".join)
+def test_output_to_a_full_disk_ends_with_a_sentence(command: list[str]):
+    program = [sys.executable, "-m", "tinygrad_mem", *command]
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (2, f"{command[0]}: No space left on device\n")
+
+
+@pytest.mark.skipif(tm.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("command", ["tips", "train"])
+def test_a_gpu_that_is_not_there_is_refused_at_once(command: str):
+    """It was refused for each of the tips, and the status was 0."""
+    ran = CliRunner().invoke(app, [command, "--device", "cuda"])
+    assert (ran.exit_code, ran.stdout) == (2, "")
+    assert ran.stderr.startswith(f"{command}: device cuda:0: ")
 
 
 @pytest.mark.parametrize("command", ["estimate", "explore"])

@@ -12,7 +12,7 @@ import typer
 
 from ..errors import TinygradMemError
 from ..text import visible
-from .outputs import check_outputs
+from .outputs import check_outputs, words
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -59,9 +59,7 @@ def _run(command: str, options: dict[str, Any], shown: type[Exception] | tuple[t
         if traceback:
             raise
         known = shown is not Exception or isinstance(error, TinygradMemError)
-        said = str(error) if known else f"{type(error).__name__}: {error}"
-        if isinstance(error, OSError) and error.filename and error.strerror:  # without the number and the quotes
-            said = f"{error.filename}: {error.strerror}"
+        said = words(error) if known or isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         typer.echo(visible(f"{command}: {said.removeprefix(f'{command}: ')}", keep="\n"), err=True)
         raise typer.Exit(2) from None
     raise typer.Exit(status)
@@ -355,4 +353,4 @@ def doctor(as_json: AsJson = False) -> None:
 
     Shows devices, BLAS kernels and faster ones, pools, missing libraries and how to get them; then checks each device.
     """
-    _run("doctor", locals(), ())
+    _run("doctor", locals(), (OSError,))

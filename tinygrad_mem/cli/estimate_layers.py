@@ -17,6 +17,8 @@ from ..text import visible
 
 _BOTH = 80  # a narrower terminal has no room for sizes in MB and in MiB, or for wide gaps
 _GAP = 2  # columns between two of a narrow table
+_BYTES_ALONE = 60  # a narrower terminal has no room for sizes in MiB beside those in bytes
+_NAME = 8  # columns of a layer's name at least, in a terminal that is narrower still
 _ROOMY = 120  # a narrower terminal has no room for outputs and the formulas of parameters
 _MOST = 5  # rows that are shown without ``--layers``
 
@@ -59,7 +61,7 @@ def show(found: Estimate, console: Console, every_layer: bool) -> None:
     console.print(_layers(found, [row for row in rows if row in shown], console.width))
     if len(shown) < len(rows):
         console.print(f"{len(rows) - len(shown)} more rows: --layers\n")
-    console.print(_totals(found, console.width >= _BOTH))
+    console.print(_totals(found, console.width))
     kept = found.host or sum(found.by_category.get(name, 0) for name in ("optimizer state", "master weights"))
     console.print(f"The loss is {found.loss}.")
     if found.trained != found.parameters:
@@ -100,22 +102,24 @@ def _layers(found: Estimate, rows: list[list[Layer]], width: int) -> Table:
     digits = [len(f"{size:,}") for size in (found.parameters, kept, most)]  # a number is not cut
     title = Text(visible(f"{found.network}, batch {found.batch_size}, on {found.device}"))
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, **gap)
-    table.add_column("layer", overflow="fold", max_width=max(width - sum(digits) - 3 * _GAP, 8) if gap else None)
+    table.add_column("layer", overflow="fold", max_width=max(width - sum(digits) - 3 * _GAP, _NAME) if gap else None)
     if roomy:
         table.add_column("output", overflow="fold")
     table.add_column("parameters", justify="right", min_width=digits[0])
     repeated = any(len(layers) > 1 for layers in rows)
     table.add_column("kept for\nbackward" + ", each" * repeated, justify="right", min_width=digits[1])
-    table.add_column("temporary", justify="right", min_width=digits[2])
+    temporary = sum(digits) + 3 * _GAP + _NAME <= width  # else the column would be cut
+    if temporary:
+        table.add_column("temporary", justify="right", min_width=digits[2])
     for layers in rows:
         layer, count = layers[0], f"{len(layers)} x " * (len(layers) > 1)
         output = [" x ".join(map(str, layer.output))] * roomy
         formula = f"{layer.formula} = " * roomy
         parameters = f"{formula}{layer.parameters:,}" if layer.parameters else ""
         name = Text(visible(f"{count}{_name(layers) or found.network} {layer.kind}"))
-        table.add_row(name, *output, parameters, f"{layer.kept:,}", f"{layer.transient:,}")
+        table.add_row(name, *output, parameters, f"{layer.kept:,}", *[f"{layer.transient:,}"] * temporary)
     table.add_section()
-    table.add_row("all layers", *[""] * roomy, f"{found.parameters:,}", f"{kept:,}", "", style="bold")
+    table.add_row("all layers", *[""] * roomy, f"{found.parameters:,}", f"{kept:,}", style="bold")
     return table
 
 
@@ -146,10 +150,14 @@ def _name(layers: list[Layer]) -> str:
     return ".".join(parts)
 
 
-def _totals(found: Estimate, roomy: bool) -> Table:
+def _totals(found: Estimate, width: int) -> Table:
     table = Table(title=f"the peak, in {found.phase} of the second step", title_justify="left", title_style="bold")
-    table.add_column("")
-    units = {"bytes": 1, "MB (1000²)": 10**6, "MiB (1024²)": 1 << 20} if roomy else {"bytes": 1, "MiB (1024²)": 1 << 20}
+    table.add_column("", overflow="fold")
+    units = {"bytes": 1, "MB (1000²)": 10**6, "MiB (1024²)": 1 << 20}
+    if width < _BOTH:
+        del units["MB (1000²)"]
+    if width < _BYTES_ALONE:
+        del units["MiB (1024²)"]
     for unit in units:
         table.add_column(unit, justify="right", no_wrap=True)
     rows = sorted(found.by_category.items(), key=lambda item: -item[1])

@@ -17,6 +17,7 @@ from rich.text import Text
 from ..errors import ArgumentError
 from ..interrupts import context
 from ..text import visible
+from .outputs import words as words_of
 
 INTERRUPTED = 130
 """The usual exit status after Ctrl-C."""
@@ -93,7 +94,7 @@ def ended(
             write(rows, page)
             errors.print(f"wrote {page}", highlight=False, markup=False)
         except OSError as error:
-            errors.print(f"{command}: no page: {error}", highlight=False, markup=False)
+            errors.print(f"{command}: no page: {words_of(error)}", highlight=False, markup=False)
             status = 1
     if interrupted:
         errors.print(f"{command}: interrupted: {len(rows)} of {total} {command} are done", highlight=False)

@@ -16,6 +16,13 @@ def check_outputs(command: str, html: Path | None = None, picture: Path | None =
         _check_picture(picture)
 
 
+def words(error: Exception) -> str:
+    """The message of an error; for one of the system, without its number and quotes."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
 def _check_file(option: str, path: Path) -> None:
     if path.is_dir():
         raise ArgumentError(f"{option} {path} is a folder: name a file in it")
