@@ -150,7 +150,7 @@ def test_an_exception_comes_out_in_the_main_thread(num_workers):
     assert seen == [[0, 1], [2, 3]]
     if num_workers:
         text = str(caught.value)
-        assert "Caught KeyError in DataLoader worker thread 0" in text
+        assert "Caught KeyError in DataLoader worker thread 0.\n" in text  # its lines are lines
         assert "in __getitem__" in text
     del caught  # its traceback holds the generator expression, which holds the pass
 

@@ -195,7 +195,11 @@ def test_leaves_that_require_grad_are_not_written():
         (lambda x: x.view(7), tm.errors.ShapeError, "is invalid for input of size"),
         (lambda x: x.view(-1, -1), tm.errors.ShapeError, "only one dimension"),
         (lambda x: x.transpose(0, 1).view(12), tm.errors.ShapeError, "view size is not compatible"),
-        (lambda x: x.permute(0, 0), tm.errors.ShapeError, "number of dimensions"),
+        (
+            lambda x: x.permute(0, 0),
+            tm.errors.ShapeError,
+            r"permute: .* expected 2 different numbers from 0 to 1, found \[0, 0\]",
+        ),
         (lambda x: x.transpose(0, 2), tm.errors.DimensionError, "Dimension out of range"),
         (lambda x: x.expand(3, 5), tm.errors.ShapeError, "must match the existing size"),
         (lambda x: x[3], tm.errors.DimensionError, "out of bounds for dimension 0 with size 3"),

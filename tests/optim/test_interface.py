@@ -106,6 +106,8 @@ def test_loading_does_not_share_memory():
     ("build", "error", "match"),
     [
         (lambda p: optim.SGD([]), ValueError, "optimizer got an empty parameter list"),
+        (lambda p: optim.SGD(tm.nn.Linear(2, 2)), TypeError, r"but got Linear: give its parameters\(\)"),
+        (lambda p: optim.Adam([p], betas=0.9), TypeError, "betas: expected two numbers, .* found 0.9"),
         (lambda p: optim.SGD(p), TypeError, "iterable of Tensors or dicts, but got Tensor"),
         (lambda p: optim.SGD([3]), TypeError, "can only optimize Tensors, but one of the params is int"),
         (lambda p: optim.SGD([{"params": {p}}]), TypeError, "ordered collections"),

@@ -49,6 +49,13 @@ class End:
     """Marks the end of a worker's stream."""
 
 
+class Message(str):
+    """A text of several lines. A ``KeyError`` shows the ``repr`` of its message, which would join them."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
 class Failure:
     """An exception in a worker: its class, and its traceback as text, so that no frame keeps a batch alive."""
 
@@ -60,7 +67,7 @@ class Failure:
         """Raise it in the thread that waits for the batch."""
         message = f"Caught {self.kind.__name__} in DataLoader worker thread {self.worker}.\nOriginal {self.text}"
         try:
-            error = self.kind(message) if issubclass(self.kind, Exception) else RuntimeError(message)
+            error = self.kind(Message(message)) if issubclass(self.kind, Exception) else RuntimeError(message)
         except Exception:  # the exception class needs other arguments
             error = RuntimeError(message)
         try:

@@ -134,8 +134,8 @@ def permute(input: Tensor, *dims: Any) -> Tensor:
     axes = tuple(normalize_dim(d, input.ndim) for d in sizes_of(dims))
     if sorted(axes) != list(range(input.ndim)):
         raise ShapeError(
-            f"permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired ordering "
-            f"of dimensions: found {list(dims)} for {input.ndim} dimensions"
+            f"permute: the order names each dimension once: expected {input.ndim} different numbers from 0 to "
+            f"{input.ndim - 1}, found {list(sizes_of(dims))} for the shape {list(input.shape)}"
         )
     return apply(ops.Permute, input, axes=axes)
 

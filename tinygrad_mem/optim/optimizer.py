@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
@@ -83,6 +83,11 @@ class Optimizer:
             raise TypeError(
                 "params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
                 f"{type(params).__name__}: give [tensor]"
+            )
+        if not isinstance(params, Iterable):
+            raise TypeError(
+                "params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
+                f"{type(params).__name__}" + ": give its parameters()" * hasattr(params, "parameters")
             )
         if defaults.get("differentiable"):
             raise NotOfferedError("differentiable=True is not offered: steps are not recorded on the tape")

@@ -185,6 +185,8 @@ def parameters(params: Any) -> tuple[list[Tensor], list[str]]:
 def check_rates(lr: float, eps: float, weight_decay: float, betas: Betas = (0.0, 0.0)) -> None:
     """Check the options of adaptive optimizers; the messages are PyTorch's."""
     not_negative(lr=lr, eps=eps)
+    if not isinstance(betas, Iterable):
+        raise TypeError(f"betas: expected two numbers, such as (0.9, 0.999), found {betas!r}")
     for index, beta in enumerate(betas):
         if not 0.0 <= beta < 1.0:
             raise ValueError(f"Invalid beta parameter at index {index}: {beta}")

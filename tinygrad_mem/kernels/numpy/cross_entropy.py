@@ -31,7 +31,7 @@ def check_target(target, classes, ignore):
         return
     for value in target.flat:
         if value != ignore and not 0 <= value < classes:
-            raise DimensionError(f"Target {value} is out of bounds.")
+            raise DimensionError(f"Target {value} is out of bounds. There are {classes} classes: expected 0 to {classes - 1}.")
 
 
 def _of_target(target, weight, ignore):
