@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -288,9 +289,28 @@ def compared():
     return torch.allclose(torch.randn(3), torch.randn(3))
 
 
+def longest():
+    """It was as long as 1 says: an unknown number is a float for C++."""
+    return torch.arange(torch.randint(1, 9, (4,)).max().item())
+
+
+def lowest(dry: bool = False):
+    best = math.inf
+    for _ in range(2):
+        loss = torch.randn(3).sum()
+        if dry or loss.item() < best:
+            best = loss.item()
+
+
 @pytest.mark.parametrize(
     ("program", "kind", "words"),
     [
+        (longest, DataDependenceError, r"longest: torch\.arange: how long the result is depends on a value.*longest length"),
+        (
+            lowest,
+            DataDependenceError,
+            r"lowest: a comparison .*run\(dry=True\), and `if dry or loss\.item\(\) < best:`",
+        ),
         (sparse, NotOfferedError, r"sparse: .* layout torch\.sparse_coo, whose memory is not predicted\. Use dense tensors"),
         (packed, DataDependenceError, r"packed: .*Predict the padded batch, without packing: it needs at least as much"),
         (one_behind_the_other, DataDependenceError, r"ctc_loss: the lengths .* Give targets of shape \(batch, longest\)"),
@@ -302,3 +322,7 @@ def compared():
 def test_it_is_refused_in_words(program: Callable[[], Any], kind: type[Exception], words: str):
     with pytest.raises(kind, match=words):
         predict(program, device="cpu")
+
+
+def test_the_words_for_a_decision_help():
+    assert predict(lowest, dry=True, device="cpu").peak

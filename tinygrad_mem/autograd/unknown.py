@@ -6,12 +6,18 @@ from typing import Any, NoReturn
 
 from ..errors import DataDependenceError
 
+DECIDE = (
+    "For a decision, give the dry run a fixed answer, the one that takes more memory: run(dry=True), and "
+    "`if dry or loss.item() < best:`; the least of several losses is torch.stack(losses).min()"
+)
+"""What a program writes where it would branch on a value."""
+
 
 def _refuse(what: str) -> Any:
     def method(self: Unknown, *args: Any) -> NoReturn:
         raise DataDependenceError(
             f"{what} of a value that is not known in a dry run: the program would branch on it. It may be logged, summed and "
-            "printed. For a decision, give the dry run a fixed answer, such as a fixed number of steps"
+            f"printed. {DECIDE}"
         )
 
     return method

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ...autograd.unknown import Unknown
+from ...autograd.unknown import DECIDE, Unknown
 from ...errors import DataDependenceError
 from ...interrupts import changed
 from .fake import without_modes
@@ -159,6 +159,20 @@ def _scaled(function: Callable[..., Any], watch: Watch, *args: Any, **kwargs: An
     return function(*args, **kwargs)
 
 
+def _of_length(function: Callable[..., Tensor], watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
+    """A function whose result is as long as its numbers say: C++ would take an unknown one for 1."""
+    if any(isinstance(each, Unknown) for each in (*args, *kwargs.values())):
+        raise DataDependenceError(
+            f"torch.{function.__name__}: how long the result is depends on a value that is not known in a prediction. Give it "
+            "a fixed number, such as the longest length"
+        )
+    return function(*args, **kwargs)
+
+
+for _function in (torch.arange, torch.range):
+    HANDLERS[_function] = partial(_of_length, _function)
+
+
 @handles(torch.nn.functional.one_hot)
 def _one_hot(watch: Watch, tensor: Tensor, num_classes: int = -1) -> Tensor:
     """``one_hot`` as for plain tensors: PyTorch compares fake tensors with all classes.
@@ -264,7 +278,7 @@ def _decides(what: str, convert: Callable[[Tensor], Any], watch: Watch, tensor: 
             return answer
         raise DataDependenceError(
             f"the program asks for {what} of a tensor, whose values are not known in a prediction. "
-            f"{_TO_NUMPY if convert is Tensor.numpy else 'It may log loss.item(); for a decision, give it a fixed answer'}"
+            f"{_TO_NUMPY if convert is Tensor.numpy else 'It may log loss.item(). ' + DECIDE}"
         )
     with without_modes():
         return convert(known)
