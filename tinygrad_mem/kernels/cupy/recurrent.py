@@ -92,11 +92,6 @@ extern "C" __global__ void gru_backward(T* a, wide stride, const T* before, cons
 """
 
 
-def _run(name, count, width, arguments, kind, out=None):
-    """Run a kernel with one thread per unit of ``count`` rows."""
-    raw.launch(_SOURCE, name, {"T": raw.NAMES[kind], "Y": raw.NAMES[out or kind]}, count * width, *arguments, threads=256)
-
-
 def _order(sizes, reverse):
     """(start, stop) rows of each step, in the order of the steps."""
     spans, start = [], 0
@@ -109,6 +104,17 @@ def _order(sizes, reverse):
 def _part(x, start, stop):
     """Rows of ``x`` and the distance between two of them; ``None`` and 0 for ``None``."""
     return (None, 0) if x is None else (x[start:stop], x.strides[0] // x.itemsize)
+
+
+def _step(name, gates, start, stop, state, *others, y=None, last=()):
+    """Run a kernel on the gates' rows ``start`` to ``stop``, one thread per unit of the states, which are like ``state``.
+
+    It gets the rows, ``others``, the count of rows, the width of a state, and ``last``.
+    """
+    count, width = stop - start, state.shape[1]
+    types = {"T": raw.NAMES[state.dtype.char], "Y": raw.NAMES[(state if y is None else y).dtype.char]}
+    arguments = (*_part(gates, start, stop), *others, count, width, *last)
+    raw.launch(_SOURCE, name, types, count * width, *arguments, threads=256)
 
 
 def beside(numbers):
@@ -131,7 +137,9 @@ def add_product(a, b, out):
 
 def add_sum(rows, out):
     if len(out):
-        _run("add_sum", 1, len(out), (*_part(rows, 0, len(rows)), out, len(rows), len(out)), out.dtype.char)
+        kind = raw.NAMES[out.dtype.char]
+        arguments = (*_part(rows, 0, len(rows)), out, len(rows), len(out))
+        raw.launch(_SOURCE, "add_sum", {"T": kind, "Y": kind}, len(out), *arguments, threads=256)
 
 
 def previous_states(y, sizes, reverse, h, out):
@@ -141,54 +149,43 @@ def previous_states(y, sizes, reverse, h, out):
 
 
 def rnn(gates, weight, sizes, reverse, relu, h):
-    width, kind = h.shape[1], h.dtype.char
     for start, stop in _order(sizes, reverse):
         add_product(h[: stop - start], weight.T, gates[start:stop])
-        _run("rnn", stop - start, width, (*_part(gates, start, stop), h, stop - start, width, int(relu)), kind)
+        _step("rnn", gates, start, stop, h, h, last=(int(relu),))
 
 
 def rnn_backward(gates, weight, sizes, reverse, relu, gy, dh):
-    width, kind = dh.shape[1], dh.dtype.char
     for start, stop in _order(sizes, not reverse):
-        parts = (*_part(gates, start, stop), *_part(gy, start, stop))
-        _run("rnn_backward", stop - start, width, (*parts, dh, stop - start, width, int(relu)), kind)
+        _step("rnn_backward", gates, start, stop, dh, *_part(gy, start, stop), dh, last=(int(relu),))
         _blas.gemm(gates[None, start:stop], weight[None], dh[None, : stop - start])
 
 
 def lstm(gates, weight, sizes, reverse, h, c, y):
-    width, kind = h.shape[1], h.dtype.char
     for start, stop in _order(sizes, reverse):
         add_product(h[: stop - start], weight.T, gates[start:stop])
-        parts = (*_part(gates, start, stop), h, c, *_part(y, start, stop))
-        _run("lstm", stop - start, width, (*parts, stop - start, width), kind, None if y is None else y.dtype.char)
+        _step("lstm", gates, start, stop, h, h, c, *_part(y, start, stop), y=y)
 
 
 def lstm_cells(gates, sizes, reverse, c, out):
-    width, kind = c.shape[1], c.dtype.char
     for start, stop in _order(sizes, reverse):
-        parts = (*_part(gates, start, stop), c, out[start:stop])
-        _run("cells", stop - start, width, (*parts, stop - start, width), kind)
+        _step("cells", gates, start, stop, c, c, out[start:stop])
 
 
 def lstm_backward(gates, weight, sizes, reverse, before, y, gy, dh, dc):
-    width, kind = dh.shape[1], dh.dtype.char
     for start, stop in _order(sizes, not reverse):
-        parts = (*_part(gates, start, stop), before[start:stop], *_part(gy, start, stop), dh, dc)
-        _run("lstm_backward", stop - start, width, (*parts, stop - start, width), kind)
+        _step("lstm_backward", gates, start, stop, dh, before[start:stop], *_part(gy, start, stop), dh, dc)
         _blas.gemm(gates[None, start:stop], weight[None], dh[None, : stop - start])
 
 
 def gru(gates, weight, sizes, reverse, h, y):
-    width, kind = h.shape[1], h.dtype.char
+    width = h.shape[1]
     for start, stop in _order(sizes, reverse):
         add_product(h[: stop - start], weight.T, gates[start:stop, width:])
-        parts = (*_part(gates, start, stop), h, *_part(y, start, stop))
-        _run("gru", stop - start, width, (*parts, stop - start, width), kind, None if y is None else y.dtype.char)
+        _step("gru", gates, start, stop, h, h, *_part(y, start, stop), y=y)
 
 
 def gru_backward(gates, weight, sizes, reverse, before, gy, dh):
-    width, kind = dh.shape[1], dh.dtype.char
+    width = dh.shape[1]
     for start, stop in _order(sizes, not reverse):
-        parts = (*_part(gates, start, stop), before[start:stop], *_part(gy, start, stop), dh)
-        _run("gru_backward", stop - start, width, (*parts, stop - start, width), kind)
+        _step("gru_backward", gates, start, stop, dh, before[start:stop], *_part(gy, start, stop), dh)
         add_product(gates[start:stop, width:], weight, dh[: stop - start])
