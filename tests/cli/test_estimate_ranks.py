@@ -231,6 +231,7 @@ def test_a_mesh_is_the_prediction_of_its_training_step():
         (["llama-3-8b", "--tensor=4"], "are for several ranks: give --ranks too"),
         (["gpt3-175b", "--ranks=8", "--precision=half"], "over a mesh use float32, or bfloat16 with float32 masters"),
         (["gpt3-175b", "--ranks=8", "--recompute=sqrt"], "over a mesh use every-block, or selective"),
+        (["gpt3-175b", "--ranks=8", "--tokens=10x20"], "gpt3-175b has 51,200 tokens, and --tokens sets the length of a sample"),
     ],
 )
 def test_meshes_that_do_not_fit(arguments: list[str], said: str):

@@ -12,7 +12,7 @@ from ..models.names import NETWORKS
 from ..models.parallel import SIZES, Mesh, MeshTraining, TransformerSize
 from .estimate_options import EstimateOptions
 from .estimate_ranks import TRAINING, ZERO, answer, facts_of
-from .networks import shape_of, unwrapped
+from .networks import over_mesh, unwrapped
 
 _RECOMPUTE = {None: "", "selective": "selective", "every-block": "full"}
 
@@ -54,11 +54,7 @@ def _size(asked: EstimateOptions) -> TransformerSize:
         raise ArgumentError(f"--precision {asked.precision}: over a mesh use float32, or bfloat16 with float32 masters")
     if asked.recompute not in _RECOMPUTE:
         raise ArgumentError(f"--recompute {asked.recompute}: over a mesh use every-block, or selective (attention alone)")
-    size = replace(SIZES[asked.network], recompute=_RECOMPUTE[asked.recompute])
-    if asked.tokens is None:
-        return size
-    (length,) = shape_of("--tokens", asked.tokens)
-    return replace(size, tokens=length)
+    return replace(over_mesh(asked.network, asked.tokens), recompute=_RECOMPUTE[asked.recompute])
 
 
 def _mesh(asked: EstimateOptions, ranks: int) -> Mesh:

@@ -18,6 +18,7 @@ from ..errors import ArgumentError
 from ..memory.sizes import parse_bytes
 from ..models.configuration import configuration
 from ..models.names import NETWORKS, Named, of_configuration
+from ..models.parallel import SIZES, TransformerSize
 from .users import HUGGING_FACE, is_torch, load
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
@@ -121,9 +122,21 @@ def _with_samples(known: Named, network: str, sample: str | None, tokens: str | 
     return replace(known, sample=length)
 
 
+def over_mesh(network: str, tokens: str | None) -> TransformerSize:
+    """A transformer of :data:`.SIZES`, with the length of its samples if one is given."""
+    size, length = SIZES[network], () if tokens is None else shape_of("--tokens", tokens)
+    if len(length) > 1:
+        raise ArgumentError(f"--tokens {tokens}: {network} {_of_length(size.vocabulary)}")
+    return replace(size, tokens=length[0]) if length else size
+
+
+def _of_length(tokens: int) -> str:
+    return f"has {tokens:,} tokens, and --tokens sets the length of a sample, such as 512"
+
+
 def _samples(known: Named) -> str:
     if known.tokens:
-        return f"has {known.tokens:,} tokens, and --tokens sets the length of a sample, such as 512"
+        return _of_length(known.tokens)
     return "is fed images, whose shape --input sets"
 
 

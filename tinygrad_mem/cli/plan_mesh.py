@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 
 from .. import plan as planner
 from ..models.mesh_plan import MeshPlan, plan_mesh
-from ..models.parallel import SIZES
 from ..text import visible
-from .networks import OPTIMIZERS, shape_of, unwrapped
+from .networks import OPTIMIZERS, over_mesh, unwrapped
 from .one_by_one import telling
 
 
@@ -20,10 +19,7 @@ def run(
     network: str, samples: int, ranks: int, room: int | None, tokens: str | None, optimizer: str, device: str, as_json: bool
 ) -> int:
     """Plan and print. Returns 1 if nothing fits the budget, else 0."""
-    size = SIZES[network]
-    if tokens is not None:
-        (length,) = shape_of("--tokens", tokens)
-        size = replace(size, tokens=length)
+    size = over_mesh(network, tokens)
     rule, options = unwrapped(OPTIMIZERS[optimizer])
     asked = {"network": network, "batch_size": samples, "ranks": ranks, "budget": room}
     try:

@@ -33,7 +33,7 @@ TRACKED_STEPS = 2  # the second step is the first that begins with optimizer sta
 
 
 def _load(data: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """DigitsTraining images and labels, then held-out ones. Images are float32, (count, channels, height, width)."""
+    """Training images and labels, then held-out ones. Images are float32, (count, channels, height, width)."""
     if data == "digits":
         return load_digits()
     if folder is None:
