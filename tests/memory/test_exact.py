@@ -261,7 +261,7 @@ def check_roles(track: memory.Track, where: Any) -> None:
             assert block.category is found, f"it is {found}: {block}"
 
 
-@pytest.mark.parametrize("where", ["cpu", "meta"])
+@pytest.mark.parametrize("where", ["cpu", "meta", pytest.param("cuda", marks=pytest.mark.cuda)])
 @settings(max_examples=examples(40))
 @given(programs, st.booleans())
 def test_categories_add_up_and_are_what_holds_the_blocks(where: str, program: list, before: bool):
@@ -361,6 +361,27 @@ def test_a_thread_that_does_nothing_else_frees_memory(where: str, how: str, what
         gc.enable()
     assert [track.pool(mark.text).used - base for mark in track.marks] == [40_448, 0]
     assert track.pool("end").used == pool.used_bytes() == base + 40_448
+    del again
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("size", [0, 1000])
+def test_a_thread_frees_the_last_tensor_over_an_array_of_cupys(gpu_pool: Any, size: int):
+    """CuPy's pool counts what ``from_dlpack`` has borrowed from CuPy: only that tensor tells when it is freed."""
+    import cupy
+
+    kept = [tm.from_dlpack(cupy.zeros(size + 3, "float32")[3:])]
+    held = gpu_pool.used_bytes()
+    with memory.track("cuda") as track:
+        track.mark("before")
+        thread = threading.Thread(target=kept.clear)
+        thread.start()
+        thread.join()
+        track.mark("after")
+        again = tm.ones(size + 3, device="cuda")
+    assert track.pool("before").used == held == (4096 if size else 512)
+    assert track.pool("after").used == 0
+    assert track.pool("end").used == gpu_pool.used_bytes() == held
     del again
 
 

@@ -184,7 +184,7 @@ def test_a_write_through_any_view_is_seen_and_both_ops_are_named(write: Callable
 # --- pools ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["cpu", "meta"])
+@pytest.mark.parametrize("where", ["cpu", "meta", pytest.param("cuda", marks=pytest.mark.cuda)])
 def test_with_a_limit_what_is_cached_goes_before_anything_is_refused(where: str):
     """Out of memory with nothing in use: four pieces are cached that hold no block, and one larger than each is asked for."""
     gc.collect()

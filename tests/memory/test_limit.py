@@ -72,7 +72,7 @@ def test_sizes_as_text():
 # --- limits ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["cpu", "meta"])
+@pytest.mark.parametrize("where", ["cpu", "meta", pytest.param("cuda", marks=pytest.mark.cuda)])
 def test_a_limit_holds_inside_and_nests(where: str):
     pool = device(where).pool
     gc.collect()

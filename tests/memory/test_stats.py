@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -86,6 +87,22 @@ def test_no_number_is_negative_beside_another_thread(
     give_back()
     assert points > 100
     reliability("runs of a second thread between two bytecodes", points)
+
+
+@pytest.mark.cuda
+def test_no_peak_is_below_what_cupy_alone_has_taken(gpu_pool: Any):
+    """CuPy keeps no peak. Ours was the last that an allocation of this library had seen."""
+    import cupy
+
+    kept = cupy.empty(1_000_000, "float32")
+    used = gpu_pool.used_bytes()
+    assert memory.max_memory_allocated("cuda") == used
+    assert memory.max_memory_reserved("cuda") == gpu_pool.total_bytes()
+    kept = cupy.concatenate([kept, kept])
+    numbers = memory.memory_stats("cuda")
+    for kind in ("allocated", "reserved"):
+        assert numbers[f"{kind}_bytes.all.current"] <= numbers[f"{kind}_bytes.all.peak"]
+    assert numbers["allocated_bytes.all.current"] == 8_000_000
 
 
 @pytest.mark.usefixtures("clean")

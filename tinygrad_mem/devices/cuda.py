@@ -94,6 +94,14 @@ class CUDA(device, kind="cuda"):
                 place = self._events.reporting(place.mem)
             return self._cupy.ndarray(shape, dtype, place)
 
+    def from_dlpack(self, source: Any) -> Any:
+        """CuPy's array over the memory of another library's, which may be CuPy's: then the pool counts it."""
+        with self._device:
+            array = self._cupy.from_dlpack(source)
+            memory = array.data.mem
+            place = self._events.reporting(memory) + (array.data.ptr - memory.ptr)
+            return self._cupy.ndarray(array.shape, array.dtype, place, strides=array.strides)
+
     def _out_of_memory(self, size: int) -> OutOfMemoryError:
         pool = self.pool
         pool.settle()
@@ -303,8 +311,10 @@ class _Pool:
     def counts(self) -> Counts:
         """As ``Pool.counts``. CuPy reports one number at a time: with several threads they may be of different moments."""
         with self._gpu:
-            used = self._pool.used_bytes()
-            return Counts(used, max(used, self._pool.total_bytes()), self.peak_used, self.peak_total)
+            self.notice()  # of what a program took with CuPy alone
+            used, total = self._pool.used_bytes(), self._pool.total_bytes()
+        total = max(used, total)
+        return Counts(used, total, max(used, self.peak_used), max(total, self.peak_total))
 
     def free_all_blocks(self) -> None:
         """As ``Pool.free_all_blocks``. CuPy does not report which segments were freed."""

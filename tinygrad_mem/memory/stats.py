@@ -31,7 +31,7 @@ def memory_allocated(device: Any = None) -> int:
 
 def max_memory_allocated(device: Any = None) -> int:
     """The most bytes in live blocks since the process began, or since :func:`reset_peak_memory_stats`."""
-    return where(device).pool.peak_used
+    return where(device).pool.counts().peak_used
 
 
 def memory_reserved(device: Any = None) -> int:
@@ -41,7 +41,7 @@ def memory_reserved(device: Any = None) -> int:
 
 def max_memory_reserved(device: Any = None) -> int:
     """The most reserved bytes since the process began, or since :func:`reset_peak_memory_stats`."""
-    return where(device).pool.peak_total
+    return where(device).pool.counts().peak_total
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:

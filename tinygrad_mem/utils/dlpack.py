@@ -62,12 +62,12 @@ def from_dlpack(ext_tensor: Any) -> Tensor:
     kind = int(kind)
     if kind not in (_CPU, _CUDA):
         raise DeviceError(f"from_dlpack: expected memory of the host (1) or of a GPU (2), found DLPack device type {kind}")
-    where = Device("cpu") if kind == _CPU else Device("cuda", index)
+    where: Any = Device("cpu") if kind == _CPU else Device("cuda", index)
     try:
         if kind == _CPU:
             array, dtype = capsule.taken(ext_tensor)
         else:
-            array = where.xp.from_dlpack(ext_tensor)
+            array = where.from_dlpack(ext_tensor)
             dtype = array.dtype
     except (BufferError, RuntimeError) as error:
         if "dtype" in str(error):
