@@ -113,11 +113,18 @@ def trees() -> dict[Path, ast.Module]:
     return found
 
 
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes of a file, which most tests here go through."""
+    return tuple(ast.walk(tree))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forget() -> Iterator[None]:
     """They are large."""
     yield
     trees.cache_clear()
+    nodes.cache_clear()
 
 
 def room(parts: tuple[str, ...]) -> str:
@@ -200,7 +207,7 @@ def resolved(parts: tuple[str, ...], modules: dict) -> tuple[str, ...] | None:
 def reads(here: tuple[str, ...], tree: ast.Module, modules: dict) -> set:
     """The files of ours that a file imports from."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom):
             named = tuple(node.module.split(".")) if node.module else ()
             if not node.level and named[:1] != ("tinygrad_mem",):
@@ -288,7 +295,7 @@ def test_a_class_name_stands_for_one_thing():
         parts = path.relative_to(ROOT).parts
         alike = {"ops": "nn", "techniques": "nn", "nn": "nn", "stand_ins": "amp", "amp": "amp"}
         home = f"kernels/{path.name}" if parts[0] == "kernels" else alike.get(parts[0], "/".join(parts))
-        for node in ast.walk(trees()[path]):
+        for node in nodes(trees()[path]):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, set()).add(home)
     twice = {name: sorted(where) for name, where in homes.items() if len(where) > 1}
@@ -368,7 +375,7 @@ def test_an_op_names_what_it_gives_to_a_kernel():
     """Of two arrays that a kernel alone holds, it lets go in an order of its own: not the same on meta. One is no choice."""
     found = []
     for path in sorted((ROOT / "ops").glob("*.py")):
-        calls = [node for node in ast.walk(trees()[path]) if isinstance(node, ast.Call)]
+        calls = [node for node in nodes(trees()[path]) if isinstance(node, ast.Call)]
         kernels = [call for call in calls if ast.unparse(call.func).startswith("ctx.kernels.")]
         found += [f"{path.name}:{call.lineno}" for call in kernels if unnamed(call) > 1]
     assert found == [], "give all but one of these arguments a name first"
@@ -392,7 +399,7 @@ def test_every_exception_is_defined_in_errors_and_derives_from_what_pytorch_rais
             assert name.endswith("Error"), name
             assert value.__doc__, name
     for path, tree in trees().items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef) and path.name != "errors.py":
                 for base in node.bases:
                     text = ast.unparse(base)
@@ -407,7 +414,7 @@ def test_files_and_functions_stay_readable():
         name, text = str(path.relative_to(ROOT)), path.read_text()
         if len(text.splitlines()) > LONGEST_FILE:
             files[name] = len(text.splitlines())
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None:
                 length = node.end_lineno - node.lineno + 1
                 if length > LONGEST_FUNCTION:
@@ -435,9 +442,9 @@ def _putting_back(tree: ast.AST) -> list[str]:
     A signal that is heard as the block ends does not reach what is after the ``yield``: ``interrupts.context`` sees to that.
     """
     named = ("contextmanager", "asynccontextmanager")
-    uses = {id(n): n for n in ast.walk(tree) if getattr(n, "attr", getattr(n, "id", "")) in named}
+    uses = {id(n): n for n in nodes(tree) if getattr(n, "attr", getattr(n, "id", "")) in named}
     found = []
-    for f in (n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))):
+    for f in (n for n in nodes(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))):
         mine = [d for d in f.decorator_list if uses.pop(id(d), None)]
         if not mine:
             continue
@@ -475,7 +482,7 @@ def test_docstrings_open_with_a_thing_or_an_act():
     asking = re.compile(r"(What|Who|Whose|How|Where|When|Which|Whether|Why|That) ")
     found = []
     for path, tree in trees().items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
                 first = (ast.get_docstring(node) or "").partition("\n")[0]
                 if asking.match(first) and not first.endswith("?"):
