@@ -229,6 +229,17 @@ def test_nan_wins():
     against_torch(lambda x: tm.nanmean(x, 1), lambda x: torch.nanmean(x, 1), [x])
 
 
+@pytest.mark.parametrize("name", ["max", "min", "median", "amax", "amin"])
+def test_gradients_at_nan(name: str):
+    """Of all elements, those that are nan share it; amax and amin spread nan."""
+    x = np.array([[1.0, np.nan, 3.0, np.nan], [4.0, 1.0, 2.0, 9.0]])
+    for a in (x, x[1:], x[:1, 1:2], x[0, 1]):
+        against_torch(getattr(tm, name), getattr(torch, name), [a])
+    if name.startswith("a"):
+        run = lambda x: getattr(x, name)(1)  # noqa: E731
+        against_torch(run, run, [x])
+
+
 def test_max_of_two_tensors():
     a, b = values((3, 4)), values((4,), 1)
     run = lambda a, b: a.max(b)  # noqa: E731
@@ -311,6 +322,21 @@ def test_var_in_all_its_forms():
         lambda x: x.std(dim=(0, 1)),
     ):
         against_torch(run, run, [x])
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+@pytest.mark.parametrize("name", ["var", "std", "var_mean", "std_mean"])
+@pytest.mark.parametrize("correction", [2, 3, 3.5, 4, 10])
+def test_var_with_a_correction_near_the_count_and_above(name: str, correction: float):
+    x = np.array([[1.0, 2.0, 4.0], [3.0, 3.0, 3.0], [5.0, 1.0, 0.0]])
+    for dim in (0, 1, (0, 1)):
+        run = lambda lib, dim=dim: lambda x: getattr(lib, name)(x, dim, correction=correction)  # noqa: E731
+        against_torch(run(tm), run(torch), [x])
+    t = tm.tensor(x, requires_grad=True)  # PyTorch's infinite gradients ignore the sign of x - mean
+    out = getattr(tm, name)(t, correction=3 * correction)
+    (out[0] if isinstance(out, tuple) else out).backward()
+    assert np.isfinite(t.grad.numpy()).all() == (3 * correction < 9)  # type: ignore[union-attr]
 
 
 def test_std_of_equal_elements_has_gradient_zero():

@@ -19,6 +19,12 @@ HALF: Any = 0.5
     ("call", "words"),
     [
         (lambda: tm.zeros(3, dtype=tm.int64).exponential_(), "exponential_: .* the dtype must be floating, found int64"),
+        (lambda: tm.zeros(3, dtype=tm.int32).uniform_(0, 9), "uniform_: .* the dtype must be floating, found int32"),
+        (lambda: tm.zeros(3, dtype=tm.bool).normal_(), "normal_: .* the dtype must be floating, found bool"),
+        (lambda: tm.rand(3, dtype=tm.uint8), "uniform_: .* the dtype must be floating, found uint8"),
+        (lambda: tm.randn_like(tm.arange(3)), "normal_: .* the dtype must be floating, found int64"),
+        (lambda: tm.normal(tm.arange(3), 1.0), "normal_: .* the dtype must be floating, found int64"),
+        (lambda: tm.bernoulli(tm.arange(2)), "bernoulli: expected probabilities in a floating dtype, found int64"),
         (
             lambda: tm.nanmean(tm.ones(3, dtype=tm.int64)),
             r"nanmean\(\): expected input to have floating point dtype but got int64",

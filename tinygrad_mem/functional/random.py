@@ -186,6 +186,7 @@ def normal(
         size, dtype, device, requires_grad: of numbers without a tensor.
 
     Raises:
+        DTypeError: the numbers would not be floating.
         ArgumentError: std is negative or nan; in a tensor, on the CPU.
     """
     given = [t for t in (mean, std) if isinstance(t, Tensor)]
@@ -214,8 +215,13 @@ def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
     """1 with the probability that ``input`` says, else 0. Saves nothing; the gradient is 0.
 
     Raises:
+        DTypeError: the tensor is not floating.
         ArgumentError: on the CPU, a probability is not within [0, 1].
     """
+    if not is_floating(input.dtype):
+        raise DTypeError(
+            f"bernoulli: expected probabilities in a floating dtype, found {input.dtype}; convert them with .float()"
+        )
     _want_between(0, 1, input, "bernoulli: expected probabilities in [0, 1]")
     return apply(ops.Draw, input, kernel="bernoulli", ticket=_ticket(input, generator), numbers=(input.array,))
 
@@ -249,9 +255,15 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
     return out
 
 
+def _want_continuous(name: str, input: Tensor) -> None:
+    if not is_floating(input.dtype):
+        raise DTypeError(f"{name}: a continuous probability distribution; the dtype must be floating, found {input.dtype}")
+
+
 @public("Tensor")
 def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Tensor:
-    """Fill with normal numbers. Raises: ValueError: std is negative or nan."""
+    """Fill with normal numbers. Raises: DTypeError: the tensor is not floating. ValueError: std is negative or nan."""
+    _want_continuous("normal_", input)
     if not std >= 0:
         raise ArgumentError(f"normal_ expects std >= 0.0, but found std {std}")
     return apply_(ops.Draw, input, kernel="normal", ticket=_ticket(input, generator), numbers=(mean, std))
@@ -259,10 +271,16 @@ def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Ge
 
 @public("Tensor")
 def uniform_(input: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Generator | None = None) -> Tensor:
-    """Fill with uniform numbers in [a, b). Raises: ValueError: the range is empty, or wider than the dtype's largest number."""
+    """Fill with uniform numbers in [a, b).
+
+    Raises:
+        DTypeError: the tensor is not floating.
+        ValueError: the range is empty, or wider than the dtype's largest number.
+    """
+    _want_continuous("uniform_", input)
     if a > b:
         raise ArgumentError(f"uniform_ expects to return a [from, to) range, but found from={a} > to={b}")
-    largest = float(dtypes.finfo(input.dtype).max) if is_floating(input.dtype) else math.inf
+    largest = float(dtypes.finfo(input.dtype).max)
     if not b - a <= largest:
         raise ArgumentError(f"uniform_ expects to - from <= {largest:g}, the largest {input.dtype}, but found from={a}, to={b}")
     return apply_(ops.Draw, input, kernel="uniform", ticket=_ticket(input, generator), numbers=(a, b))
@@ -271,10 +289,7 @@ def uniform_(input: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Genera
 @public("Tensor")
 def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Fill with exponential numbers. Raises: DTypeError: the tensor is not floating. ArgumentError: lambd is not positive."""
-    if not is_floating(input.dtype):
-        raise DTypeError(
-            f"exponential_: a continuous probability distribution; the dtype must be floating, found {input.dtype}"
-        )
+    _want_continuous("exponential_", input)
     if not lambd > 0:
         raise ArgumentError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
     return apply_(ops.Draw, input, kernel="exponential", ticket=_ticket(input, generator), numbers=(lambd,))

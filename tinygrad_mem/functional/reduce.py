@@ -5,6 +5,7 @@ All raise DimensionError if an axis is outside the tensor.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,6 +66,8 @@ def _variance(input: Tensor, dim: Any, unbiased: bool | None, keepdim: bool, cor
         dim, unbiased = None, dim
     if correction is None:
         correction = 1 if unbiased is None or unbiased else 0
+    if dim is None:  # along dimensions PyTorch lets the gradient's divisor be negative; of all elements it is 0 at least
+        correction = builtins.min(correction, input.numel())
     return apply(ops.Var, input, axes=axes_of(input, dim), correction=correction, keepdim=keepdim, **what)
 
 
@@ -173,7 +176,8 @@ def _extremum(input: Tensor, dim: Any, keepdim: bool, low: bool, pairwise: Any) 
     if isinstance(dim, Tensor):
         return pairwise(input, dim)
     if dim is None:
-        return apply(ops.Extremum, input, axes=tuple(range(input.ndim)), keepdim=False, kernel="amin" if low else "amax")
+        axes, kernel = tuple(range(input.ndim)), "amin" if low else "amax"
+        return apply(ops.Extremum, input, axes=axes, keepdim=False, kernel=kernel, nans=True)
     return ValuesIndices(*apply(ops.ExtremumAlong, input, axis=normalize_dim(dim, input.ndim), keepdim=keepdim, low=low))
 
 

@@ -134,7 +134,7 @@ class Ramp(Op):
         else:
             want_floating("hardsigmoid", x)
         y = ctx.output_like(x)
-        ctx.window = (low, high, slope)
+        ctx.bounds, ctx.kernel = (low, high), "hardtanh" if slope == 1.0 else "hardsigmoid"
         if slope == 1.0:
             ctx.kernels.clamp(x, low, high, out=y)
         else:
@@ -146,7 +146,7 @@ class Ramp(Op):
     @staticmethod
     def backward(ctx, gy):
         gx = ctx.grad_buffer(gy)
-        ctx.kernels.window_backward(gy, ctx.take("y"), *ctx.window, out=gx)
+        getattr(ctx.kernels, ctx.kernel + "_backward")(gy, ctx.take("y"), *ctx.bounds, out=gx)
         return gx
 
 

@@ -123,7 +123,7 @@ class Var(Op):
             ctx.kernels.sqrt(wide, out=kept)
         elif wide is not kept:
             ctx.kernels.copy(wide, out=kept)
-        ctx.axes, ctx.count, ctx.divisor = axes, count, divisor
+        ctx.axes, ctx.count, ctx.freedom = axes, count, count - correction
         ctx.save(x=x, mean=mean, y=out if root else None)
         return (out, mean) if with_mean else out
 
@@ -133,7 +133,7 @@ class Var(Op):
         kept = kept_shape(x.shape, ctx.axes)
         mean, y, gy, gmean = [None if g is None else g.reshape(kept) for g in (ctx.take("mean"), ctx.take("y"), gy, gmean)]
         gx = ctx.empty_like(x)
-        factor = 2.0 / ctx.divisor if ctx.divisor else math.nan
+        factor = 2.0 / ctx.freedom if ctx.freedom else math.inf
         ctx.kernels.variance_backward(gy, gmean, x, mean, y, factor, 1.0 / max(ctx.count, 1), out=gx)
         return gx
 
@@ -150,15 +150,18 @@ def finer(ctx, kept):
 
 
 class Extremum(Op):
-    """amax or amin, by the kernel's name. Saves x and y; equal elements share the gradient evenly."""
+    """amax or amin, by the kernel's name. Saves x and y; equal elements share the gradient evenly.
+
+    Where y is nan, the gradient is nan; or all nan share it, if ``nans``: amax and max differ there, as in PyTorch.
+    """
 
     saves = ("x", "y")
 
     @staticmethod
-    def forward(ctx, x, *, axes, keepdim, kernel):
+    def forward(ctx, x, *, axes, keepdim, kernel, nans=False):
         refuse_empty(kernel, x, axes)
         out, kept = reduced_output(ctx, x, axes, keepdim, x.dtype)
-        ctx.axes = axes
+        ctx.axes, ctx.nans = axes, nans
         getattr(ctx.kernels, kernel)(x, axes, out=kept)
         ctx.save(x=x, y=out)
         return out
@@ -166,7 +169,7 @@ class Extremum(Op):
     @staticmethod
     def backward(ctx, gy):
         gy, x, y, gx = _kept(ctx, gy)
-        ctx.kernels.extremum_share(gy, x, y, ctx.axes, ctx.empty(y.shape, x.dtype), out=gx)
+        ctx.kernels.extremum_share(gy, x, y, ctx.axes, ctx.nans, ctx.empty(y.shape, x.dtype), out=gx)
         return gx
 
 

@@ -134,7 +134,8 @@ class MedianOfAll(Op):
     def backward(ctx, gy):
         x, y = ctx.take("x"), ctx.take("y")
         gx, count = ctx.empty_like(x), ctx.empty((1,) * x.ndim, x.dtype)
-        ctx.kernels.extremum_share(gy.reshape(count.shape), x, y.reshape(count.shape), tuple(range(x.ndim)), count, out=gx)
+        axes = tuple(range(x.ndim))
+        ctx.kernels.extremum_share(gy.reshape(count.shape), x, y.reshape(count.shape), axes, True, count, out=gx)
         return gx
 
 

@@ -159,12 +159,12 @@ def prod_backward(gy, x, y, axes, out):
         _prod_backward(gy, y, x, _prod(x.shape[x.ndim - len(axes) :]), out)
 
 
-_equal = Fused("T x, T y", "T out", "out = x == y ? T(1) : T(0)", "tinygrad_mem_mark")
+_equal = Fused("T x, T y, bool nans", "T out", "out = x == y || (nans && x != x) ? T(1) : T(0)", "tinygrad_mem_mark")
 _times_ratio = Fused("T gy, T count", "T out", "out = out * (gy / count)", "tinygrad_mem_share")
 
 
-def extremum_share(gy, x, y, axes, count, out):
-    _equal(x, y, out)
+def extremum_share(gy, x, y, axes, nans, count, out):
+    _equal(x, y, nans, out)
     sum(out, axes, count)
     _times_ratio(gy, count, out)
 

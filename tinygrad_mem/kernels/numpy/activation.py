@@ -25,9 +25,9 @@ def elu(x, alpha, scale, inner, out):
 
 @computed
 def elu_backward(gy, x, alpha, scale, inner, out):
-    """out = gy times scale where x > 0, else times scale * alpha * inner * e**(inner * x)."""
+    """out = gy times scale * alpha * inner * e**(inner * x) where x <= 0, else times scale, also where x is nan."""
     below = gy * (np.exp(np.minimum(x, 0) * inner) * (alpha * scale * inner))
-    return np.where(x > 0, gy * scale, below)
+    return np.where(x <= 0, below, gy * scale)
 
 
 def _normal(x):

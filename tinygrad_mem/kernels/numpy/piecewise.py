@@ -77,15 +77,21 @@ def hardswish(x, out):
 
 @computed
 def hardswish_backward(gy, x, out):
-    """out = gy times 0 below -3, x / 3 + 1 / 2 up to 3, 1 above."""
+    """out = gy times 0 below -3, x / 3 + 1 / 2 up to 3, 1 above, and where x is nan."""
     slope = np.where(x <= -3, 0, x * (1 / 3) + 0.5)
-    return gy * np.where(x >= 3, 1, slope)
+    return gy * np.where(x < 3, slope, 1)
 
 
 @computed
-def window_backward(gy, s, low, high, scale, out):
-    """out = scale * gy where low < s < high, else 0: the gradient of a ramp between two constants."""
-    return np.where((s > low) & (s < high), gy, 0) * scale
+def hardtanh_backward(gy, y, low, high, out):
+    """out = 0 where y <= low or y >= high, else gy, also where y is nan."""
+    return np.where((y <= low) | (y >= high), 0, gy)
+
+
+@computed
+def hardsigmoid_backward(gy, y, low, high, out):
+    """out = gy / 6 where low < y < high, else 0."""
+    return np.where((y > low) & (y < high), gy, 0) * (1 / 6)
 
 
 @computed

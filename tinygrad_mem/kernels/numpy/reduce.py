@@ -186,10 +186,21 @@ def _to_the_zero(x, factor, out):
         np.copyto(out[key], factor, where=flag, casting="unsafe")
 
 
-@formula(lambda gy, x, y, axes: gy * (x == y) / np.sum(x == y, axis=axes, keepdims=True))
-def extremum_share(gy, x, y, axes, count, out):
-    """out = gy shared evenly among the elements of x that equal y; count is a buffer of y's shape."""
-    np.equal(x, y, out=out, casting="unsafe")
+def _extremum_share(gy, x, y, axes, nans):
+    among = (x == y) | (np.isnan(x) & nans)
+    return gy * among / np.sum(among, axis=axes, keepdims=True)
+
+
+@formula(_extremum_share)
+def extremum_share(gy, x, y, axes, nans, count, out):
+    """out = gy shared evenly among the elements of x that equal y; with ``nans`` y is one number, and nan equals nan.
+
+    count is a buffer of y's shape.
+    """
+    if nans and y.item() != y.item():
+        np.isnan(x, out=out, casting="unsafe")
+    else:
+        np.equal(x, y, out=out, casting="unsafe")
     sum(out, axes, count)
     np.divide(gy, count, out=count)
     np.multiply(out, count, out=out)
