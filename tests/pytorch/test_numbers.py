@@ -140,7 +140,24 @@ def grown(x: torch.Tensor) -> None:
     x.resize_(8)
 
 
-UNKNOWN = [drawn, drawn_in_part, copied, out, sorted_into, at_places, one_of_it, scaled, other_dtype, grown]
+def times_an_unknown_number(x: torch.Tensor) -> None:
+    x.mul_(torch.rand(1).item())
+
+
+def one_is_an_unknown_number(x: torch.Tensor) -> None:
+    x[0] = torch.rand(1).item()
+
+
+def made_of_unknown_numbers(x: torch.Tensor) -> None:
+    x.copy_(torch.tensor([torch.rand(1).item()] * 4) + torch.full((4,), torch.rand(1).item()))
+
+
+def below_an_unknown_number(x: torch.Tensor) -> None:
+    x.copy_(torch.arange(4) < torch.randint(1, 9, (4,)).max().item())
+
+
+NUMBERS = [times_an_unknown_number, one_is_an_unknown_number, made_of_unknown_numbers, below_an_unknown_number]
+UNKNOWN = [*NUMBERS, drawn, drawn_in_part, copied, out, sorted_into, at_places, one_of_it, scaled, other_dtype, grown]
 
 
 @pytest.mark.parametrize("write", UNKNOWN)
