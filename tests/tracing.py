@@ -13,6 +13,7 @@ _HEARS = {"RESUME", "JUMP_BACKWARD", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACK
 _HEARS |= {"POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE"}
 _HEARS_AFTER = {"CALL", "CALL_KW", "CALL_FUNCTION_EX"}
 _FINALISERS = {
+    "tinygrad_mem.devices.cuda._freeing",
     "tinygrad_mem.devices.pool.__del__",
     "tinygrad_mem.autograd.node_hooks.__del__",
     "tinygrad_mem.memory.listener.<lambda>",

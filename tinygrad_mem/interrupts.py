@@ -9,6 +9,7 @@ iterator is not safe between two threads.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # signal's own functions wrap numbers in enums, slowly
+import _thread
 import functools
 import inspect
 import itertools
@@ -262,6 +263,15 @@ def _refill(containers: list) -> None:
         (container.extend if isinstance(container, list) else container.update)(kept)
 
 
+def _number(table: bytes) -> tuple[int, bytes]:
+    """The first number of an exception table, and what follows. Each byte has 6 bits, and 0x40 if another byte follows."""
+    value = table[0] & 63
+    while table[0] & 0x40:
+        table = table[1:]
+        value = value << 6 | table[0] & 63
+    return value, table[1:]
+
+
 def signal_safe(function: F) -> F:
     """Extend the ``try`` at the beginning of ``function`` to its first instruction, where a signal handler may already raise.
 
@@ -271,11 +281,29 @@ def signal_safe(function: F) -> F:
     """
     code = function.__code__
     table = getattr(code, "co_exceptiontable", b"")
-    known = len(table) > 3 and [byte >> 6 for byte in table[:2]] == [2, 0] and (table[0] & 63) + table[1] < 64
-    if known:  # numbers of 6 bits: where the first range begins, and its length
-        longer = bytes([0x80, (table[0] & 63) + table[1]]) + table[2:]
+    if table and table[0] & 0x80:  # the first entry: where its range begins, and its length
+        begin, rest = _number(table)
+        length, rest = _number(rest)
+        digits = [begin + length >> shift & 63 for shift in (12, 6, 0) if begin + length >> shift or not shift]
+        longer = bytes([0x80, *[digit | 0x40 for digit in digits[:-1]], digits[-1]]) + rest
         function.__code__ = code.replace(co_exceptiontable=longer)  # type: ignore[attr-defined]
     return function
+
+
+def raise_after_finalizer(error: BaseException) -> None:
+    """Raise Ctrl-C again in the main thread, after the finalizer or callback of a weak reference in which it came.
+
+    Python prints an exception there and goes on, as if nobody had pressed the keys. Any other error is raised here. So is
+    Ctrl-C if it has a handler of the user's, which should not run twice.
+    """
+    here, sigint = get_ident(), _signal.SIGINT
+    pressed = isinstance(error, KeyboardInterrupt) and here == threading.main_thread().ident
+    if not pressed or _signal.getsignal(sigint) is not _signal.default_int_handler:
+        raise error
+    if hasattr(_signal, "pthread_kill"):  # from another thread: by this one it would be raised at once
+        _thread.start_new_thread(_signal.pthread_kill, (here, sigint))
+    else:  # Windows
+        _thread.start_new_thread(_thread.interrupt_main, ())
 
 
 _Context.__exit__ = signal_safe(_Context.__exit__)  # type: ignore[method-assign]

@@ -8,9 +8,11 @@ import gc
 import operator
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -555,12 +557,39 @@ def test_a_second_interrupt_loses_no_block(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("tracked", [False, True])
 def test_an_interrupt_as_a_block_is_freed_loses_no_block(tracked: bool, monkeypatch: pytest.MonkeyPatch):
-    """C code sends the signal and drops the tensor, so that the first bytecode of a finalizer is where Python hears it."""
+    """C code sends the signal and drops the tensor, so that the first bytecode of a finalizer is where Python hears it. There
+    Python would print the interrupt and go on: it is raised when the finalizer has ended."""
     heard: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda args: heard.append(args.exc_type))
     pool = tm.device("cpu").pool
     before, kept = pool.used_bytes(), [tm.ones(3)]
-    with contextlib.suppress(KeyboardInterrupt), memory.track() if tracked else contextlib.nullcontext():
-        deque(map(operator.call, (_thread.interrupt_main, kept.clear)), 0)
-    assert heard == [KeyboardInterrupt]
+    with memory.track() if tracked else contextlib.nullcontext(), pytest.raises(KeyboardInterrupt):
+        deque(map(operator.call, (_thread.interrupt_main, kept.clear, lambda: time.sleep(60))), 0)
+    assert heard == []
     assert pool.used_bytes() == before
+
+
+def _own(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("handler", [signal.default_int_handler, _own])
+def test_an_interrupt_in_the_middle_of_a_free_is_raised_after_it(handler: Any, monkeypatch: pytest.MonkeyPatch):
+    """A handler of the user's has done its work: it is not called twice, and Python prints its error as ever."""
+    heard: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: heard.append(args.exc_type))
+    pool, kept = tm.device("cpu").pool, [tm.ones(3)]
+    used, before, freed = pool.used_bytes(), signal.signal(signal.SIGINT, handler), pool._freed
+
+    def interrupted(chunk: Any) -> None:
+        freed(chunk)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, "_freed", interrupted)
+    try:
+        with contextlib.nullcontext() if handler is _own else pytest.raises(KeyboardInterrupt):
+            deque(map(operator.call, (kept.clear, lambda: time.sleep(0.1 if handler is _own else 60))), 0)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == [KeyboardInterrupt] * (handler is _own)
+    assert pool.used_bytes() == used - 512

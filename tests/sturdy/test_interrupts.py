@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import gc
 import inspect
+import linecache
 import operator
 import re
 import signal
@@ -16,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -477,29 +479,29 @@ def test_a_signal_that_is_ignored_stays_so():
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_an_exit_that_is_not_covered_is_what_the_cover_is_for():
+@pytest.mark.parametrize("length", [1, 100, 2000])
+def test_an_exit_that_is_not_covered_is_what_the_cover_is_for(length: int):
     """A signal that waits as ``__exit__`` begins is raised before its first line."""
-
-    class Switch:
-        on = False
-
-        def plain(self) -> None:
-            try:
-                del self.on_before
-            finally:
-                self.on = False
-
-    Switch.covered = interrupts.signal_safe(_copy(Switch.plain))  # type: ignore[attr-defined]
+    names: dict[str, Any] = {}
+    lines = ["    try:", *["        del self.on_before"] * length, "    finally:", "        self.on = False"]
+    exec("\n".join(["def plain(self):", *lines, "def covered(self):", *lines]), names)
+    interrupts.signal_safe(names["covered"])
     for name, left in (("plain", True), ("covered", False)):
-        switch = Switch()
-        switch.on, switch.on_before = True, None  # type: ignore[attr-defined]
+        switch = SimpleNamespace(on=True, on_before=None)
         with pytest.raises(KeyboardInterrupt):
-            deque(map(operator.call, [interrupt_main, getattr(switch, name)]), 0)
+            deque(map(operator.call, [interrupt_main, functools.partial(names[name], switch)]), 0)
         assert switch.on is left
 
 
-def _copy(function: Any) -> Any:
-    return type(function)(function.__code__, function.__globals__)
+def test_each_cover_begins_at_the_first_instruction():
+    modules = [module for name, module in sys.modules.items() if name.startswith("tinygrad_mem.")]
+    homes = {id(home): home for m in modules for home in (m, *[each for each in vars(m).values() if inspect.isclass(each)])}
+    functions = {f for home in homes.values() for f in vars(home).values() if inspect.isfunction(f)}
+    code = [f.__code__ for f in functions if f.__module__.startswith("tinygrad_mem.")]
+    covered = [c for c in code if linecache.getline(c.co_filename, c.co_firstlineno).strip() == "@signal_safe"]
+    assert len(covered) > 10
+    for each in covered:
+        assert min(entry.start for entry in dis._parse_exception_table(each)) == 0, each.co_qualname
 
 
 def test_what_ends_a_step_halfway_says_so():

@@ -22,7 +22,7 @@ import numpy as np
 
 from .. import scope
 from ..errors import OutOfMemoryError
-from ..interrupts import context, lock, lock_was_mine, signal_safe
+from ..interrupts import context, lock, lock_was_mine, raise_after_finalizer, signal_safe
 from . import chunks
 from .chunks import NOTHING, ROUND, Aside, Chunk, Counts, Index, Pending, Segment, closed, free_runs, look, merged
 from .chunks import round_up as round_up
@@ -43,13 +43,17 @@ class Block(np.ndarray):
             listeners = scope.listeners
         except AttributeError:
             return  # a view that NumPy made of the block owns nothing; when the interpreter ends, scope may be gone
-        except BaseException:  # a signal that came before the first line
+        except BaseException as error:  # a signal that came before the first line
             self.__del__()
-            raise
-        if listeners:
-            pool._free(self.chunk)
-        else:
-            pool._freed(self.chunk)
+            raise_after_finalizer(error)
+            return
+        try:
+            if listeners:
+                pool._free(self.chunk)
+            else:
+                pool._freed(self.chunk)
+        except KeyboardInterrupt as error:
+            raise_after_finalizer(error)
 
 
 _new_block = np.ndarray.__new__
