@@ -309,7 +309,7 @@ def lowest(dry: bool = False):
         (
             lowest,
             DataDependenceError,
-            r"lowest: a comparison .*run\(dry=True\), and `if dry or loss\.item\(\) < best:`",
+            r"lowest: a comparison .*an argument `dry`, .*`if dry or loss\.item\(\) < best:`",
         ),
         (sparse, NotOfferedError, r"sparse: .* layout torch\.sparse_coo, whose memory is not predicted\. Use dense tensors"),
         (packed, DataDependenceError, r"packed: .*Predict the padded batch, without packing: it needs at least as much"),

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 from ..errors import DataDependenceError
 
 DECIDE = (
-    "For a decision, give the dry run a fixed answer, the one that takes more memory: run(dry=True), and "
-    "`if dry or loss.item() < best:`; the least of several losses is torch.stack(losses).min()"
+    "For a decision, let the function take an argument `dry`, which is True in the dry run, and give it there the answer that "
+    "takes more memory: `if dry or loss.item() < best:`. The least of several losses is torch.stack(losses).min()"
 )
 """What a program writes where it would branch on a value."""
 

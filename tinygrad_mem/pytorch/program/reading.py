@@ -159,6 +159,7 @@ def _scaled(function: Callable[..., Any], watch: Watch, *args: Any, **kwargs: An
     return function(*args, **kwargs)
 
 
+@handles(torch.arange, torch.range, given=True)
 def _of_length(function: Callable[..., Tensor], watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
     """A function whose result is as long as its numbers say: C++ would take an unknown one for 1."""
     if any(isinstance(each, Unknown) for each in (*args, *kwargs.values())):
@@ -167,10 +168,6 @@ def _of_length(function: Callable[..., Tensor], watch: Watch, *args: Any, **kwar
             "a fixed number, such as the longest length"
         )
     return function(*args, **kwargs)
-
-
-for _function in (torch.arange, torch.range):
-    HANDLERS[_function] = partial(_of_length, _function)
 
 
 @handles(torch.nn.functional.one_hot)
