@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split
 
 from tests.pytorch_memory import pytorch_peak
 from tinygrad_mem.pytorch import predict
@@ -72,3 +72,17 @@ def test_what_was_there_before_is_not():
         return trained(DataLoader(TensorDataset(HELD[:, None], torch.zeros(12, 1, dtype=torch.long)), batch_size=None))
 
     assert predict(run, device="cpu").peak == pytorch_peak(run)
+
+
+def test_what_reading_takes_is_not_memory_of_a_gpu():
+    """Transforms and samplers compute on the host."""
+
+    def run() -> Any:
+        for make in (tensors, of_numpy, of_lists, held):
+            for x, y in DataLoader(Drawn(make), 4, shuffle=True):
+                (x.sort(descending=True).values.sum() + y.sum()).item()
+        for part in random_split(TensorDataset(HELD), [8, 4]):
+            assert len(DataLoader(part, 2)) == len(part) // 2
+
+    assert predict(run, device="cpu").peak > 0
+    assert predict(run, device="cuda").peak == 0

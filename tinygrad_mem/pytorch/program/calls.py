@@ -332,7 +332,7 @@ def _randperm(watch: Watch, n: int, *args: Any, device: Any = None, **kwargs: An
         return torch.randperm(n, *args, device=place, **kwargs)
     with without_modes():
         real, within = measured(partial(torch.randperm, n, *args, **kwargs))
-    with watch.workspace(within if watch.device.type == "cpu" else 0):
+    with watch.workspace(within):
         made = torch.empty_like(real)
     if isinstance(made, FakeTensor):
         made.constant = real

@@ -63,9 +63,9 @@ class Storages:
 
     @context
     def workspace(self, size: int) -> Iterator[None]:
-        """Inside, count ``size`` bytes that a real call has used beside its results, which are made inside."""
+        """Inside, count ``size`` bytes of the host that a real call has used beside its results, which are made inside."""
         place = self.places.here()
-        held = self.ledger.malloc(size, place, "WORKSPACE") if size else None
+        held = self.ledger.malloc(size, place, "WORKSPACE") if size and self.device.type == "cpu" else None
         yield
         if held is not None:
             self.ledger.free(held, place)

@@ -156,7 +156,7 @@ class Watch(Storages, TorchDispatchMode):
         with without_modes():
             found, within = measured(partial(func, *real[0], **real[1]))
         made = tree_map_only(torch.Tensor, lambda each: self._results.like_real(each, args[0].fake_device), found)
-        with self.workspace(within if self.device.type == "cpu" else 0):
+        with self.workspace(within):
             self.count(func, args, kwargs, made)
         for fake, each in zip(fake_tensors(tree_leaves(made)), tree_leaves(found), strict=False):
             self.numbers.set(fake, each)
