@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -146,6 +147,28 @@ def known_masks(mark: Mark, device: str) -> Any:
     return x, y, labels, mask, kept
 
 
+def lazy_modules(mark: Mark, device: str) -> Any:
+    """A first batch gives parameters and buffers their shapes."""
+    features = nn.Sequential(nn.LazyConv2d(8, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten()).to(device)
+    head = nn.LazyLinear(10, device=device).double()
+    mark()
+    average = copy.deepcopy(head)
+    with torch.no_grad():
+        average(head(torch.zeros(1, 20, device=device, dtype=torch.float64)).new_zeros(1, 20))
+    mark()
+    average.load_state_dict(head.state_dict())
+    optimizer = torch.optim.Adam(head.parameters())
+    for _ in range(2):
+        wide = features(torch.randn(4, 1, 8, 8, device=device))[:, :20]
+        mark()
+        head(wide.double()).square().mean().backward()
+        mark()
+        optimizer.step()
+        mark()
+    assert isinstance(head, nn.Linear)
+    return features, head, average, optimizer
+
+
 SCRIPTS = [
     known_masks,
     scaled_in_a_checkpoint,
@@ -153,4 +176,5 @@ SCRIPTS = [
     transforms_of_a_loader,
     views_of_known_numbers,
     forward_mode,
+    lazy_modules,
 ]

@@ -23,6 +23,7 @@ from .asking import begin
 from .calls import swap
 from .fake import without_modes
 from .hugging_face import hugging_face
+from .lazy import lazy_modules
 from .loading import loading, of_prediction
 from .recurrent import flatten_parameters
 from .replacing import all_patched, handled, refused
@@ -83,6 +84,7 @@ def around(watch: Watch) -> Iterator[None]:
         stack.enter_context(hugging_face(watch))
         stack.enter_context(_in_lists())
         stack.enter_context(loading(watch))
+        stack.enter_context(lazy_modules(watch))
         stack.enter_context(saving(watch))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
