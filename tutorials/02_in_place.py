@@ -55,6 +55,9 @@ predicted = {inplace: grown(memory.predict(forward, nn.ReLU, inplace)) for inpla
 
 # %% [markdown]
 # ## Measured
+#
+# `compare` prints what changes between two tracks: the peak; *saved*, the most bytes that are kept for backward; *transient*,
+# the most bytes of temporaries and workspaces; and the ops and parameters whose bytes at the two peaks differ.
 
 # %%
 tracks = {}

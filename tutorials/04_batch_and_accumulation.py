@@ -184,11 +184,17 @@ picture(drawn, "04_batch")
 # %% [markdown]
 # ## Mechanism
 #
-# The bytes at the two peaks by op: with two parts the activations are half as large, and everything else is the same.
+# The bytes at the two peaks by category. With two parts, activations and temporaries are half as large. The workspace of a
+# convolution, which depends less on the batch, is smaller too. The batch itself and the parameters are the same; the
+# gradients of all parameters exist at the peak, because they are those of the first part.
 
 # %%
 print(runs[whole].table("category"))
 print(runs[parts].table("category"))
+at_peak, in_parts = (runs[run].by_category() for run in (whole, parts))
+assert in_parts[Category.ACTIVATION] == at_peak[Category.ACTIVATION] // STEPS
+assert in_parts[Category.WORKSPACE] < at_peak[Category.WORKSPACE]
+assert in_parts[Category.GRADIENT] == in_parts[Category.PARAMETER] > at_peak[Category.GRADIENT]
 
 # %% [markdown]
 # ## Exercise

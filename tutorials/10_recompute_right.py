@@ -148,8 +148,10 @@ for way, (_, ops, track) in runs.items():
     again = ops.recomputed.total() / ops.forward.total()
     axes.plot(again, track.peak / 2**20, "o", color=LINES[0])
     axes.annotate(way, (again, track.peak / 2**20), xytext=(6, 4), textcoords="offset points")
-axes.set(xlabel="ops that run again, of the forward's", ylabel="peak, MiB", ylim=(0, 23), xlim=(-0.03, 0.65))
-picture(chart, "10_policies", "What is kept, by what runs again")
+axes.set(
+    xlabel="ops that run again, as a share of the ops of the forward", ylabel="peak, MiB", ylim=(0, 23), xlim=(-0.03, 0.65)
+)
+picture(chart, "10_policies", "The peak, by the share of ops that run again")
 picture(runs["plain"][2], "10_plain", "Two steps, everything kept")
 picture(runs["checkpoint"][2], "10_checkpoint", "The same, each block checkpointed")
 

@@ -80,6 +80,9 @@ RESULT.say("results too many", -((BYTES - large) // ONE), "")
 # `plan` tries techniques on `meta`, where bytes are exact: recomputing stages of each chain, stepping in backward, and, if it
 # may change the rounding of sums, splitting the batch. It returns the fastest choice that fits. Usually the time of each op is
 # measured once. This lesson should print the same numbers on every machine, so its times are modelled (`Times("meta")`).
+#
+# In the plan, stages in brackets keep only their input, and run again in backward, as in lesson 9: `[0 1] 2` runs stages 0
+# and 1 again, and keeps the results of stage 2.
 
 # %%
 TIMES = Times("meta")

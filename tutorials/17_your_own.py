@@ -205,5 +205,5 @@ RESULT.agree("written out, packed twice", by_hand=round((4 / 2 * LAYERS + 1 / 2)
 RESULT.agree("written out, packed once", by_hand=round((3 / 2 * LAYERS + 1 / 2) * ONE), predicted=once)
 first, last = (tracks[way].peak / 2**20 for way in ("written out", "and steps in backward"))
 RESULT.ends(
-    f"Three hooks of a few lines: {first:.1f} MiB become {last:.1f}, and gradients take {WEIGHT // 1024} KiB at a time."
+    f"An op and two hooks of a few lines: {first:.1f} MiB become {last:.1f}, and gradients take {WEIGHT // 1024} KiB at a time."
 )

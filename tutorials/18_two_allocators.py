@@ -136,7 +136,7 @@ RESULT.say("CuPy: out of memory on the card, step", len(limited.marks) if limite
 # %% [markdown]
 # Without a limit CuPy's pool reserves more: it reserves a segment for each request that does not fit, while PyTorch's allocator
 # cuts several requests below 10 MiB from one segment. On a card of 256 MiB both release completely free segments, and still
-# fail. A request of the replay belongs to the step whose mark comes after it.
+# fail. A request of the replay belongs to the step whose mark comes after it. Step 0 means that no step fails.
 
 # %%
 kind = track.log.column("kind")
@@ -253,7 +253,7 @@ failed = small["default settings"]
 row = failed.fragmentation[failed.fragmentation[:, 0] == failed.out_of_memory[0]][0]
 allocated = int(failed.timeline[failed.timeline[:, 0] == failed.out_of_memory[0]][0, 1])
 RESULT.say("allocated when it fails", allocated)
-RESULT.say("could be had again when it fails", int(row[1]))
+RESULT.say("releasable when it fails", int(row[1]))
 RESULT.say("stuck when it fails", int(row[2]))
 alone = pytorch.replay(memory.predict(train, 1, first=fails(failed) - 1), "")
 RESULT.say("the step that fails, as the first: reserved", alone.peak_reserved)

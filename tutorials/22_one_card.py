@@ -235,13 +235,13 @@ def products(**how: Any) -> Counter[str]:
 
 MLP = 2 * 2 * TOKENS * (3 * WIDTH * INNER + RANK * 3 * (WIDTH + INNER))  # of two blocks, in two steps
 ALL = 2 * 2 * TOKENS * (WEIGHTS + THIN // BLOCKS)
-RESULT.say(f"{thin}: trained, of all parameters", round(THIN / COUNT, 4), "times")
+RESULT.say(f"{thin}: share of the parameters that is trained", round(THIN / COUNT, 4), "")
 for name in (again, tiles):
     how = {key: value for key, value in ladder()[name].items() if key != "nf4"}
     expected = ALL + (MLP * (TOKENS // TILE - 1) // (TOKENS // TILE) if name == tiles else 0)
     found = products(**how)["recompute"]
-    RESULT.agree(f"{name}: multiplied again", unit="times", by_hand=expected, predicted=found, within=ALL // 100)
-    RESULT.say(f"{name}: of a step without", round(1 + found / (2 * ALL), 2), "times")
+    RESULT.agree(f"{name}: multiplied again", unit="multiplications", by_hand=expected, predicted=found, within=ALL // 100)
+    RESULT.say(f"{name}: multiplications, relative to a step without", round(1 + found / (2 * ALL), 2), "")
 RESULT.say(f"{last}: copied in a step, there and back", 2 * on_the_host(last))
 print(f"At 25 GB a second that is {2 * on_the_host(last) / 25e9:.1f} seconds, which pinned memory hides in part.")
 
@@ -249,7 +249,8 @@ print(f"At 25 GB a second that is {2 * on_the_host(last) / 25e9:.1f} seconds, wh
 # ## Measured
 #
 # The same program runs on a small model of the same family. With each technique it needs the predicted bytes. Recomputing and
-# offload change no bit of the result; tiles change the order of sums; bfloat16, 8 bits and NF4 change the numbers.
+# offload change no bit of the result; tiles change the order of sums; bfloat16, 8 bits and NF4 change the numbers. Its
+# sequences have 64 tokens instead of 512, and 256 instead of 131,072.
 
 # %%
 SMALL = configuration(
@@ -320,7 +321,7 @@ for name, whole in weights.items():
     rounded: Any = model.get_submodule(name.removesuffix(".weight"))
     off += ((rounded.dequantized().numpy() - whole) ** 2).sum()
     size += (whole**2).sum()
-RESULT.say("NF4: what rounding changes, of a weight", round(float(np.sqrt(off / size)), 4), "times")
+RESULT.say("NF4: error of rounding, relative to the weights", round(float(np.sqrt(off / size)), 4), "")
 print(f"If nothing was learned, the loss is {np.log(256):.4f}.")
 assert max(losses.values()) - min(losses.values()) < 0.1 < np.log(256) - max(losses.values()) - 1
 

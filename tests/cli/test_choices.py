@@ -62,7 +62,7 @@ def test_doctor_prints_each_choice_its_reason_and_another(monkeypatch: pytest.Mo
     assert len(found) == 6
     for each in found:
         assert any(all(each[part] in line for part in ("what", "chosen", "why")) for line in shown), each
-        assert not each["another"] or f"another for {each['what']}: {each['another']}" in shown
+        assert not each["another"] or f"to change {each['what']}: {each['another']}" in shown
 
 
 def test_a_processor_has_a_name_and_vectors(tmp_path: Path):

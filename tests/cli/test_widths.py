@@ -8,11 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import tinygrad_mem as tm
 from tests.profiles import some
 from tests.pytorch.faults import TooLarge
+from tinygrad_mem.claims import CLAIMS
+from tinygrad_mem.claims.claim import Counted, Judged
+from tinygrad_mem.claims.show import found_text, table
 from tinygrad_mem.cli.app import app
 
 NARROW = some([60, 80], [60])
@@ -46,6 +50,20 @@ def test_no_line_is_too_wide_and_no_number_is_cut(command: list[str], snapshot: 
         assert shown[width].strip()
         assert [line for line in shown[width].splitlines() if len(line) > width] == []
         assert set(NUMBER.findall(shown[width])) <= set(NUMBER.findall(shown[200])), "a number was cut"
+
+
+@pytest.mark.parametrize("width", [60, 70, 80, 99, 100, 120])
+def test_the_table_of_all_claims_has_each_figure_whole(width: int):
+    """At 80 columns the units were cut off, and at 100 the numbers too."""
+    rows = [Judged(claim, Counted(claim.stated.value), None) for claim in CLAIMS.values()]
+    console = Console(width=width)
+    with console.capture() as shown:
+        console.print(table(rows, width))
+    lines = shown.get().splitlines()
+    assert max(map(len, lines)) <= width
+    for judged in rows:
+        for text in (judged.claim.stated.text, *found_text(judged).split(", ")):
+            assert any(text in line for line in lines), text
 
 
 @pytest.mark.parametrize("command", [["resnet50", "--batch-size", "1024"], ["llama-3-8b", "--batch-size", "1"]], ids=" ".join)

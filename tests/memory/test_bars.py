@@ -42,7 +42,17 @@ def test_one_scale_for_all():
     assert "█" not in low[0] + low[1]
     assert "█" in low[2]
     assert all("█" in line for line in high)
-    assert lines.count("█\xa0a   █\xa0b") == 1
+    assert lines.count("█ a   █ b") == 1
+
+
+@pytest.mark.parametrize("width", range(18, 60))
+def test_a_line_of_the_legend_ends_between_two_names(width: int):
+    """rich broke it between the colour and its name."""
+    names = ["optimizer state", "gradients", "workspace", "b"]
+    lines = drawn(Bars("", dict.fromkeys(names, np.full(4, 32)), dict.fromkeys(names, "red")), width=width)
+    legend = [line for line in lines if any(name in line for name in names)]
+    assert max(map(len, legend)) <= width
+    assert sorted("   ".join(legend).split("   ")) == sorted(f"█ {name}" for name in names)
 
 
 def test_beside_each_other_where_there_is_room():

@@ -165,7 +165,7 @@ def lesson_18(found: dict[str, float], dev: str) -> None:
     assert found["roundup_power2_divisions:4: reserved"] < found[f"{plain}: reserved"]
     assert found["max_split_size_mb:24: reserved"] == found[f"{plain}: reserved"]
     assert 1 < found["CuPy: out of memory on the card, step"] <= steps[0]
-    parts = [found[f"{kind} when it fails"] for kind in ("allocated", "could be had again", "stuck")]
+    parts = [found[f"{kind} when it fails"] for kind in ("allocated", "releasable", "stuck")]
     assert sum(parts) <= card
     assert parts[1] == 0
     assert parts[2] > card / 3
@@ -244,7 +244,7 @@ def lesson_22(found: dict[str, float], dev: str) -> None:
     for name, size, length in (("float32, AdamW", 4, 512), ("bfloat16", 2, 512), ("bfloat16", 2, tokens)):
         assert found[f"{name}: kept by a block of {length:,} tokens"] == length * (size * each + 4 * 34) + 1024
     assert found["LoRA: gradients"] == 2 * thin
-    assert found["LoRA: trained, of all parameters"] == round(thin / count, 4)
+    assert found["LoRA: share of the parameters that is trained"] == round(thin / count, 4)
     assert 32 * input + logits < found["every block recomputed: kept"] < 34 * input + logits
     assert 0.51 / 2 < (found["frozen weights in NF4: weights"] - 4 * words * wide) / (2 * (count - 2 * words * wide)) < 0.27
     assert found["MLP and loss in tiles: kept less"] == logits - input
@@ -260,11 +260,11 @@ def lesson_22(found: dict[str, float], dev: str) -> None:
     tile = 32_768 * inside
     assert 3 * tile + 4 * input < peaks[-1] - kept < 6 * tile + 12 * input
     assert found["left on the card"] == card - peaks[-1] > 0
-    assert found["every block recomputed: of a step without"] == 1.5
+    assert found["every block recomputed: multiplications, relative to a step without"] == 1.5
     mlp = 3 * wide * 14_336 / (3 * wide * 14_336 + 2 * wide * wide + 2 * wide * 1024)
-    assert abs(found["MLP and loss in tiles: of a step without"] - (1.5 + 0.5 * 0.75 * mlp)) < 0.02
+    assert abs(found["MLP and loss in tiles: multiplications, relative to a step without"] - (1.5 + 0.5 * 0.75 * mlp)) < 0.02
     losses = [size for name, size in found.items() if name.endswith("loss on unseen text")]
     assert len(losses) == 4
     assert max(losses) - min(losses) < 0.1
-    assert 0.085 < found["NF4: what rounding changes, of a weight"] < 0.1
+    assert 0.085 < found["NF4: error of rounding, relative to the weights"] < 0.1
     assert max(found["8,192 tokens, recomputed: peak"], found["8,192 tokens, and in tiles: peak"]) < card

@@ -13,10 +13,8 @@ from rich.text import Text
 from ..memory.render.bars import draw, of_track
 from .claim import EXPLAINED, REFUTED, REPRODUCED, Extra, Figure, Judged
 
-NARROW = 100
-"""On terminals with fewer columns, what a claim says is printed below its name."""
-NARROWEST = 70
-"""On terminals with fewer columns, the number that is found is printed below the figure."""
+_NAME, _SAYS = 26, 30
+"""The least columns of a terminal for a claim's name, and for what it says."""
 STYLES = {REPRODUCED: "green", EXPLAINED: "yellow", REFUTED: "red"}
 
 
@@ -36,24 +34,27 @@ def part_text(stated: Figure, part: Extra) -> str:
 
 
 def table(rows: Sequence[Judged], width: int) -> Table:
-    """A row for each claim. No number is cut."""
-    made = Table(box=HORIZONTALS, pad_edge=False, show_lines=True)
-    made.add_column("claim, verdict", overflow="fold", min_width=20)
-    if width >= NARROW:
-        made.add_column("what it says", overflow="fold")
+    """A row for each claim. No number is cut: on a narrow terminal, what a claim says is below its name, and the number that is
+    found below the figure.
+    """
     numbers = [[each.claim.stated.text, found_text(each).replace(", ", "\n")] for each in rows]
     heads = ["figure", "found"]
-    if width < NARROWEST:
-        numbers, heads = [["\n".join(pair)] for pair in numbers], ["figure, found"]
-    for head, column in zip(heads, zip(*numbers, strict=True), strict=True):
-        lines = [line for text in column for line in text.split("\n") if line[0].isdigit()]
-        made.add_column(head, justify="right", overflow="fold", min_width=max(map(len, lines), default=9))
+    columns = [[head, *(row[i] for row in numbers)] for i, head in enumerate(heads)]
+    sizes = [max(map(len, "\n".join(column).split("\n"))) for column in columns]
+    room = width - sum(sizes) - 3 * (len(sizes) + 1)  # a column has a space on each side, and one between it and the next
+    if room < _NAME:
+        numbers, heads, sizes = [["\n".join(pair)] for pair in numbers], ["figure, found"], [max(13, *sizes)]
+    made = Table(box=HORIZONTALS, pad_edge=False, show_lines=True)
+    made.add_column("claim, verdict", overflow="fold")
+    if says := room >= _NAME + _SAYS:
+        made.add_column("what it says", overflow="fold")
+    for head, size in zip(heads, sizes, strict=True):
+        made.add_column(head, justify="right", overflow="fold", min_width=min(size, width // 2))
     for each, cells in zip(rows, numbers, strict=True):
         name = Text(each.claim.name, "bold")
         if each.verdict is not None:
             name.append(f"\n{each.verdict.text}", f"not bold {STYLES[each.verdict.kind]}")
-        says = Text(each.claim.says)
-        first = [name, says] if width >= NARROW else [name.append("\n").append(each.claim.says, "not bold default")]
+        first = [name, Text(each.claim.says)] if says else [name.append("\n").append(each.claim.says, "not bold default")]
         made.add_row(*first, *cells)
     return made
 

@@ -60,7 +60,7 @@ def _products() -> MachineChoice:
 def _few_rows() -> MachineChoice:
     """For the steps of recurrent layers, by how OpenBLAS's kernels copy their matrices."""
     parts, asked = blas.for_avx512, "OPENBLAS_CORETYPE" in os.environ
-    why = ASKED if asked else f"{'' if parts else 'no '}AVX-512 kernels of BLAS"
+    why = ASKED if asked else f"BLAS has {'' if parts else 'no '}AVX-512 kernels"
     another = "OPENBLAS_CORETYPE=HASWELL" if parts else ""
     return MachineChoice("few rows x weight", "in small parts" if parts else "as they are", why, another)
 
@@ -79,7 +79,7 @@ def _large_products() -> MachineChoice:
 
 def _convolutions() -> MachineChoice:
     asked = conv.asked_way
-    chosen, why = (f"{asked} if possible", ASKED) if asked else ("by shapes", "measured rule, same anywhere")
+    chosen, why = (f"{asked} if possible", ASKED) if asked else ("by shape", "the same on every machine")
     return MachineChoice("convolutions", chosen, why, f"TINYGRAD_MEM_CONV=columns, or {', '.join(list(conv.WAYS)[:-1])}")
 
 

@@ -82,7 +82,7 @@ def run(*, as_json: bool = False) -> int:
     console.print(_table_of("this machine", ("what", "found"), machine().items()))
     made = choices.choices()
     console.print(_table_of("choices", ("what", "chosen", "why"), ((each.what, each.chosen, each.why) for each in made)))
-    _print_lines(console, *(f"another for {each.what}: {each.another}" for each in made if each.another), "")
+    _print_lines(console, *(f"to change {each.what}: {each.another}" for each in made if each.another), "")
     with errors.status("matrix products with each of OpenBLAS's kernels"):
         rates = blas_rates()
     for shown in (_blas(rates), advice(rates), _devices()):
@@ -249,7 +249,7 @@ def _devices() -> Group:
     for name in _names():
         device = tm.device(name)
         pool, free = device.pool, device.free_memory()
-        state = "no memory behind it" if name == "meta" else f"ready, {bytes_text(free)} free" if free else "ready"
+        state = "allocates nothing" if name == "meta" else f"ready, {bytes_text(free)} free" if free else "ready"
         limit = bytes_text(pool.get_limit()) if pool.get_limit() else "none"
         rows.append((name, state, bytes_text(pool.used_bytes()), bytes_text(pool.total_bytes()), limit))
     return _table_of("devices", ("device", "state", "in use", "reserved", "limit"), rows)

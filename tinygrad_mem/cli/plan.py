@@ -117,6 +117,8 @@ def _show(network: str, batch_size: int, found: planner.Plan) -> None:
     times = f"of ops measured on {found.device}" if found.measured else "modelled from bytes and multiplications"
     where = "with the workspaces of a GPU's kernels" if found.search.like == "cuda" else "to the byte"
     console.print(f"Times are sums {times}, relative to the plain step. Each peak was found by a run on meta, {where}.")
+    if any("[" in str(point.choice) for point in found.front):
+        console.print("Blocks in brackets keep only the input of the first, and run again in backward.")
     if found.budget is not None and found.point.reserved > found.budget:
         console.print("Reserved is without a limit. The plan ran within the budget too: the pool gave unused memory back.")
     console.print(visible(f"{network}, batch {batch_size}: {found}", keep="\n"))

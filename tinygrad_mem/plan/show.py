@@ -26,7 +26,7 @@ def table(front: list[Point], chosen: Point, plain: Point, width: int) -> str:
     shown = Table(title=Text("memory against time"), title_justify="left", title_style="bold")
     shown.add_column("", no_wrap=True)
     short = [""] if width >= _WIDE else []
-    for name in ("peak in use", *short, "reserved", "time"):
+    for name in ("peak, bytes", *short, "reserved", "time"):
         shown.add_column(name, justify="right", no_wrap=True)
     points = front if chosen in front else [*front, chosen]
     offloaded = any(point.host for point in points)

@@ -58,14 +58,19 @@ def draw(bars: Sequence[Bars], console: Console, height: int = 8) -> None:
     else:
         for each in drawn:
             console.print(each)
-    colours = {name: colour for each in bars for name, colour in each.colours.items()}
-    order = {kind.value: number for number, kind in enumerate(Category)}
-    named = [
-        Text.assemble(("█\N{NO-BREAK SPACE}", colours[name]), name.replace(" ", "\N{NO-BREAK SPACE}"))
-        for name in sorted(colours, key=lambda name: order.get(name, len(order)))
-    ]
-    console.print(Text("   ").join(named))
+    console.print(_legend({name: colour for each in bars for name, colour in each.colours.items()}, console.width))
     console.print()
+
+
+def _legend(colours: Mapping[str, str], width: int) -> Text:
+    """Which colour is what. A line ends between two names: rich would break it within one, at no-break spaces too."""
+    order = {kind.value: number for number, kind in enumerate(Category)}
+    text, column = Text(), 0
+    for name in sorted(colours, key=lambda name: order.get(name, len(order))):
+        gap = "" if not column else "   " if column + 5 + len(name) <= width else "\n"
+        column = 2 + len(name) + (column + len(gap) if gap != "\n" else 0)
+        text.append(gap).append("█ ", colours[name]).append(name)
+    return text
 
 
 def _picture(bars: Bars, width: int, height: int, top: int) -> Text:
