@@ -63,7 +63,7 @@ def draw(bars: Sequence[Bars], console: Console, height: int = 8) -> None:
 
 
 def _legend(colours: Mapping[str, str], width: int) -> Text:
-    """Which colour is what. A line ends between two names: rich would break it within one, at no-break spaces too."""
+    """The name of each colour. A line ends between two names: rich would break it within one, at no-break spaces too."""
     order = {kind.value: number for number, kind in enumerate(Category)}
     text, column = Text(), 0
     for name in sorted(colours, key=lambda name: order.get(name, len(order))):
