@@ -243,7 +243,10 @@ def test_moments_of_a_gpu(name):
 SIZES = [1, 513, MIB, MIB + 1, 3 * MIB, 9 * MIB + 7, 11 * MIB, 21 * MIB, 45 * MIB]
 
 
-@pytest.mark.parametrize("settings", ["", "expandable_segments:True", "max_split_size_mb:32"])
+WIDE = "expandable_segments:True,large_segment_size_mb:32,max_non_split_rounding_mb:32"
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True", WIDE, "max_split_size_mb:32"])
 @pytest.mark.parametrize("seed", range(6))
 def test_moments_of_random_programs(settings, seed, tmp_path):
     """Several streams, a private pool, blocks that wait for a stream; recorded from the beginning, or from anywhere."""

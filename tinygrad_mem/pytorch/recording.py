@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .settings import LARGE_SEGMENT, SMALL, Settings
+from .settings import SMALL, Settings
 
 
 class Action(IntEnum):
@@ -83,7 +83,7 @@ class Recording:
         older = self._older_blocks()
         starts = sorted(older)
         found, unsure = [], 0
-        for segment in self._older_segments():
+        for segment in self.segments_after(-1, settings):
             here = starts[bisect_right(starts, segment.address - 1) : bisect_right(starts, segment.address + segment.size - 1)]
             blocks = [older[start] for start in here]
             ends = [*here[1:], segment.address + segment.size][: len(here)]
@@ -95,13 +95,13 @@ class Recording:
             found.append(segment._replace(blocks=blocks))
         return found, unsure
 
-    def space_begins(self, pieces: list[RecordedSegment]) -> int:
+    def space_begins(self, pieces: list[RecordedSegment], settings: Settings) -> int:
         """The lowest address of the expandable segment with memory in ``pieces``: pages may be mapped below them later."""
         first = pieces[0]
         pool = self.pools.index(first.pool) if first.pool in self.pools else len(self.pools)
         said = self.events[(self.events["stream"] == first.stream) & (self.events["pool"] == pool)]
         said = said[np.isin(said["action"], [Action.SEGMENT_MAP, Action.SEGMENT_UNMAP])]
-        small = said["size"] % LARGE_SEGMENT != 0
+        small = said["size"] % settings.large_segment != 0
         said = said[small == first.small]
         change = np.where(said["action"] == Action.SEGMENT_MAP, 1, -1) * said["size"].astype(np.int64)
         left = sum(piece.size for piece in pieces) + np.cumsum(change)
@@ -130,20 +130,23 @@ class Recording:
                     older[block.address] = block
         return older
 
-    def _older_segments(self) -> list[RecordedSegment]:
-        """The segments at the beginning: those at the end, without those added since, and with those released since."""
+    def segments_after(self, event: int, settings: Settings) -> list[RecordedSegment]:
+        """The segments after an event, -1 for the beginning, without their blocks: those at the end, without those added since,
+        and with those released since.
+        """
         found = {segment.address: segment._replace(blocks=[]) for segment in self.segments}
-        asked = (self.events["action"] >= Action.SEGMENT_ALLOC) & (self.events["action"] <= Action.SEGMENT_UNMAP)
-        for event in self.events[asked][::-1]:
-            action, address, size = int(event["action"]), int(event["address"]), int(event["size"])
+        since = self.events[event + 1 :]
+        asked = (since["action"] >= Action.SEGMENT_ALLOC) & (since["action"] <= Action.SEGMENT_UNMAP)
+        for undone in since[asked][::-1]:
+            action, address, size = int(undone["action"]), int(undone["address"]), int(undone["size"])
             if action == Action.SEGMENT_ALLOC:
                 found.pop(address, None)
             elif action == Action.SEGMENT_FREE:
-                pool = self.pools[event["pool"]]
+                pool = self.pools[undone["pool"]]
                 small = size <= 2 * SMALL  # large ones are longer, except under unusual settings
-                found[address] = RecordedSegment(address, size, int(event["stream"]), small, False, [], pool)
+                found[address] = RecordedSegment(address, size, int(undone["stream"]), small, False, [], pool)
             elif action in (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP):
-                _turn_back(found, event, self.pools, mapped=action == Action.SEGMENT_MAP)
+                _turn_back(found, undone, self.pools, settings.large_segment, mapped=action == Action.SEGMENT_MAP)
         return sorted(found.values())
 
     def _length(self, block: RecordedBlock, end: int, segment: RecordedSegment, settings: Settings) -> tuple[int, bool]:
@@ -195,8 +198,10 @@ def with_gaps(blocks: list[RecordedBlock], start: int, end: int, state: str) -> 
     return found
 
 
-def _turn_back(found: dict[int, RecordedSegment], event: np.void, pools: list[tuple[int, int]], mapped: bool) -> None:
-    """Undo one mapping, or unmapping, of pages."""
+def _turn_back(
+    found: dict[int, RecordedSegment], event: np.void, pools: list[tuple[int, int]], page: int, mapped: bool
+) -> None:
+    """Undo one mapping, or unmapping, of pages; ``page``: bytes of one of a large segment."""
     address, size = int(event["address"]), int(event["size"])
     if mapped:
         holder = next((s for s in found.values() if s.address <= address and address + size <= s.address + s.size), None)
@@ -207,8 +212,7 @@ def _turn_back(found: dict[int, RecordedSegment], event: np.void, pools: list[tu
             if start < end:
                 found[start] = holder._replace(address=start, size=end - start)
         return
-    small = size % LARGE_SEGMENT != 0  # pages of a large one have 20 MiB
-    piece = RecordedSegment(address, size, int(event["stream"]), small, True, [], pools[event["pool"]])
+    piece = RecordedSegment(address, size, int(event["stream"]), size % page != 0, True, [], pools[event["pool"]])
     before = next((s for s in found.values() if s.expandable and s.address + s.size == address), None)
     after = found.get(address + size)
     if before is not None:

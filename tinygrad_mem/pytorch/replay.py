@@ -133,7 +133,7 @@ class _Replayer:
         if self.driver.capacity is not None and self.driver.taken > self.driver.capacity:
             self.result.out_of_memory.append(-1)
         for home, pieces in spaces.items():  # each has one range of addresses, which may begin below the mapped pages
-            start = self.recording.space_begins(pieces)
+            start = self.recording.space_begins(pieces, self.allocator.settings)
             held = [block for piece in pieces for block in piece.blocks]
             self._restore_chain(home, with_gaps(held, start, start + SPACE, "unmapped"), True)
 

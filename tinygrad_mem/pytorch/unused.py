@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .evidence import Evidence
-from .recording import Action
+from .recording import Action, Recording
 from .settings import SMALL_SEGMENT, parse
 
 _EVERYBODY = (0, 0)
@@ -47,9 +47,7 @@ class Unused:
 def unused(evidence: Evidence, event: int) -> Unused:
     """The reserved bytes after an event; -1 for the beginning."""
     found = Unused(event)
-    start, end, pool = _units(evidence, event)
-    order = np.argsort(start)
-    start, end, pool = start[order], end[order], pool[order]
+    start, end, private = _units(evidence.recording, event)
     alive = evidence.alive(event)
     late, late_size = _waiting(evidence, event)
     address = np.concatenate([evidence.blocks.address[alive].astype(np.int64), late])
@@ -58,8 +56,7 @@ def unused(evidence: Evidence, event: int) -> Unused:
     order = np.argsort(address, kind="stable")
     address, size, owner = address[order], size[order], owner[order]
     free = (end - start) - _covered(address, size, start, end)
-    empty = free == end - start
-    shared = pool == 0
+    empty, shared = free == end - start, private == 0
     found.reserved, found.allocated = int((end - start).sum()), int(evidence.blocks.size[alive].sum())
     found.waiting = int(late_size.sum())
     found.again, found.private = int(free[empty & shared].sum()), int(free[empty & ~shared].sum())
@@ -69,42 +66,14 @@ def unused(evidence: Evidence, event: int) -> Unused:
     return found
 
 
-def _units(evidence: Evidence, event: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The units that can be released, after an event: first address, end address and the number of the pool."""
-    recording = evidence.recording
-    settings = parse(recording.settings)
-    pieces: dict[int, tuple[int, int, int]] = {}  # address -> end, pool, bytes of a page; 0: it is not expandable
-    pools = {pool: number for number, pool in enumerate(recording.pools)}
-    for segment in recording.at_beginning(settings)[0]:
-        number = pools.get(segment.pool, 0 if segment.pool == _EVERYBODY else len(pools))
-        page = SMALL_SEGMENT if segment.small else settings.large_segment
-        pieces[segment.address] = segment.address + segment.size, number, page * segment.expandable
-    events = recording.events[: event + 1]
-    moved = events[(events["action"] >= Action.SEGMENT_ALLOC) & (events["action"] <= Action.SEGMENT_UNMAP)]
-    columns = (moved[name].tolist() for name in ("action", "address", "size", "pool"))
-    for action, address, size, number in zip(*columns, strict=True):
-        if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
-            page = SMALL_SEGMENT if size % settings.large_segment else settings.large_segment
-            pieces[address] = address + size, number, page * (action == Action.SEGMENT_MAP)
-        elif action == Action.SEGMENT_FREE:
-            pieces.pop(address, None)
-        else:
-            _unmap(pieces, address, address + size)
-    units = []
-    for address, (end, number, page) in pieces.items():
-        page = page or end - address
-        units.extend((at, min(at + page, end), number) for at in range(address, end, page))
+def _units(recording: Recording, event: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The units that can be released, after an event: first address, end address, and whether its pool is private."""
+    units, settings = [], parse(recording.settings)
+    for segment in recording.segments_after(event, settings):
+        end, private = segment.address + segment.size, segment.pool != _EVERYBODY
+        page = segment.size if not segment.expandable else SMALL_SEGMENT if segment.small else settings.large_segment
+        units.extend((at, min(at + page, end), private) for at in range(segment.address, end, page))
     return tuple(np.array(units, np.int64).reshape(-1, 3).T)  # type: ignore[return-value]
-
-
-def _unmap(pieces: dict[int, tuple[int, int, int]], start: int, end: int) -> None:
-    """Remove the pages from ``start`` to ``end`` from the pieces."""
-    for address, (stop, number, page) in [*pieces.items()]:
-        if address < end and start < stop and page:
-            del pieces[address]
-            for left, right in ((address, start), (end, stop)):
-                if left < right:
-                    pieces[left] = right, number, page
 
 
 def _waiting(evidence: Evidence, event: int) -> tuple[np.ndarray, np.ndarray]:
