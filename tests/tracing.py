@@ -13,10 +13,8 @@ _HEARS = {"RESUME", "JUMP_BACKWARD", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACK
 _HEARS |= {"POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE"}
 _HEARS_AFTER = {"CALL", "CALL_KW", "CALL_FUNCTION_EX"}
 _FINALISERS = {
-    "tinygrad_mem.devices.cuda._freeing",
     "tinygrad_mem.devices.pool.__del__",
-    "tinygrad_mem.autograd.node_hooks.__del__",
-    "tinygrad_mem.memory.listener.<lambda>",
+    "tinygrad_mem.callbacks.finalize",
 }
 
 
@@ -39,11 +37,13 @@ def traced(trace: Any) -> Iterator[None]:
 
 
 @contextmanager
-def signal_points(ours: Callable[[CodeType], bool], at: Callable[[FrameType, int], None]) -> Iterator[None]:
+def signal_points(
+    ours: Callable[[CodeType], bool], at: Callable[[FrameType, int], None], in_finalisers: bool = False
+) -> Iterator[None]:
     """Call ``at(frame, position)`` at each point of ``ours`` at which Python may run a signal handler; -1: the start of a call.
 
     These points are the beginning of functions, the end of calls of C functions, and jumps back in loops. There is none between
-    a ``with`` that took a lock and its body. Finalisers are left out, because Python ignores exceptions in them.
+    a ``with`` that took a lock and its body. Finalisers are left out by default: what a tracer raises there is lost.
     """
     called: dict[FrameType, bool] = {}
 
@@ -59,7 +59,7 @@ def signal_points(ours: Callable[[CodeType], bool], at: Callable[[FrameType, int
             hears, called[frame] = called.get(frame, False) or name in _HEARS, name in _HEARS_AFTER
         elif event == "return":
             called.pop(frame, None)
-        if hears and not finalising(frame):
+        if hears and (in_finalisers or not finalising(frame)):
             try:
                 at(frame, -1 if event == "call" else frame.f_lasti)
             except BaseException:

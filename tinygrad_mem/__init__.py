@@ -1,5 +1,6 @@
 """tinygrad_mem: where the memory of deep-learning training goes, and what each memory-saving technique does about it."""
 
+from . import starting as _starting  # isort: skip  # the first, for Ctrl-C during the other imports
 from math import e, inf, nan, pi
 
 from numpy import newaxis

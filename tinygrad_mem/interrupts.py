@@ -9,9 +9,7 @@ iterator is not safe between two threads.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # signal's own functions wrap numbers in enums, slowly
-import _thread
 import functools
-import inspect
 import itertools
 import os
 import signal
@@ -24,7 +22,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import starmap
-from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,44 +74,6 @@ def reentrant() -> RLock:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lambda: made._is_owned() or made._at_fork_reinit())  # type: ignore[attr-defined]
     return made
-
-
-_callbacks: dict[tuple[int, int], tuple] = {}  # by the ids of two code objects, which are kept, so that ids stay unique
-
-
-def callback_depth() -> int:
-    """The number of signal handlers, finalizers and weak-reference callbacks that the running code is inside of.
-
-    Python calls these itself, in the middle of other code. What they compute is not part of the code that they interrupt. To be
-    fast, each pair of a function and its caller is examined once.
-    """
-    frame, count = sys._getframe(1), 0
-    code = frame.f_code
-    while (caller := frame.f_back) is not None:
-        callers = caller.f_code
-        found = _callbacks.get((id(code), id(callers)))
-        if found is None:
-            found = _callbacks[id(code), id(callers)] = _is_callback(frame), code, callers
-        count += found[0]
-        frame, code = caller, callers
-    return count
-
-
-def _is_callback(frame: FrameType) -> bool:
-    """True if Python itself called the function of ``frame``: its arguments are those of a handler, callback or finalizer."""
-    code = frame.f_code
-    if not code.co_flags & inspect.CO_OPTIMIZED:
-        return False  # no function
-    named, given = code.co_argcount, frame.f_locals
-    arguments = [given.get(name) for name in code.co_varnames[:named]]
-    if code.co_flags & inspect.CO_VARARGS:
-        arguments += given.get(code.co_varnames[named + code.co_kwonlyargcount], ())
-    if type(given) is dict and sys.gettrace() is None:
-        given.clear()  # before Python 3.13 a copy that would live as long as the frame; a tracer needs it
-    finalizer = getattr(type(arguments[0]), "__del__", None) if arguments else None
-    if getattr(finalizer, "__code__", None) is code:
-        return True
-    return any(type(a) is FrameType or (isinstance(a, weakref.ref) and a() is None) for a in arguments)
 
 
 def may_wait() -> bool:
@@ -288,22 +247,6 @@ def signal_safe(function: F) -> F:
         longer = bytes([0x80, *[digit | 0x40 for digit in digits[:-1]], digits[-1]]) + rest
         function.__code__ = code.replace(co_exceptiontable=longer)  # type: ignore[attr-defined]
     return function
-
-
-def raise_after_finalizer(error: BaseException) -> None:
-    """Raise Ctrl-C again in the main thread, after the finalizer or callback of a weak reference in which it came.
-
-    Python prints an exception there and goes on, as if nobody had pressed the keys. Any other error is raised here. So is
-    Ctrl-C if it has a handler of the user's, which should not run twice.
-    """
-    here, sigint = get_ident(), _signal.SIGINT
-    pressed = isinstance(error, KeyboardInterrupt) and here == threading.main_thread().ident
-    if not pressed or _signal.getsignal(sigint) is not _signal.default_int_handler:
-        raise error
-    if hasattr(_signal, "pthread_kill"):  # from another thread: by this one it would be raised at once
-        _thread.start_new_thread(_signal.pthread_kill, (here, sigint))
-    else:  # Windows
-        _thread.start_new_thread(_thread.interrupt_main, ())
 
 
 _Context.__exit__ = signal_safe(_Context.__exit__)  # type: ignore[method-assign]

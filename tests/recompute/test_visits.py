@@ -16,8 +16,8 @@ import tinygrad_mem.nn.functional as F
 from tinygrad_mem import nn, recompute
 from tinygrad_mem.autograd import graph
 from tinygrad_mem.autograd.graph import saved_tensors_hooks
+from tinygrad_mem.callbacks import callback_depth
 from tinygrad_mem.devices import random
-from tinygrad_mem.interrupts import callback_depth
 from tinygrad_mem.recompute import create_selective_checkpoint_contexts, frame, scheduled, selective
 from tinygrad_mem.utils.checkpoint import checkpoint
 

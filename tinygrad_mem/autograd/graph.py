@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..interrupts import callback_depth as _callback_depth
+from ..callbacks import callback_depth as _callback_depth
 from ..interrupts import signal_safe
 from ..scope import local, setting
 from .core import Node as Node

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import scope
+from ..callbacks import callback_depth, finalizer
 from ..errors import ArgumentTypeError, DTypeError, GraphError, NotOfferedError, ShapeError
-from ..interrupts import callback_depth, raise_after_finalizer, signal_safe
 from ..ops.base import RowsGradient
 from ..scope import local
 from .gradients import SparseTensor
@@ -212,17 +212,11 @@ class TrackedSaved(dict):
                 for listener in scope.listeners:
                     listener.released(self, name, array)
 
-    def _report_all(self) -> None:
+    @finalizer
+    def __del__(self) -> None:
         if hasattr(self, "line"):  # else Ctrl-C came while it was made
             for name, value in self.items():
                 self._report_released(name, value)
-
-    @signal_safe
-    def __del__(self) -> None:
-        try:
-            self._report_all()
-        except KeyboardInterrupt as error:
-            raise_after_finalizer(error)
 
 
 def contents(value: Any) -> list:

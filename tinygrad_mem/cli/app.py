@@ -11,10 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import TinygradMemError
+from ..starting import INTERRUPTED
 from ..text import visible
 from .outputs import check_outputs, words
+from .refusals import Commands
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 Data = StrEnum("Data", "digits mnist cifar10")
@@ -53,6 +55,9 @@ def _run(command: str, options: dict[str, Any], shown: type[Exception] | tuple[t
         check_outputs(command, **options)
         status = import_module(f".{command}", __package__).run(**options)
         sys.stdout.flush()  # at the end of the process, a closed pipe would print a traceback
+    except KeyboardInterrupt:
+        typer.echo(f"{command}: interrupted", err=True)
+        status = INTERRUPTED
     except BrokenPipeError:
         raise  # the reader has closed the pipe, as ``| head`` does: typer ends the program
     except shown as error:

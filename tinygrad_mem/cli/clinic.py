@@ -12,7 +12,8 @@ from ..clinic import CASES, Case, Run, examine
 from ..clinic.show import answer as show_answer
 from ..clinic.show import listed, question
 from ..errors import ArgumentError
-from .one_by_one import INTERRUPTED, check_names
+from ..starting import INTERRUPTED
+from .one_by_one import check_names
 
 
 def run(*, case: str | None, answer: bool, as_json: bool) -> int:

@@ -16,11 +16,10 @@ from rich.text import Text
 
 from ..errors import ArgumentError
 from ..interrupts import context
+from ..starting import INTERRUPTED
 from ..text import visible
 from .outputs import words as words_of
 
-INTERRUPTED = 130
-"""The usual exit status after Ctrl-C."""
 T = TypeVar("T")
 R = TypeVar("R")
 

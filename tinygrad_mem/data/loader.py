@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from .. import scope
+from ..callbacks import finalizer
 from ..devices import Generator, device
 from ..interrupts import uninterrupted
 from .collate import default_collate, default_convert
@@ -120,6 +121,7 @@ class DataLoader:
         seed, calls = (self.generator or device("cpu").generator).ticket()
         return (seed + (calls << 20)) % (1 << 63)
 
+    @finalizer
     def __del__(self) -> None:
         crew = getattr(self, "_crew", None)
         if crew is not None:
@@ -254,6 +256,7 @@ class _Ahead:
         if crew is not None:
             crew.stop()
 
+    @finalizer
     def __del__(self) -> None:
         if hasattr(self, "_run"):
             self.close()

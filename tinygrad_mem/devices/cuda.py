@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from .. import scope
+from ..callbacks import finalizer
 from ..dtypes import bfloat16
 from ..errors import ADDRESSES, DeviceError, OutOfMemoryError
-from ..interrupts import raise_after_finalizer, signal_safe
 from .base import device
 from .chunks import Counts
 from .pool import Pool
@@ -248,18 +248,11 @@ class PoolEvents:
         self._owners[id(reference)] = reference
         return cuda.MemoryPointer(cuda.UnownedMemory(piece.ptr, piece.size, owner, self._device.index), 0)
 
-    def _end(self, reference: weakref.ref[Any]) -> None:
+    @finalizer
+    def _freeing(self, reference: weakref.ref[Any]) -> None:
         self._owners.pop(id(reference), None)
         if scope.listeners:
             self.stay()
-
-    @signal_safe
-    def _freeing(self, reference: weakref.ref[Any]) -> None:
-        try:
-            self._end(reference)
-        except KeyboardInterrupt as error:  # it may have come before the first line
-            self._end(reference)
-            raise_after_finalizer(error)
 
 
 def _hook(device: Any) -> Any:

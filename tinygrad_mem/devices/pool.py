@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from .. import scope
+from ..callbacks import raise_after_finalizer
 from ..errors import OutOfMemoryError
-from ..interrupts import context, lock, lock_was_mine, raise_after_finalizer, signal_safe
+from ..interrupts import context, lock, lock_was_mine, signal_safe
 from . import chunks
 from .chunks import NOTHING, ROUND, Aside, Chunk, Counts, Index, Pending, Segment, closed, free_runs, look, merged
 from .chunks import round_up as round_up

@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ..callbacks import callback_depth
 from ..errors import ArgumentError
-from ..interrupts import callback_depth, lock, signal_safe
+from ..interrupts import lock, signal_safe
 from ..scope import local
 
 Ticket = tuple[int, int]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import weakref
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
 from .. import scope
+from ..callbacks import finalizer
 from ..devices.forked import reclaim
 from ..devices.pool import Block
 from ..nn.module import Module
@@ -156,7 +158,7 @@ class Recorder(scope.Listener):
                 return
             self._find(array)
             note = "" if of is None else self._named.get(self._address(of.array) or 0, "")
-            held = address, weakref.ref(holder, lambda _, key=key: self._end_role(key))
+            held = address, weakref.ref(holder, partial(self._holder_ended, key))
             if self._held.setdefault(key, held) is held:
                 self._live[address] = role
                 self.fact(Kind.ENTER, address, role=role, note=note)
@@ -165,6 +167,10 @@ class Recorder(scope.Listener):
         address, _ = self._held.pop(key, (None, None))
         if address is not None and self.on:
             self.fact(Kind.LEAVE, address, role=key[1])
+
+    @finalizer
+    def _holder_ended(self, key: tuple[int, str], _: Any) -> None:
+        self._end_role(key)
 
     def moved(self, tensor: Any) -> None:
         for role in _LASTING:

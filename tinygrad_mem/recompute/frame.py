@@ -17,9 +17,9 @@ from ..autograd.core import Node, observed, remember
 from ..autograd.graph import saved_tensors_hooks
 from ..autograd.node_hooks import PackedArray, TrackedSaved
 from ..autograd.tensor import Tensor
+from ..callbacks import callback_depth
 from ..devices import Draws, noted
 from ..errors import CheckpointError, RecomputationStoppedError
-from ..interrupts import callback_depth
 from ..nesting import rebuilt
 from ..ops.base import Op
 from ..scope import local

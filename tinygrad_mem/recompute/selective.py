@@ -14,8 +14,9 @@ from .. import scope
 from ..autograd.core import Node
 from ..autograd.node_hooks import tell_saved
 from ..autograd.shape import root_of
+from ..callbacks import callback_depth
 from ..errors import ArgumentError, CheckpointError, NotOfferedError
-from ..interrupts import callback_depth, signal_safe
+from ..interrupts import signal_safe
 from ..ops.base import Op
 from ..scope import local
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..autograd import graph
 from ..autograd.tensor import Tensor
+from ..callbacks import finalizer
 from ..devices import device as Device
 from ..dtypes import uint8
 from ..recompute.frame import Checkpoint
@@ -176,6 +177,7 @@ class Parked:
             block = self.device.empty(self.bytes.shape, uint8)
             self._ahead = block, self.device.from_host(self.bytes, block, ahead=True)
 
+    @finalizer
     def __del__(self) -> None:
         if getattr(self, "_ahead", None) is not None:  # it was not used: its memory is free when the copy is done
             self.device.wait(self._ahead[1])  # type: ignore[index]

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from ...callbacks import finalizer
 from .ledger import Ledger
 from .places import mark, marked
 
@@ -23,9 +24,18 @@ _OF_NUMBERS = (torch.float64, torch.int64, torch.complex128, torch.bool)
 
 
 class _Token:
-    """Lives as long as a node of the graph."""
+    """Lives as long as a node of the graph. ``kept``: the blocks that the node saved, each with its name there."""
 
-    __slots__ = ("__weakref__",)
+    def __init__(self, ledger: Ledger, place: Any) -> None:
+        self.ledger, self.place = ledger, place
+        self.kept: list[tuple[weakref.ref, str]] = []
+
+    @finalizer
+    def __del__(self) -> None:
+        for reference, note in self.kept:
+            held = reference()
+            if held is not None:
+                self.ledger.leave(held, self.place, "ACTIVATION", note)
 
 
 class Roles:
@@ -107,16 +117,15 @@ class Roles:
             if marked(node):
                 continue
             place = place or self.places.here()
-            token = _Token()
+            token = _Token(self._ledger, place._replace(op=node.name()))
             mark(node, place, token)
             known = self._by_values.get(node.name())
             if known is not None and (size := known[0](node)):
                 self._watch.bound(size, f"the gradient of {node.name()} {known[1]}")
             nodes.extend(above for above, _ in node.next_functions if above is not None)
-            self._enter(node, place._replace(op=node.name()), token, hooked)
+            self._enter(node, token, hooked)
 
-    def _enter(self, node: Any, place: Any, token: _Token, hooked: bool) -> None:
-        kept = []
+    def _enter(self, node: Any, token: _Token, hooked: bool) -> None:
         for name in _saved_names(type(node)):
             try:
                 value = _not_packed(node, name) if hooked else getattr(node, name)
@@ -128,23 +137,14 @@ class Roles:
                 held = self._find(tensor)
                 if held is not None:
                     note = name.removeprefix("_saved_")
-                    self._ledger.enter(held, place, "ACTIVATION", note)
-                    kept.append((weakref.ref(held), note))
-        if kept:
-            weakref.finalize(token, _end, self._ledger, place, kept).atexit = False
+                    self._ledger.enter(held, token.place, "ACTIVATION", note)
+                    token.kept.append((weakref.ref(held), note))
 
 
 def _not_packed(node: Any, name: str) -> Any:
     """A value that a node keeps and no hook has packed, such as a number; ``None``: reading it would unpack it."""
     saved: Any = getattr(node, f"_raw{name}", None)
     return saved.data if getattr(saved, "unpack_hook", "") is None else None
-
-
-def _end(ledger: Ledger, place: Any, kept: list) -> None:
-    for reference, note in kept:
-        held = reference()
-        if held is not None:
-            ledger.leave(held, place, "ACTIVATION", note)
 
 
 @cache

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from ....callbacks import finalizer
 from ....interrupts import ReentrantLock, drain, may_wait, signal_safe
 from ....scope import FRESH, settle_numpy, switched
 
@@ -333,8 +334,10 @@ class Beside:
             workers[0].jobs.put(self._job)
         return bool(workers)
 
+    @finalizer
     def __del__(self) -> None:
-        self._line.waiting.put(None)  # an interrupt came before finish(): the worker would wait forever
+        if hasattr(self, "_line"):
+            self._line.waiting.put(None)  # an interrupt came before finish(): the worker would wait forever
 
 
 def _all(tasks: Sequence[Callable[[], object]]) -> None:
