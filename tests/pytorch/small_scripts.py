@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.func import hessian, jacfwd, jvp
 from torch.nn import functional as F
+from torch.nn.utils import rnn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
@@ -169,6 +170,33 @@ def lazy_modules(mark: Mark, device: str) -> Any:
     return features, head, average, optimizer
 
 
+def packed_sequences(mark: Mark, device: str) -> Any:
+    """Known lengths decide how much memory a batch without padding takes."""
+    kept: list[Any] = []
+    for kind, lengths, options in (
+        (nn.LSTM, [5, 7, 1, 5], {"batch_first": True, "bidirectional": True, "proj_size": 8}),
+        (nn.GRU, [7, 3, 3, 2], {"num_layers": 2, "dropout": 0.1}),
+        (nn.RNN, [4, 4], {"batch_first": True}),
+    ):
+        layer: Any = kind(16, 32, **options).to(device)
+        first = options.get("batch_first", False)
+        rows = [torch.randn(length, 16, device=device) for length in lengths]
+        batch = rnn.pad_sequence(rows, batch_first=first).requires_grad_()
+        mark()
+        packed = rnn.pack_padded_sequence(batch, torch.tensor(lengths), first, enforce_sorted=False)
+        mark()
+        out, states = layer(packed)
+        mark()
+        whole, _ = rnn.pad_packed_sequence(out, first, padding_value=-1, total_length=9)
+        mark()
+        whole.square().mean().backward()
+        mark()
+        kept += layer, states, batch, whole, packed
+    kept.append(rnn.unpack_sequence(rnn.pack_sequence(rows)))
+    mark()
+    return kept
+
+
 SCRIPTS = [
     known_masks,
     scaled_in_a_checkpoint,
@@ -177,4 +205,5 @@ SCRIPTS = [
     views_of_known_numbers,
     forward_mode,
     lazy_modules,
+    packed_sequences,
 ]

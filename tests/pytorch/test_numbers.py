@@ -68,7 +68,16 @@ def widths_of_stages() -> list[Any]:
     return [len(set(widths)), widths, depths]
 
 
-KNOWN: list[Callable[[], list[Any]]] = [written_through_views, in_pieces, in_lists, on_other_strides, widths_of_stages]
+def sorted_with_their_places() -> list[Any]:
+    """Lengths of sequences are sorted before they are packed."""
+    lengths = torch.tensor([3, 9, 1, 7])
+    found = [*lengths.sort(descending=True), *lengths.topk(2), *lengths.view(2, 2).max(1), *torch.aminmax(lengths)]
+    return [each.tolist() for each in [*found, *lengths.unbind(), *torch.meshgrid(lengths, lengths, indexing="ij")]]
+
+
+KNOWN: list[Callable[[], list[Any]]] = [
+    *[written_through_views, in_pieces, in_lists, on_other_strides, widths_of_stages, sorted_with_their_places]
+]
 
 
 @pytest.mark.parametrize("values", KNOWN)
@@ -270,3 +279,17 @@ def test_large_results_of_known_numbers_are_not_computed():
 
     assert pytorch.predict(run).peak > 1 << 42
     assert found == [1.0, [1.0, 1.0]]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_a_known_mask_chooses_of_unknown_numbers_is_unknown(device: str):
+    """Zeros stand for the numbers where the mask alone decides how many there are."""
+
+    def run() -> None:
+        numbers, mask = torch.randn(4), torch.tensor([True, False, True, False])
+        for chosen in (torch.masked_select(numbers, mask), numbers[mask]):
+            said.append((len(chosen), type(chosen.sum().item())))
+
+    said: list[tuple[int, type]] = []
+    pytorch.predict(run, device=device)
+    assert said == [(2, Unknown)] * 2

@@ -96,6 +96,8 @@ class KnownNumbers:
                 return
             self._forget_written(func, args, kwargs)
         target = args[0] if writes else made
+        if isinstance(target, (tuple, list)):  # such as sorted values and their places
+            return self._after_several(func, target, call)
         if not isinstance(target, FakeTensor) or (not writes and target.untyped_storage()._cdata in self._values):
             return  # or a view
         if call is None and _is_followed(target):
@@ -108,13 +110,16 @@ class KnownNumbers:
         if call is None or not _is_followed(target):
             return self.forget(target.untyped_storage()._cdata)
         with _disable_current_modes(), torch.no_grad():
-            try:
-                value = func(*call[0], **call[1])
-            except (RuntimeError, IndexError):
-                if not on_gpu(target):
-                    raise
-                value = None  # a GPU's kernels do not refuse all that the host's do
+            value = _answer(func, call, target)
             self._note(target, value if isinstance(value, torch.Tensor) else None)
+
+    def _after_several(self, func: Any, made: Any, call: RealCall | None) -> None:
+        new = [each for each in made if isinstance(each, FakeTensor) and each.untyped_storage()._cdata not in self._values]
+        if call is None or len(new) != len(made) or not all(map(_is_followed, new)):
+            return
+        with _disable_current_modes(), torch.no_grad():
+            for target, value in zip(new, _answer(func, call, new[0]) or (), strict=False):
+                self._note(target, value)
 
     def _note(self, target: FakeTensor, value: torch.Tensor | None) -> None:
         """Note the values of a tensor, which may be a part of a known one; ``None``, or values elsewhere: they are unknown."""
@@ -202,3 +207,13 @@ def _seen_as(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """The elements of a storage as ``tensor`` sees them."""
     with without_modes():
         return values.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def _answer(func: Any, call: RealCall, target: FakeTensor) -> Any:
+    """What a real call gives; ``None`` where the CPU refuses what a GPU's kernels do not."""
+    try:
+        return func(*call[0], **call[1])
+    except (RuntimeError, IndexError):
+        if not on_gpu(target):
+            raise
+        return None

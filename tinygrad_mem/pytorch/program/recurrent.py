@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...errors import NotOfferedError
-from .fake import fake_tensors
+from .fake import fake_tensors, without_modes
 from .kernels import Gpu
 from .kernels.recurrent import WHY, Cells, random_states
 from .refusing import check_devices
@@ -48,7 +48,8 @@ class _Recurrent(torch.autograd.Function):
         states = held[weights:]
         width = cells.projected * cells.directions
         strides = (width, cells.batch * width)[:: -1 if not call.batch_first else 1]
-        output = input.new_empty_strided((*input.shape[:2], width), (*strides, 1))
+        rows = strides[1 - input.dim() :]  # a packed input has one axis for steps and sequences
+        output = input.new_empty_strided((*input.shape[:-1], width), (*rows, 1))
         after = [state.new_empty(state.shape) for state in states]
         buffer = None if call.flat else input.new_empty(sum(weight.numel() for weight in held[:weights]))
         workspace = _bytes(input, cells.workspace())
@@ -202,7 +203,8 @@ def layers(gpu: Gpu, bound: Callable[[int, str], None]) -> dict[str, Callable[..
     """
     kept: Tensors = []  # what the process keeps: the states of dropout's random numbers
     cells = {"lstm_cell": lstm_cell, "gru_cell": gru_cell}
-    return {**{f"{name}.input": partial(_layer, name, gpu, bound, kept) for name in _MODES}, **cells}
+    of_layers = {"input": _layer, "data": _packed_layer}
+    return {f"{name}.{kind}": partial(of_layers[kind], name, gpu, bound, kept) for name in _MODES for kind in of_layers} | cells
 
 
 def _layer(
@@ -219,7 +221,9 @@ def _layer(
     train: bool,
     bidirectional: bool,
     batch_first: bool,
+    shape: tuple[int, int] | None = None,
 ) -> Any:
+    """``shape``: steps and sequences of a packed input."""
     if not torch.backends.cudnn.enabled:
         raise NotOfferedError(_WITHOUT)
     states = list(hx) if name == "lstm" else [hx]
@@ -229,7 +233,7 @@ def _layer(
         kept.append(_bytes(input.detach(), random_states(gpu)))
     if torch.is_autocast_enabled("cuda"):
         input, states, params = _lowered(input, states, params)
-    steps, batch = input.shape[:2][:: -1 if batch_first else 1]
+    steps, batch = shape or input.shape[:2][:: -1 if batch_first else 1]
     cells = Cells(
         _MODES[name], steps, batch, input.shape[-1], states[-1].shape[-1], states[0].shape[-1], num_layers,
         2 if bidirectional else 1, input.dtype, bool(train and dropout),
@@ -238,6 +242,16 @@ def _layer(
     flat = len({weight.untyped_storage()._cdata for weight in params}) == 1
     output, *after = _Recurrent.apply(_LayerCall(cells, batch_first, train, flat), input, len(params), *params, *states)  # type: ignore[misc]
     return (output, *after)
+
+
+def _packed_layer(
+    name: str, gpu: Gpu, bound: Any, kept: Tensors, input: torch.Tensor, batch_sizes: torch.Tensor, *args: Any
+) -> Any:
+    """A packed input. Source: ``cudnnGetRNNTempSpaceSizes``, which sizes memory by the longest sequence and the batch."""
+    with without_modes():
+        shape = len(batch_sizes), int(batch_sizes[0])
+    run = partial(_layer, name, gpu, bound, kept, input)
+    return run(*args, batch_first=False, shape=shape)
 
 
 def flatten_parameters(module: torch.nn.RNNBase) -> None:

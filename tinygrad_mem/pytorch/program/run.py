@@ -128,7 +128,7 @@ _SPLIT = (
 )
 _DECISION = "If the program branches on it, use a fixed answer"
 _INSTEAD = {
-    "aten::_pack_padded_sequence": "Predict the padded batch, without packing: it needs at least as much",
+    "aten::_pack_padded_sequence": "Give lengths that are known; or predict the padded batch, without packing",
     "aten::allclose": _DECISION,
     "aten::equal": _DECISION,
 }

@@ -28,6 +28,7 @@ from .kernels import NOTHING, Gpu, Kernels
 from .ledger import Ledger
 from .numbers import RealCall
 from .op_facts import FACTS, FILLS, RESIZES, WITHOUT_SHAPES, facts_of, op_name
+from .packed import PACK, packed, padded
 from .places import OURS, TORCH, Places, release
 from .shapes import Results
 from .storages import ZERO, Storages
@@ -69,6 +70,7 @@ class Watch(Storages, TorchDispatchMode):
                 "_scaled_dot_product_attention_math": self.in_place.attention_by_formula,
                 "linear": self.in_place.linear_layer,
             }
+        self.kernels["_pad_packed_sequence"] = partial(padded, self.own)
         self.processes: Any = None  # of a program that is one of several
         below = BELOW_AUTOGRAD if device.type == "cuda" else {}
         self._composites = {operator(name): kernel for name, kernel in (self.kernels | below).items()}
@@ -136,9 +138,12 @@ class Watch(Storages, TorchDispatchMode):
         func, args = self.in_place.op(func, args)
         if func in _CHOOSE and any(map(is_mask, args[1])) and (func is _INDEX or args[2].numel() > 1):
             args = args[0], self._places_of(args), *args[2:]
+        if func is PACK and (lengths := self.numbers.value(args[1])) is not None:
+            with self:
+                return packed(self.own, args[0], lengths, args[2])
         number = self.numbers.before(func, args, kwargs)
         if facts.by_values and (real := self.numbers.whole(func, args, number)) is not None:
-            return self._of_values(func, args, kwargs, real)
+            return self._of_values(func, args, kwargs, real, known=number is not None)
         refusing.check(func, args, kwargs, facts.lists)
         try:
             made = self._alone(func, args, kwargs) if self.device.type == "cpu" else self._results.of(func, args, kwargs)
@@ -151,15 +156,16 @@ class Watch(Storages, TorchDispatchMode):
         self.numbers.after(func, args, kwargs, made, number)
         return made
 
-    def _of_values(self, func: Any, args: tuple, kwargs: dict[str, Any], real: RealCall) -> Any:
-        """The result of an op whose size follows from values, which are known."""
+    def _of_values(self, func: Any, args: tuple, kwargs: dict[str, Any], real: RealCall, known: bool) -> Any:
+        """The result of an op whose size follows from values. ``known``: so do its values."""
         with without_modes():
             found, within = measured(partial(func, *real[0], **real[1]))
         made = tree_map_only(torch.Tensor, lambda each: self._results.like_real(each, args[0].fake_device), found)
         with self.workspace(within):
             self.count(func, args, kwargs, made)
-        for fake, each in zip(fake_tensors(tree_leaves(made)), tree_leaves(found), strict=False):
-            self.numbers.set(fake, each)
+        if known:
+            for fake, each in zip(fake_tensors(tree_leaves(made)), tree_leaves(found), strict=False):
+                self.numbers.set(fake, each)
         return made
 
     def _places_of(self, args: tuple) -> list[Any]:
