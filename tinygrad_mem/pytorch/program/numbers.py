@@ -210,7 +210,7 @@ def _seen_as(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _answer(func: Any, call: RealCall, target: FakeTensor) -> Any:
-    """What a real call gives; ``None`` where the CPU refuses what a GPU's kernels do not."""
+    """The results of a real call; ``None`` where the CPU refuses what a GPU's kernels do not."""
     try:
         return func(*call[0], **call[1])
     except (RuntimeError, IndexError):
