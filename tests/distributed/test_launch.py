@@ -225,10 +225,13 @@ def test_what_is_missing_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyP
         launching.launcher()
 
 
-def test_a_script_that_is_not_there_is_reported():
-    command = [sys.executable, "-m", "tinygrad_mem", "launch", "-n", "2", "nowhere.py"]
+@pytest.mark.parametrize(
+    ("script", "said"), [("nowhere.py", "there is no file nowhere.py"), (".", ". is a folder: name a Python file in it")]
+)
+def test_a_script_that_is_not_there_is_reported(script: str, said: str):
+    command = [sys.executable, "-m", "tinygrad_mem", "launch", "-n", "2", script]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | ENVIRONMENT, timeout=120)
-    assert (done.returncode, done.stderr) == (2, "launch: there is no file nowhere.py\n")
+    assert (done.returncode, done.stderr) == (2, f"launch: {said}\n")
 
 
 def test_ranks_of_another_mpi_are_reported():

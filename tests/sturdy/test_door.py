@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tinygrad_mem as tm
-from tinygrad_mem import errors
+from tinygrad_mem import errors, memory, pytorch
 
 
 def test_an_error_of_the_callers_own_code_comes_through_as_it_is():
@@ -34,6 +34,25 @@ def test_an_error_of_the_callers_own_code_comes_through_as_it_is():
 def test_accidents_are_put_into_words_that_one_class_catches(call, message: str):
     with pytest.raises(errors.TinygradMemError, match=message):
         call(tm.ones(2, 3))
+
+
+def test_the_name_of_a_kernel_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch):
+    """Whoever writes an op would look for wrong shapes else."""
+    monkeypatch.delattr(tm.device("cpu").kernels, "exp")
+    with pytest.raises(AttributeError, match="has no attribute 'exp'") as caught:
+        tm.exp(tm.ones(2))
+    assert not isinstance(caught.value, errors.TinygradMemError)
+
+
+def test_a_storage_that_is_called_says_what_there_is():
+    with pytest.raises(errors.NotOfferedError, match=r"Tensor\.storage\(\) is not offered: use `tensor\.nbytes`"):
+        tm.ones(2).storage()
+
+
+@pytest.mark.parametrize("predict", [memory.predict, pytorch.predict])
+def test_a_prediction_of_no_function_says_what_it_takes(predict):
+    with pytest.raises(errors.ArgumentTypeError, match="expected a function that makes a network and trains it, found 3"):
+        predict(3)
 
 
 def test_what_is_no_accident_of_arguments_is_not_described():

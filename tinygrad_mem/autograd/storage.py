@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
+from ..errors import NotOfferedError
 from ..interrupts import lock
 
 
@@ -22,6 +23,11 @@ class Storage:
         with lock:  # a signal handler may write too
             self.version += 1
             self.writer = by
+
+    def __call__(self) -> NoReturn:
+        raise NotOfferedError(
+            "Tensor.storage() is not offered: use `tensor.nbytes` and `tensor.data_ptr()`, as a tensor's memory is its array"
+        )
 
     @staticmethod
     def of(tensor: Any) -> Storage:

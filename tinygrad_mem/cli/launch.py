@@ -11,6 +11,8 @@ from ..errors import ArgumentError
 
 def run(*, script: Path, arguments: list[str], ranks: int, grace: float) -> int:
     """Run the program. Returns its exit status."""
-    if not script.is_file():
+    if script.is_dir():
+        raise ArgumentError(f"{script} is a folder: name a Python file in it")
+    if not script.exists():
         raise ArgumentError(f"there is no file {script}")
     return launch(ranks, [sys.executable, str(script), *arguments], grace)

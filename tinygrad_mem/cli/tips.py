@@ -48,7 +48,7 @@ def run(
     where = tm.device(device)
     if where.type == "meta":
         raise DeviceError("tips on meta have bytes and no numbers to compare: use cpu or cuda")
-    where.pool  # noqa: B018  # a device that this machine does not have is refused once, not for each tip
+    where.require()  # once, not for each tip
     if picture is not None and len(chosen) != 1:
         raise ArgumentError(f"--picture shows one tip, named by --tip; {len(chosen)} were asked for")
     console = Console()

@@ -118,7 +118,7 @@ def run(
     where = tm.device(device)
     if where.type == "meta":
         raise DeviceError("a network on meta has no values, so it cannot be trained: use cpu or cuda")
-    where.pool  # noqa: B018  # a device that this machine does not have is refused before data is read
+    where.require()  # before data is read
     tm.manual_seed(seed)
     train_x, train_y, test_x, test_y = _load(data, data_dir)
     train_set = TensorDataset(tm.from_numpy(train_x), tm.from_numpy(train_y))

@@ -96,6 +96,11 @@ class device:
         """Load the kernels and the pool, once."""
         raise NotImplementedError
 
+    def require(self) -> None:
+        """Raise a ``DeviceError`` if this machine has no such device, as its first use would."""
+        if self.missing:
+            raise DeviceError(f"device {self}: {self.missing}")
+
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An uninitialised, C-contiguous array of this device's pool."""
         raise NotImplementedError

@@ -13,7 +13,7 @@ import numpy as np
 from .. import scope
 from ..callbacks import finalizer
 from ..dtypes import bfloat16
-from ..errors import ADDRESSES, DeviceError, OutOfMemoryError
+from ..errors import ADDRESSES, OutOfMemoryError
 from .base import device
 from .chunks import Counts
 from .pool import Pool
@@ -73,8 +73,8 @@ class CUDA(device, kind="cuda"):
 
     def __getattr__(self, name: str) -> Any:
         """The attributes that only a present GPU has: kernels, pool, stream."""
-        if self.missing and not name.startswith("__"):
-            raise DeviceError(f"device {self}: {self.missing}")
+        if not name.startswith("__"):
+            self.require()
         raise AttributeError(f"device {self} has no attribute {name!r}")
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:

@@ -15,7 +15,7 @@ from .. import devices, scope
 from ..errors import DataDependenceError, DeviceError
 from ..interrupts import FREE_THREADED, EndsAlways, cleanup, context
 from ..source import is_engine, source_name
-from .ranks import AllRanks, check_ranks, of_all
+from .ranks import AllRanks, check_asked, of_all
 from .sizes import bytes_text
 from .stats import where
 from .track import Track
@@ -74,7 +74,7 @@ def predict(
         DataDependenceError: the program branches on values; the message says where.
         DeviceError: it uses a tensor that was made before; ``like`` is not such a device; or CuPy is missing.
     """
-    check_ranks(rank, world_size, ranks)
+    check_asked(run, rank, world_size, ranks)
     if ranks is None or world_size is None:
         return _predict(run, args, kwargs, like, None if world_size is None else (rank, world_size))[0]
     return of_all(lambda each: _predict(run, args, kwargs, like, (each, world_size)), world_size)

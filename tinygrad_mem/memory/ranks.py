@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError
 from .attribution import Category
 from .render.peaks import peaks
 from .sizes import bytes_text
@@ -114,8 +114,10 @@ def in_runs(numbers: Sequence[int]) -> str:
     return ", ".join(runs if len(runs) <= _RUNS else [*runs[:2], "...", runs[-1]])
 
 
-def check_ranks(rank: int, world_size: int | None, ranks: str | None) -> None:
-    """Raises: ArgumentError: arguments of a prediction name no rank, or all of an unknown number."""
+def check_asked(run: Any, rank: int, world_size: int | None, ranks: str | None) -> None:
+    """Raises: ArgumentError: arguments of a prediction name no function, no rank, or all of an unknown number."""
+    if not callable(run):
+        raise ArgumentTypeError(f"predict: expected a function that makes a network and trains it, found {run!r:.80}")
     if not (world_size is None and rank == 0) and not 0 <= rank < (world_size or 0):
         raise ArgumentError(f"predict: found rank={rank} and world_size={world_size}: give both, with 0 <= rank < world_size")
     if ranks is not None and (ranks != "all" or world_size is None):

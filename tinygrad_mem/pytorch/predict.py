@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 
 from ..errors import ArgumentError, NotOfferedError
 from ..interrupts import reentrant
-from ..memory.ranks import Alike, AllRanks, Grid, check_ranks
+from ..memory.ranks import Alike, AllRanks, Grid, check_asked
 from ..memory.sizes import bytes_text
 from ..memory.track import Track
 from .cards import USUAL, GraphicsCard, card_of
@@ -128,7 +128,7 @@ def predict(
     card = card_of(gpu)
     if gpu and device == "cpu":
         raise ArgumentError(f"predict: found gpu={gpu!r} with device={device!r}, which has no GPU: leave one of them out")
-    check_ranks(rank, world_size, ranks)
+    check_asked(run, rank, world_size, ranks)
     room = card.room if gpu and capacity is None else capacity
     if version and not re.fullmatch(r"2\.\d+(\..*)?", version):
         raise ArgumentError(f'predict: expected version="2.6" or the like, found {version!r}')
