@@ -7,7 +7,6 @@ Source: Shazeer and Stern, *Adafactor: adaptive learning rates with sublinear me
 
 from __future__ import annotations
 
-from itertools import product
 from math import prod as _prod
 from math import sqrt as _sqrt
 
@@ -16,7 +15,7 @@ import numpy as np
 from ...dtypes import arithmetic
 from ..formula import formula
 from .fast.threads import scratch
-from .fast.tiles import blocks, cuts
+from .fast.tiles import blocks, boxes
 
 _TILE = 1 << 16  # elements: a quarter of the scratch in float64
 SUMS = 1026  # float64s: two sums, and on a GPU the parts that they are made of
@@ -65,12 +64,12 @@ def adafactor_step(p, g, row, col, variance, work, rho, fresh, eps1, eps2, d, sh
             np.maximum(means, eps1, out=means)
     total = 0.0
     for _, gs, rows, cols, means in parts:
-        for key in _cuts(gs.shape):
+        for key, _ in boxes(gs.shape, _TILE):
             u = _direction(gs, rows, cols, means, key, eps1)
             total += float(np.add.reduce(np.multiply(u, u, out=u), axis=None))
     step = alpha / max(1.0, _sqrt(total) / (_sqrt(p.size) * d)) * (-1.0 if maximize else 1.0)
     for ps, gs, rows, cols, means in parts:
-        for key in _cuts(gs.shape):
+        for key, _ in boxes(gs.shape, _TILE):
             u = _direction(gs, rows, cols, means, key, eps1)
             np.multiply(u, step, out=u)
             moved = scratch(u.shape, u.dtype, 1, 4)
@@ -96,21 +95,12 @@ def _matrices(p, g, *states):
         yield tuple([a[index][None] for a in (p, g, *states)])
 
 
-def _cuts(shape):
-    """(matrices, rows, columns) of tiles: several whole matrices, or a part of one."""
-    _, n, m = shape
-    columns = min(m, _TILE)
-    rows = min(n, _TILE // columns)
-    steps = (_TILE // (rows * columns), rows, columns)
-    return product(*[cuts(0, size, step) for size, step in zip(shape, steps, strict=True)])
-
-
 def _move_factors(g, row, col, fresh):
     """row and col = (1 - fresh) of themselves + fresh of the mean squares of g's rows and columns."""
     _, n, m = g.shape
     np.multiply(row, 1 - fresh, out=row)
     np.multiply(col, 1 - fresh, out=col)
-    for bs, ns, ms in _cuts(g.shape):
+    for (bs, ns, ms), _ in boxes(g.shape, _TILE):
         part = g[bs, ns, ms]
         squares = scratch(part.shape, row.dtype, 0, 4)
         np.multiply(part, part, out=squares, dtype=row.dtype)
@@ -123,7 +113,7 @@ def _move_factors(g, row, col, fresh):
 
 def _move_variance(g, variance, fresh):
     np.multiply(variance, 1 - fresh, out=variance)
-    for key in _cuts(g.shape):
+    for key, _ in boxes(g.shape, _TILE):
         squares = scratch(g[key].shape, variance.dtype, 0, 4)
         np.multiply(g[key], g[key], out=squares, dtype=variance.dtype)
         np.multiply(squares, fresh, out=squares)

@@ -4,6 +4,9 @@ order: results do not depend on how many cores there are.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from math import prod
+
 import numpy as np
 
 from ..formula import formula
@@ -13,6 +16,7 @@ from .fast.channels import TILE, affine, channel_sums, squares
 from .fast.channels import add as _add
 from .fast.folds import ONES, RUN
 from .fast.threads import scratch, split
+from .fast.tiles import boxes
 
 _GRAIN = 1 << 19  # elements of samples that pay for a core of their own: calls of a few microseconds wait for each other
 
@@ -169,24 +173,13 @@ def _input_gradient(gy, x, centre, training, work, sums, out, before=None):
 # --- statistics per sample: x is (n, groups, k, length), weight broadcasts to (groups, k, length), or is None
 
 
+@lru_cache(256)
 def _lines(shape, start, stop):
     """Ranges of (samples, groups), each with the (k, length) ranges that cut it into tiles: one where whole groups fit."""
-    _, groups, k, length = shape
-    size = max(k * length, 1)
-    if size > TILE:
-        step = max(TILE // length, 1)
-        cuts = [
-            (slice(c, min(c + step, k)), slice(i, min(i + TILE, length)))
-            for c in range(0, k, step)
-            for i in range(0, length, TILE)
-        ]
-    else:
-        cuts = [(slice(0, k), slice(0, length))]
-    samples = max(TILE // max(size * groups, 1), 1)
-    some = max(TILE // size, 1) if samples == 1 else groups
-    for i in range(start, stop, samples):
-        for g in range(0, groups, some):
-            yield (slice(i, min(i + samples, stop)), slice(g, min(g + some, groups))), cuts
+    _, groups, *whole = shape
+    cuts = [key for key, _ in boxes(tuple(whole), TILE)]
+    rows = boxes((stop - start, groups), max(TILE // max(prod(whole), 1), 1))
+    return [((slice(start + samples.start, start + samples.stop), some), cuts) for (samples, some), _ in rows]
 
 
 def _over_samples(shape, run, alone=False):

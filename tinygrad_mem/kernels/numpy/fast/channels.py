@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import product
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from .blas import single
 from .folds import ONES, RUN
 from .halves import cast
 from .threads import SCRATCH, scratch, split
-from .tiles import cuts
+from .tiles import boxes
 
 TILE = 1 << 16  # elements at once: a quarter of the scratch in float64
 _WHOLE = 1 << 18  # elements at once without scratch: long calls keep all cores busy
@@ -23,10 +22,8 @@ _REPEAT = 2048  # length of a line up to which its coefficients are repeated alo
 @lru_cache(256)
 def _tiles(shape, most, start, stop):
     """(images, channels, places) ranges of at most ``most`` elements, for images start to stop of (n, channels, length)."""
-    _, channels, length = shape
-    images = max(most // max(channels * length, 1), 1)
-    lines = max(most // max(length, 1), 1) if images == 1 else channels
-    return list(product(cuts(start, stop, images), cuts(0, channels, lines), cuts(0, length, most)))
+    cut = boxes((stop - start, *shape[1:]), most)
+    return [(slice(start + images.start, start + images.stop), *rest) for (images, *rest), _ in cut]
 
 
 def over_images(x, most, run):
