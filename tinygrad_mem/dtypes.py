@@ -285,7 +285,13 @@ _add_dtype_attributes()
 
 
 def borrowed(array: np.ndarray) -> np.ndarray:
-    """Another library's array as a plain NumPy array, whose memory a tensor may share.
+    """Another library's array as a plain NumPy array, whose memory a tensor may share. Raises: as :func:`check_borrowed`."""
+    check_borrowed(array, "numpy")
+    return array if type(array) is np.ndarray else array.view(np.ndarray)
+
+
+def check_borrowed(array: Any, whose: str) -> None:
+    """Check that a tensor may share the memory of another library's array.
 
     Raises:
         DTypeError: its dtype is not offered.
@@ -294,20 +300,19 @@ def borrowed(array: np.ndarray) -> np.ndarray:
     dtype = as_dtype(array.dtype)
     if not array.dtype.isnative:
         raise ArgumentError(
-            f"given numpy array has byte order different from the native byte order: {array.dtype.str!r}. "
+            f"given {whose} array has byte order different from the native byte order: {array.dtype.str!r}. "
             f"Use tensor(array), which converts its copy, or array.astype({dtype.name!r})."
         )
     if any(stride < 0 for stride in array.strides):
         raise ArgumentError(
-            "At least one stride in the given numpy array is negative, and tensors with negative strides are not currently "
+            f"At least one stride in the given {whose} array is negative, and tensors with negative strides are not currently "
             "supported. Make a copy of your array with array.copy()."
         )
     if any(stride % dtype.itemsize for stride in array.strides):
         raise ArgumentError(
-            f"given numpy array strides not a multiple of the element byte size ({dtype.itemsize}): found {array.strides}. "
+            f"given {whose} array strides not a multiple of the element byte size ({dtype.itemsize}): found {array.strides}. "
             "Make a copy of your array with array.copy()."
         )
-    return array if type(array) is np.ndarray else array.view(np.ndarray)
 
 
 FOREIGN = (np.ndarray, complex, np.complexfloating)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import bfloat16
+from ..errors import DeviceError
 
 _NAMES = {b"dltensor": 0, b"dltensor_versioned": 32}  # of capsules; where in the structure the tensor begins
 _DEVICE, _CODE = 8, 20  # where in the tensor its device is, and the code of its dtype
@@ -71,8 +72,15 @@ def taken(array: Any) -> tuple[np.ndarray, np.dtype]:
 
 
 def on_host(value: Any) -> np.ndarray:
-    """Another library's host array as a NumPy array."""
+    """Another library's host array as a NumPy array. Raises: DeviceError: it is, or has within it, an array on a GPU."""
     if str(getattr(value, "dtype", "")) == "torch.bfloat16":
         found, dtype = taken(value)
         return found.view(dtype)
-    return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except TypeError as error:
+        if "Implicit conversion to a NumPy array" not in str(error):
+            raise
+    raise DeviceError(
+        "an array of CuPy's is on a GPU: as_tensor(array) shares its memory there, array.get() copies it to the host"
+    )

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import scope
 from ..callbacks import finalizer
-from ..dtypes import bfloat16
+from ..dtypes import bfloat16, check_borrowed
 from ..errors import ADDRESSES, OutOfMemoryError
 from .base import device
 from .chunks import Counts
@@ -96,12 +96,24 @@ class CUDA(device, kind="cuda"):
             return self._cupy.ndarray(shape, dtype, place)
 
     def from_dlpack(self, source: Any) -> Any:
-        """CuPy's array over the memory of another library's, which may be CuPy's: then the pool counts it."""
+        """As :meth:`sharing`, for an object with ``__dlpack__``."""
+        if self.owns(source):
+            return self.sharing(source)
         with self._device:
-            array = self._cupy.from_dlpack(source)
-            memory = array.data.mem
-            place = self._events.reporting(memory) + (array.data.ptr - memory.ptr)
-            return self._cupy.ndarray(array.shape, array.dtype, place, strides=array.strides)
+            return self.sharing(self._cupy.from_dlpack(source))
+
+    def sharing(self, array: Any) -> Any:
+        """An array over the memory of a program's own CuPy array, whose end is reported. If the pool gave it, it is counted.
+
+        Raises:
+            DTypeError, ArgumentError: as ``check_borrowed``.
+        """
+        check_borrowed(array, "cupy")
+        if array.dtype == self.lacking:
+            raise self.refusal()
+        memory = array.data.mem
+        place = self._events.reporting(memory) + (array.data.ptr - memory.ptr)
+        return self._cupy.ndarray(array.shape, array.dtype, place, strides=array.strides)
 
     def _out_of_memory(self, size: int) -> OutOfMemoryError:
         pool = self.pool

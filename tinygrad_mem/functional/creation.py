@@ -19,7 +19,7 @@ from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..scope import local
 from .convert import formatted, to
 from .door import public
-from .host import host_array
+from .host import host_array, shared_on_gpu
 from .shape import sizes_of
 
 strided = Tensor.layout
@@ -76,12 +76,13 @@ def tensor(
 
     Args:
         data: arrays and tensors keep their dtypes; a list gets the dtype to which all its items are promoted.
-        device: ``None`` means the default device if one was set, else the device of a tensor in ``data``, else the cpu.
+        device: ``None`` means the default device if one was set, else that of ``data``, a tensor or an array, else the cpu.
 
     Raises:
         ValueError: ``data`` is ragged, has no numbers, or has numbers that an integer dtype cannot hold.
         DTypeError: its dtype is not offered.
     """
+    data = shared_on_gpu(data)
     where = _device_for(data, device)
     if isinstance(data, Tensor) and where is data.device:
         return _begun(_copied(data, dtype), requires_grad)
@@ -117,13 +118,15 @@ def from_numpy(array: np.ndarray) -> Tensor:
         ValueError: it has negative strides, strides that are not multiples of the element size, or another byte order.
     """
     if not isinstance(array, np.ndarray):
-        raise ArgumentTypeError(f"expected np.ndarray (got {type(array).__name__})")
+        whose = type(array).__module__.partition(".")[0]
+        raise ArgumentTypeError(f"expected np.ndarray (got {whose}.{type(array).__name__}); as_tensor takes other arrays too")
     return Tensor._wrap(borrowed(array), Device("cpu"))
 
 
 @public("torch")
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """A tensor of ``data``, which shares its memory if dtype, byte order and device allow it."""
+    """A tensor of ``data``, which shares its memory if dtype, byte order and device allow it, on a GPU too (CuPy's arrays)."""
+    data = shared_on_gpu(data)
     if isinstance(data, Tensor):
         wanted = data if dtype is None else data.to(dtypes.as_dtype(dtype))
         return wanted.to(_device_for(data, device))

@@ -1,4 +1,4 @@
-"""Data of any kind as an array in host memory, in the dtype that PyTorch would choose."""
+"""Data of any kind as an array in host memory, in the dtype that PyTorch would choose; and other libraries' arrays on a GPU."""
 
 from __future__ import annotations
 
@@ -10,9 +10,25 @@ import numpy as np
 from .. import dtypes
 from ..autograd.capsule import on_host
 from ..autograd.tensor import Tensor
+from ..devices import device as Device
 from ..dtypes import is_floating
 from ..errors import ArgumentError, ArgumentTypeError
 from ..scope import local, run_by
+
+
+def shared_on_gpu(data: Any) -> Any:
+    """A tensor over the memory of ``data`` if it is another library's array on a GPU, such as CuPy's; else ``data``.
+
+    Raises:
+        DTypeError: its dtype is not offered.
+        ArgumentError: a negative stride.
+    """
+    if local.dry is not None or isinstance(data, Tensor) or not hasattr(data, "__cuda_array_interface__"):
+        return data
+    first: Any = Device("cuda")
+    array = first.xp.asarray(data)
+    where: Any = Device("cuda", array.device.id)
+    return Tensor._wrap(where.sharing(array), where)
 
 
 def host_array(data: Any, dtype: Any) -> np.ndarray:

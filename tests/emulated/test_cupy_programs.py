@@ -1,0 +1,133 @@
+"""Programs that use CuPy beside this library: arrays of both kinds, other pools, streams."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_mem as tm
+from tinygrad_mem import memory
+from tinygrad_mem.errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError
+
+pytestmark = pytest.mark.cuda
+
+DTYPES = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
+
+
+class Foreign:
+    """Another library's array: nothing but the interface."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self.__cuda_array_interface__ = array.__cuda_array_interface__
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("foreign", [False, True], ids=["cupy", "interface"])
+def test_as_tensor_shares_an_array_on_the_gpu_and_tensor_copies_it(gpu_pool: Any, dtype: str, foreign: bool):
+    import cupy
+
+    array = cupy.asarray(np.array([[0, 1, 1], [1, 0, 1]], dtype))[:, 1:]
+    given = Foreign(array) if foreign else array
+    shared, copied = tm.as_tensor(given), tm.tensor(given)
+    for t in (shared, copied):
+        assert (t.device, t.dtype, t.tolist()) == ("cuda:0", dtype, array.get().tolist())
+    assert shared.stride() == (3, 1)
+    array[...] = 0
+    assert (shared.sum().item(), copied.sum().item()) == (0, 3)
+    shared.fill_(1)
+    assert array.get().all()
+
+
+def test_the_dtype_and_device_of_a_tensor_of_a_gpus_array(gpu_pool: Any):
+    import cupy
+
+    array = cupy.arange(3, dtype="float32")
+    assert tm.as_tensor(array, dtype=tm.float64).dtype == "float64"
+    for make in (tm.as_tensor, tm.tensor):
+        on_host = make(array, device="cpu")
+        assert (on_host.device, on_host.tolist()) == ("cpu", [0.0, 1.0, 2.0])
+        with tm.device("cpu"):
+            assert make(array).device == "cpu", "a default device was set"
+    assert tm.tensor(array, requires_grad=True).requires_grad
+    assert tm.tensor(cupy.array(3.0)).item() == 3.0
+    assert tm.as_tensor(cupy.empty((0, 3))).shape == (0, 3)
+    x = tm.zeros(2, 3, device="cuda")
+    x[1] = array
+    assert x.tolist() == [[0.0, 0.0, 0.0], [0.0, 1.0, 2.0]]
+
+
+@pytest.mark.parametrize("make", ["as_tensor", "from_dlpack"])
+def test_a_shared_array_is_one_block_for_the_track_until_both_are_gone(gpu_pool: Any, make: str):
+    import cupy
+
+    with memory.track("cuda") as track:
+        array = cupy.zeros(1000, "float32")
+        mine = getattr(tm, make)(array)
+        assert tm.cuda.memory_allocated() == track.pool("end").used == 4096
+        (block,) = track.live()
+        assert block.address == array.data.ptr
+        del array
+        assert tm.cuda.memory_allocated() == track.pool("end").used == 4096
+        assert mine.sum().item() == 0
+        del mine
+    assert tm.cuda.memory_allocated() == track.pool("end").used == 0
+
+
+def test_what_tensors_give_to_cupy(gpu_pool: Any):
+    import cupy
+
+    x = tm.arange(6.0, device="cuda").view(2, 3)
+    for theirs in (cupy.asarray(x), cupy.from_dlpack(x)):
+        assert theirs.data.ptr == x.data_ptr()
+        theirs += 1
+    assert x.tolist() == [[2.0, 3.0, 4.0], [5.0, 6.0, 7.0]]
+    kept = cupy.asarray(x)[1]
+    del x, theirs
+    gc.collect()
+    assert kept.get().tolist() == [5.0, 6.0, 7.0]
+    assert tm.as_tensor(kept).tolist() == [5.0, 6.0, 7.0]
+
+
+def test_arithmetic_of_a_tensor_and_an_array(gpu_pool: Any):
+    """An array is a constant, as NumPy's is on the CPU."""
+    import cupy
+
+    x, array = tm.ones(2, 2, device="cuda", requires_grad=True), cupy.full((2, 2), 3, "float32")
+    for y in (x * array, array * x):
+        y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [[6.0, 6.0], [6.0, 6.0]]
+    numbers: list[Any] = [np.float32(2), np.float64(2), cupy.array(2.0)]
+    for number in numbers:
+        for y in (x * number, number * x):
+            assert (y.dtype, y.tolist()) == ("float32", [[2.0, 2.0], [2.0, 2.0]])
+
+
+REFUSED: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
+    "from_numpy": (lambda a, x: tm.from_numpy(a), ArgumentTypeError, r"expected np.ndarray \(got cupy.ndarray\); as_tensor"),
+    "list": (lambda a, x: tm.tensor([a, a]), DeviceError, r"is on a GPU: as_tensor\(array\) shares .* array.get\(\) copies"),
+    "Tensor": (lambda a, x: tm.Tensor(a), DeviceError, r"is on a GPU: as_tensor\(array\) shares .* array.get\(\) copies"),
+    "complex": (lambda a, x: tm.as_tensor(a.astype("complex64")), DTypeError, "complex"),
+    "negative stride": (lambda a, x: tm.as_tensor(a[::-1]), ArgumentError, "stride in the given cupy array is negative"),
+    "complex operand": (lambda a, x: x * a.astype("complex64"), ArgumentTypeError, "must be Tensor or Number, not ndarray"),
+    "numpy": (lambda a, x: np.asarray(x), DeviceError, r"Use Tensor.cpu\(\)"),
+    "numpy's function": (lambda a, x: np.sin(x), DeviceError, r"Use Tensor.cpu\(\)"),
+    "host operand": (lambda a, x: x + np.ones(2), ArgumentTypeError, "must be Tensor or Number, not ndarray"),
+    "cpu tensor": (lambda a, x: tm.ones(2) * a, ArgumentTypeError, "must be Tensor or Number, not ndarray"),
+    "product": (lambda a, x: x @ a, ArgumentTypeError, "must be Tensor, not ndarray"),
+    "index": (lambda a, x: x[a > 0], ArgumentTypeError, r"valid indices \(got ndarray\)"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_in_words(gpu_pool: Any, name: str):
+    import cupy
+
+    call, kind, words = REFUSED[name]
+    with pytest.raises(kind, match=words):
+        call(cupy.ones(2, "float32"), tm.ones(2, device="cuda"))
