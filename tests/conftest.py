@@ -137,10 +137,10 @@ def gpu_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A pool of CuPy's of the test's own: what others have left alive is no part of what is measured."""
     import cupy
 
-    from tinygrad_mem.devices.cuda import _Pool
+    from tinygrad_mem.devices.cuda_pool import CuPyPool
 
-    cuda, pool = device("cuda"), cupy.cuda.MemoryPool()
-    monkeypatch.setattr(cuda, "pool", _Pool(pool, cuda._device, str(cuda)))
+    cuda, pool = device("cuda"), type(cupy.get_default_memory_pool())()  # the emulated device watches a class of pools
+    monkeypatch.setattr(cuda, "pool", CuPyPool(pool, cuda._device, str(cuda)))
     with cupy.cuda.using_allocator(pool.malloc):
         yield pool
         gc.collect()

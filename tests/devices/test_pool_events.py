@@ -16,21 +16,31 @@ def needs_cupy() -> None:
     pytest.importorskip("cupy")
 
 
+class _Piece:
+    """What CuPy's pool gives: itself and its memory in one."""
+
+    def __init__(self, pool: object) -> None:
+        self.pool, self.mem = pool, self
+
+
 class _Bytes:
     total = 0
 
     def total_bytes(self) -> int:
         return self.total
 
+    def malloc(self, size: int) -> _Piece:
+        return _Piece(self)
+
 
 class _Gpu:
     index = 0
 
     def __init__(self) -> None:
-        from tinygrad_mem.devices.cuda import _Pool
+        from tinygrad_mem.devices.cuda_pool import CuPyPool
 
         self.cupys = _Bytes()
-        self.pool = _Pool(self.cupys, nullcontext(), str(self))
+        self.pool = CuPyPool(self.cupys, nullcontext(), str(self))
 
     def __str__(self) -> str:
         return "cuda:0"
@@ -58,7 +68,7 @@ def hooks(events) -> list:
 
 
 def test_they_nest_and_overlaps_in_a_thread():
-    from tinygrad_mem.devices.cuda import PoolEvents
+    from tinygrad_mem.devices.cuda_pool import PoolEvents
 
     events = PoolEvents(_Gpu())
     with events:
@@ -72,7 +82,7 @@ def test_they_nest_and_overlaps_in_a_thread():
 
 
 def test_every_thread_that_runs_an_op_is_heard():
-    from tinygrad_mem.devices.cuda import PoolEvents
+    from tinygrad_mem.devices.cuda_pool import PoolEvents
 
     events, seen = PoolEvents(_Gpu()), []
 
@@ -90,32 +100,38 @@ def test_every_thread_that_runs_an_op_is_heard():
 
 
 def test_what_the_hook_tells():
-    from tinygrad_mem.devices.cuda import PoolEvents
+    from tinygrad_mem.devices.cuda_pool import PoolEvents
 
     ear, gpu = _Ear(), _Gpu()
+    piece, another = gpu.cupys.malloc(700), _Piece(_Bytes())
+    ours, anothers = id(piece), id(another)
     hook = PoolEvents(gpu)._hook
     scope.listen(ear)
     try:
         gpu.cupys.total = 1 << 20
         hook.alloc_postprocess(device_id=0, mem_size=1 << 20, mem_ptr=4096)
         hook.alloc_postprocess(device_id=0, mem_size=1 << 40, mem_ptr=0)  # the machine had no more
-        hook.malloc_postprocess(device_id=0, size=700, mem_size=1024, mem_ptr=4096, pmem_id=1)
-        hook.malloc_postprocess(device_id=0, size=0, mem_size=0, mem_ptr=0, pmem_id=2)  # nothing ever frees it
+        hook.malloc_postprocess(device_id=0, size=700, mem_size=1024, mem_ptr=4096, pmem_id=ours)
+        hook.malloc_postprocess(device_id=0, size=0, mem_size=0, mem_ptr=0, pmem_id=ours)  # nothing ever frees it
         hook.malloc_postprocess(device_id=0, size=700, mem_size=1024, mem_ptr=0, pmem_id=0)  # out of memory
-        hook.malloc_postprocess(device_id=1, size=700, mem_size=1024, mem_ptr=4096, pmem_id=3)  # another GPU's
-        hook.free_preprocess(device_id=0, mem_size=1024, mem_ptr=4096, pmem_id=1)
+        hook.alloc_postprocess(device_id=0, mem_size=1 << 20, mem_ptr=6144)
+        hook.malloc_postprocess(device_id=0, size=700, mem_size=1024, mem_ptr=6144, pmem_id=anothers)
+        hook.free_preprocess(device_id=0, mem_size=1024, mem_ptr=6144, pmem_id=anothers)
+        hook.free_preprocess(device_id=0, mem_size=1024, mem_ptr=4096, pmem_id=ours)
         gpu.cupys.total = 1 << 21  # it has given back what it had, and tells of what it took instead
         hook.alloc_postprocess(device_id=0, mem_size=1 << 21, mem_ptr=8192)
+        hook.malloc_postprocess(device_id=0, size=700, mem_size=1024, mem_ptr=8192, pmem_id=ours)
         gpu.cupys.total = 0
         gpu.pool.settle()
     finally:
         scope.unlisten(ear)
-    hook.malloc_postprocess(device_id=0, size=700, mem_size=1024, mem_ptr=4096, pmem_id=1)
+    hook.malloc_postprocess(device_id=0, size=700, mem_size=1024, mem_ptr=4096, pmem_id=ours)
     assert ear.heard == [
         ("segment", "cuda:0", 4096, 1 << 20),
         ("malloc", "cuda:0", 4096, 700, 1024),
         ("free", "cuda:0", 4096, 1024),
         ("segment", "cuda:0", 0, -(1 << 20)),
         ("segment", "cuda:0", 8192, 1 << 21),
+        ("malloc", "cuda:0", 8192, 700, 1024),
         ("segment", "cuda:0", 0, -(1 << 21)),
     ]

@@ -55,7 +55,7 @@ class Device:
         driver.emu_launched.restype = ctypes.c_size_t
         driver.emu_launched.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         self._hook = _hook(self)
-        self._allocate = None
+        self._hooked: local | None = None
         self.current = Mode()
         self.chosen = 0  # how often somebody has asked for a mode
 
@@ -65,9 +65,11 @@ class Device:
 
         self.driver.emu_set_visible(1)
         cupy.cuda._available = None
-        if self._allocate is None:
-            self._allocate = self._watched(cupy.get_default_memory_pool().malloc)
-        cupy.cuda.set_allocator(self._allocate)
+        if self._hooked is None:
+            self._hooked = local()
+            replaced: Any = cupy
+            replaced._default_memory_pool = _watched_pool(self._hook, self._hooked)()
+        cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
         self._hooked.yes = True
         self._hook.__enter__()
 
@@ -76,22 +78,10 @@ class Device:
         import cupy
 
         self._hook.__exit__()
+        assert self._hooked is not None
         self._hooked.yes = False
         self.driver.emu_set_visible(0)
         cupy.cuda._available = None
-
-    def _watched(self, malloc: Any) -> Any:
-        """CuPy's pool, with the hook in each thread that asks it: CuPy's hooks are a thread's own."""
-        hooked = local()
-        self._hooked = hooked
-
-        def allocate(size: int) -> Any:
-            if not getattr(hooked, "yes", False):
-                hooked.yes = True
-                self._hook.__enter__()
-            return malloc(size)
-
-        return allocate
 
     def set_mode(self, mode: Mode) -> None:
         """How work runs from now on; what was given before is finished first."""
@@ -161,6 +151,20 @@ _PIECES = {
     "emu_piece_given": [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p],
     "emu_piece_freed": [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p],
 }
+
+
+def _watched_pool(hook: Any, hooked: local) -> Any:
+    """A class of pools, with the hook in each thread that asks one: CuPy's hooks are a thread's own."""
+    import cupy
+
+    class WatchedPool(cupy.cuda.MemoryPool):
+        def malloc(self, size: int) -> Any:
+            if not getattr(hooked, "yes", False):
+                hooked.yes = True
+                hook.__enter__()
+            return super().malloc(size)
+
+    return WatchedPool
 
 
 def _hook(device: Device) -> Any:

@@ -106,6 +106,9 @@ def main(out: Path) -> None:
     device.driver.emu_set_junk(0)
     device.show()
     from tests.witness import cupy_allocations
+    from tinygrad_mem.devices import device as Device
+
+    Device("cuda")  # it takes a piece of CuPy's pool and gives it back
 
     hidden: dict[str, str] = {}
     refused: dict[str, str] = {}

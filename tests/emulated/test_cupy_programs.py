@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import tinygrad_mem as tm
+from tests.interleave import interleavings
 from tinygrad_mem import memory
 from tinygrad_mem.errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError
 
@@ -131,3 +133,96 @@ def test_what_is_refused_in_words(gpu_pool: Any, name: str):
     call, kind, words = REFUSED[name]
     with pytest.raises(kind, match=words):
         call(cupy.ones(2, "float32"), tm.ones(2, device="cuda"))
+
+
+def a_step() -> None:
+    weight = tm.ones(100, 100, device="cuda", requires_grad=True)
+    (weight @ weight).sum().backward()
+
+
+ALLOCATORS: dict[str, Callable[[Any], Any]] = {
+    "another pool": lambda cuda: cuda.MemoryPool().malloc,
+    "no pool": lambda cuda: None,
+    "managed memory": lambda cuda: cuda.MemoryPool(cuda.malloc_managed).malloc,
+    "no memory": lambda cuda: lambda size: pytest.fail(f"CuPy's allocator was asked for {size} bytes"),
+}
+
+
+@pytest.mark.parametrize("name", ALLOCATORS)
+def test_tensors_are_in_the_pool_that_is_counted_whatever_cupys_allocator_is(gpu_pool: Any, name: str):
+    import cupy
+
+    a_step()  # takes the segments
+    with memory.track("cuda") as plain:
+        a_step()
+    with cupy.cuda.using_allocator(ALLOCATORS[name](cupy.cuda)), memory.track("cuda") as track:
+        a_step()
+    assert track.peak == plain.peak > 80_000
+    assert [event[:1] + event[3:5] for event in track.log] == [event[:1] + event[3:5] for event in plain.log]
+
+
+def test_what_another_pool_gives_is_not_recorded(gpu_pool: Any):
+    import cupy
+
+    pool = cupy.cuda.MemoryPool()
+    old = tm.ones(100, device="cuda")
+    early = pool.malloc(5000)
+    with memory.track("cuda") as track:
+        for given in (pool.malloc, gpu_pool.malloc):
+            with cupy.cuda.using_allocator(given):
+                array = cupy.zeros(1000, "float32")
+            ours = tm.as_tensor(array)
+            y = ours * old.sum()
+            assert track.pool("end").used == tm.cuda.memory_allocated() == gpu_pool.used_bytes()
+            assert track.pool("end").reserved == tm.cuda.memory_reserved() == gpu_pool.total_bytes()
+            del array, ours, y
+        del early, old
+    assert track.pool("end").used == 0
+    assert sum(event.rounded for event in track.log if event.kind.name == "MALLOC") == 4096 + 4096 + 512 + 4096 + 512
+
+
+def test_another_thread_uses_the_pool_that_is_counted(gpu_pool: Any):
+    """CuPy's ``using_allocator`` is a thread's own."""
+    kept: list[Any] = []
+    thread = threading.Thread(target=lambda: kept.append(tm.ones(1000, device="cuda")))
+    thread.start()
+    thread.join()
+    assert tm.cuda.memory_allocated() == gpu_pool.used_bytes() == 4096
+
+
+def test_each_segment_is_reported_once_whoever_looks_while_it_is_taken(monkeypatch: pytest.MonkeyPatch):
+    """CuPy's pool counts a segment before the driver gives it, which takes long: other threads run meanwhile."""
+    import cupy
+
+    from tinygrad_mem.devices.cuda_pool import CuPyPool
+
+    cuda: Any = tm.device("cuda")
+
+    def takes(size: int) -> Any:
+        looker = threading.Thread(target=cuda.pool.settle)
+        looker.start()
+        looker.join()
+        return cupy.cuda.memory._malloc(size)
+
+    pool = cupy.cuda.MemoryPool(takes)
+    monkeypatch.setattr(cuda, "pool", CuPyPool(pool, cuda._device, str(cuda)))
+    with memory.track("cuda") as track:
+        kept = [tm.ones(1000, device="cuda"), tm.ones(2000, device="cuda")]
+        assert track.pool("end").reserved == pool.total_bytes() == 4096 + 8192
+        del kept
+        cuda.pool.free_all_blocks()
+        assert track.pool("end").reserved == pool.total_bytes() == 0
+    assert all(track.pool(event).reserved >= track.pool(event).used for event in range(len(track.log)))
+
+
+def test_peaks_hold_whatever_two_threads_allocate(gpu_pool: Any):
+    """The second allocates between two bytecodes of the first, which has already asked how much is in use."""
+    from tinygrad_mem.devices import cuda_pool as module
+
+    pool = tm.device("cuda").pool
+    for both in interleavings(module.__file__):
+        pool.reset_peak()
+        kept = both(lambda: tm.empty(1000, device="cuda"), lambda: tm.empty(3000, device="cuda"))
+        assert pool.peak_used == gpu_pool.used_bytes() == 4096 + 12288, "the peak that a thread saw is lost"
+        assert pool.peak_total == gpu_pool.total_bytes()
+        del kept

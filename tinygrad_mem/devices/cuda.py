@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-import threading
-import weakref
 from types import MethodType
 from typing import Any
 
 import numpy as np
 
 from .. import scope
-from ..callbacks import finalizer
 from ..dtypes import bfloat16, check_borrowed
 from ..errors import ADDRESSES, OutOfMemoryError
 from .base import device
-from .chunks import Counts
-from .pool import Pool
+from .cuda_pool import CuPyPool, PoolEvents
 
 
 def cuda_problem() -> str | None:
@@ -69,7 +65,7 @@ class CUDA(device, kind="cuda"):
         self._device = cupy.cuda.Device(self.index)
         self._events = PoolEvents(self)
         with self._device:
-            self.pool = _Pool(cupy.get_default_memory_pool(), self._device, str(self))
+            self.pool = CuPyPool(cupy.get_default_memory_pool(), self._device, str(self))
 
     def __getattr__(self, name: str) -> Any:
         """The attributes that only a present GPU has: kernels, pool, stream."""
@@ -87,11 +83,11 @@ class CUDA(device, kind="cuda"):
             self._events.stay()
         with self._device:
             try:
-                place = self._cupy.cuda.alloc(size)
+                place = self.pool.malloc(size)
             except self._cupy.cuda.memory.OutOfMemoryError:
                 raise self._out_of_memory(size) from None
             self.pool.notice()
-            if isinstance(place.mem, self._cupy.cuda.memory.PooledMemory):
+            if size:
                 place = self._events.reporting(place.mem)
             return self._cupy.ndarray(shape, dtype, place)
 
@@ -117,7 +113,6 @@ class CUDA(device, kind="cuda"):
 
     def _out_of_memory(self, size: int) -> OutOfMemoryError:
         pool = self.pool
-        pool.settle()
         found = pool.used_bytes(), pool.total_bytes(), pool.get_limit()
         free = found[1] - found[0], None  # CuPy does not report the largest piece
         return OutOfMemoryError(str(self), size, *found, free, scope.ask_autopsy(pool, size))
@@ -149,12 +144,12 @@ class CUDA(device, kind="cuda"):
         return None if piece is None else piece.ptr
 
     def _piece(self, array: Any) -> Any:
-        """The piece of CuPy's pool in which ``array`` lies; None: it lies in other memory."""
+        """The piece of the pool in which ``array`` lies; None: it lies in other memory, also that of another pool of CuPy's."""
         memory = array.data.mem
         owner = getattr(memory, "_owner", None)
         if isinstance(owner, MethodType):  # of PoolEvents.reporting
             memory = owner.__self__
-        return memory if isinstance(memory, self._cupy.cuda.memory.PooledMemory) else None
+        return memory if self.pool.gave(memory) else None
 
     def sizes(self, array: Any) -> tuple[int, int]:
         piece = self._piece(array)
@@ -218,156 +213,3 @@ class CUDA(device, kind="cuda"):
 
     def owns(self, array: Any) -> bool:
         return isinstance(array, self._cupy.ndarray)
-
-
-class PoolEvents:
-    """Reports the events of CuPy's pool to ``scope.listeners``. CuPy's hooks are per thread: each thread must enter it.
-
-    It may be entered several times in a thread; the last exit removes the hook.
-    """
-
-    def __init__(self, device: Any) -> None:
-        self._device, self._hook, self._here = device, _hook(device), threading.local()
-        self._owners: dict[int, weakref.ref[Any]] = {}
-
-    def __enter__(self) -> None:
-        depth = getattr(self._here, "depth", 0)
-        if depth == 0:
-            self._hook.__enter__()
-        self._device.pool.settle()  # segments taken without listeners are not reported
-        self._here.depth = depth + 1
-
-    def __exit__(self, *exc: object) -> None:
-        depth = getattr(self._here, "depth", 0)
-        if depth == 1:
-            self._hook.__exit__()
-        self._here.depth = max(depth - 1, 0)
-
-    def stay(self) -> None:
-        """Report this thread's mallocs and frees from now on: it runs an op, allocates or frees while there are listeners."""
-        if not getattr(self._here, "depth", 0):
-            self.__enter__()
-
-    def reporting(self, piece: Any) -> Any:
-        """A pointer to a piece of CuPy's pool that is reported when it is freed, also in a thread that runs no op.
-
-        A thread may drop the last reference to a tensor, or collect garbage, and do nothing else with this library. A piece
-        cannot have weak references, so a bound method holds it. An object of a class in Python could do that too, but where
-        many objects free each other the interpreter defers those of such classes: frees would have another order than on meta.
-        """
-        cuda, owner = self._device._cupy.cuda, MethodType(id, piece)
-        reference = weakref.ref(owner, self._freeing)
-        self._owners[id(reference)] = reference
-        return cuda.MemoryPointer(cuda.UnownedMemory(piece.ptr, piece.size, owner, self._device.index), 0)
-
-    @finalizer
-    def _freeing(self, reference: weakref.ref[Any]) -> None:
-        self._owners.pop(id(reference), None)
-        if scope.listeners:
-            self.stay()
-
-
-def _hook(device: Any) -> Any:
-    """A CuPy memory hook that reports the events of the pool of ``device`` to ``scope.listeners``."""
-    import cupy
-
-    hooks: Any = cupy.cuda.memory_hook
-
-    class Hook(hooks.MemoryHook):
-        name = f"tinygrad_mem {device} {id(device)}"
-
-        def alloc_postprocess(self, device_id: int, mem_size: int, mem_ptr: int) -> None:
-            if device_id == device.index and mem_ptr:
-                device.pool.settle(mem_ptr, mem_size)
-
-        def malloc_postprocess(self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
-            if device_id == device.index and mem_ptr:  # 0: out of memory, or an empty request
-                for listener in scope.listeners_of(device.pool):
-                    listener.malloc(str(device), mem_ptr, size, mem_size)
-
-        def free_preprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
-            if device_id == device.index and mem_size:
-                for listener in scope.listeners_of(device.pool):
-                    listener.free(str(device), mem_ptr, mem_size)
-
-    return Hook()
-
-
-class PinnedPool(Pool):
-    """Pinned host memory: copies between it and a GPU can overlap other work."""
-
-    def _segment(self, size: int) -> Any:
-        import cupy
-
-        return cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(size), 0)  # of this size: CuPy's pool would double it
-
-
-class _Pool:
-    """CuPy's pool of one GPU. Its methods use the current device, so each call makes this GPU current."""
-
-    def __init__(self, pool: Any, gpu: Any, device: str) -> None:
-        self._pool, self._gpu, self.device = pool, gpu, device
-        self.peak_used = self.peak_total = 0  # CuPy keeps no peaks: they are updated after each allocation of ours
-        self._reported = 0  # bytes taken from the machine, as last reported to listeners
-        self._host: dict[bool, Pool] = {}
-
-    def host(self, *, pinned: bool = False) -> Pool:
-        """As ``Pool.host``: pinned memory, which the GPU can read and write directly, or ordinary memory."""
-        if pinned not in self._host:
-            self._host[pinned] = PinnedPool("host") if pinned else Pool("host")
-        return self._host[pinned]
-
-    def notice(self) -> None:
-        """Keep the peaks up to date; the GPU is current."""
-        self.peak_used = max(self.peak_used, self._pool.used_bytes())
-        self.peak_total = max(self.peak_total, self._pool.total_bytes())
-
-    def counts(self) -> Counts:
-        """As ``Pool.counts``. CuPy reports one number at a time: with several threads they may be of different moments."""
-        with self._gpu:
-            self.notice()  # of what a program took with CuPy alone
-            used, total = self._pool.used_bytes(), self._pool.total_bytes()
-        total = max(used, total)
-        return Counts(used, total, max(used, self.peak_used), max(total, self.peak_total))
-
-    def free_all_blocks(self) -> None:
-        """As ``Pool.free_all_blocks``. CuPy does not report which segments were freed."""
-        with self._gpu:
-            self._pool.free_all_blocks()
-        self.settle()
-
-    def settle(self, address: int = 0, size: int = 0) -> None:
-        """Report to listeners the bytes that CuPy has given back, then a segment that it has just taken.
-
-        CuPy also gives segments back by itself, at a limit or if the driver has no memory left, without reporting it.
-        """
-        with self._gpu:
-            total = self._pool.total_bytes()
-        released, self._reported = self._reported + size - total, total
-        for listener in scope.listeners_of(self):
-            if released > 0:
-                listener.segment(self.device, 0, -released)
-            if size:
-                listener.segment(self.device, address, size)
-
-    def reset_peak(self) -> None:
-        """As ``Pool.reset_peak``."""
-        self.peak_used = self.peak_total = 0
-        with self._gpu:
-            self.notice()
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._pool, name)
-
-        def on_this_gpu(*args: Any, **kwargs: Any) -> Any:
-            with self._gpu:
-                return method(*args, **kwargs)
-
-        return on_this_gpu
-
-    def set_limit(self, size: int = 0) -> None:
-        """As ``Pool.set_limit``: 0 takes the limit away."""
-        if size < 0:
-            raise ValueError(f"set_limit: size is {size}; give a number of bytes, or 0 for no limit")
-        with self._gpu:
-            self._pool.set_limit(size=size)
