@@ -133,7 +133,7 @@ class CuPyPool:
         return self._host[pinned]
 
     def _found_mark(self) -> Any:
-        """What the pool puts on its pieces of this GPU. CuPy tells it with a piece only: one is taken and given back."""
+        """The mark of the pool on its pieces of this GPU. CuPy shows it on a piece only: one is taken and given back."""
         with self._gpu:
             before = self._pool.total_bytes()
             mark = self._pool.malloc(1).mem.pool
@@ -142,7 +142,7 @@ class CuPyPool:
             return mark
 
     def gave(self, memory: Any) -> bool:
-        """Whether ``memory`` is a piece of this pool, not of another one of the program's."""
+        """True if ``memory`` is a piece of this pool, not of another one of the program's."""
         return getattr(memory, "pool", None) is self._mark
 
     def notice(self) -> None:
