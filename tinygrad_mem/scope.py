@@ -167,7 +167,7 @@ class Listener:
         """A node no longer keeps ``array``; ``kept`` has the node's op, module and line."""
 
     def role(self, array: Any, role: str, holder: Any, of: Any = None) -> None:
-        """``array`` has a role until ``holder`` dies. If ``array`` is ``None``, the holder has no array of that role any more.
+        """``array`` has a role until ``holder`` is freed. If ``array`` is ``None``, the holder has no array of that role now.
 
         Args:
             of: the tensor that the array is the gradient or the state of.
@@ -278,7 +278,7 @@ def ask_autopsy(pool: Any, requested: int) -> str:
 
 
 def report_role(array: Any, role: str, holder: Any, of: Any = None) -> None:
-    """Report to the listeners that ``array`` has a role until ``holder`` dies: see :meth:`Listener.role`."""
+    """Report to the listeners that ``array`` has a role until ``holder`` is freed: see :meth:`Listener.role`."""
     for listener in listeners:
         listener.role(array, role, holder, of)
 

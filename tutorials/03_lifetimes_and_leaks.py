@@ -224,8 +224,8 @@ picture(leaks[add], "03_leak", "total = total + loss, without backward: five ste
 drawn, axes = figure(height=3)
 axes.barh(list(peaks), [peak / GRAPH for peak in peaks.values()], color=LINES[4])
 axes.invert_yaxis()
-axes.set(xlabel="peak of the loop, in graphs of one step")
-picture(drawn, "03_peaks", "What a loop holds, by its way to the total")
+axes.set(xlabel="peak, in graphs of one step")
+picture(drawn, "03_peaks", "The peak of a loop, by how it sums its losses")
 
 # %% [markdown]
 # ## Mechanism

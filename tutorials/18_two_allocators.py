@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 18. Two allocators: why a run dies late
+# # 18. Two allocators: why a run fails late
 #
 # ## Question
 #
@@ -297,9 +297,9 @@ def in_one_place(steps: int) -> None:
 
 
 placed = memory.predict(in_one_place, STEPS)
-cured = pytorch.replay(placed, "", CARD)
-RESULT.say("in one place: reserved on the card", cured.peak_reserved)
-RESULT.agree("in one place: failures", by_hand=0, predicted=len(cured.out_of_memory), unit="")
+fixed = pytorch.replay(placed, "", CARD)
+RESULT.say("in one place: reserved on the card", fixed.peak_reserved)
+RESULT.agree("in one place: failures", by_hand=0, predicted=len(fixed.out_of_memory), unit="")
 RESULT.ends(
     f"The most in use is {track.peak / MIB:.0f} MiB, and on a card of {CARD // MIB} PyTorch's allocator fails at step "
     f"{fails(failed)} with {row[2] / MIB:.0f} MiB stuck; with expandable segments it reserves "

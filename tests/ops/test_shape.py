@@ -164,7 +164,7 @@ def test_a_saved_tensor_that_was_overwritten_is_named_with_both_ops():
     b = x * 2
     c = b * b
     b += 1
-    with pytest.raises(tm.errors.GraphError, match=r"Mul saved 'x' at version 0, Add has written it since"):
+    with pytest.raises(tm.errors.GraphError, match=r"Mul saved 'x' at version 0; Add has written to it since"):
         c.sum().backward()
 
 

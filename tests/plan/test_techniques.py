@@ -164,7 +164,7 @@ def test_names_that_are_of_no_use_here():
         planned("masked", "accumulation")
     assert "offload" not in planned("mlp", "approximate").search.allow
     assert "accumulation" not in planned("masked", "approximate").search.allow
-    with pytest.raises(BudgetError, match="Allow autocast, compression, or a smaller batch") as caught:
+    with pytest.raises(BudgetError, match="Allow autocast, compression; or use a smaller batch") as caught:
         planned("masked").within(planned("masked").plain.kept)
     assert "offload" not in str(caught.value)
 
@@ -174,7 +174,7 @@ def test_tiles_are_chosen_where_nothing_identical_fits():
     budget = (close.search.smallest().peak + identical.search.smallest().peak) // 2
     found = close.within(budget).choice
     assert "chunking" in found.names, found
-    with pytest.raises(BudgetError, match="in_backward, chunking, accumulation, autocast, compression, or a smaller batch"):
+    with pytest.raises(BudgetError, match="in_backward, chunking, accumulation, autocast, compression; or use a smaller batch"):
         identical.within(budget)
 
 

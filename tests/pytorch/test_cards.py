@@ -139,7 +139,7 @@ def test_the_version_of_pytorch_on_the_gpus_machine():
     for version, kernel in (("2.6", "flash"), ("2.13.1+cu130", "cudnn")):
         log = pytorch.predict(run, gpu="H100", version=version).log
         assert f"_scaled_dot_product_{kernel}_attention" in {event.op for event in log}
-    with pytest.raises(ArgumentError, match=r"expected version=\"2.6\" or the like, found 'new'"):
+    with pytest.raises(ArgumentError, match=r"expected a version such as \"2.6\", found 'new'"):
         pytorch.predict(products, version="new")
 
 

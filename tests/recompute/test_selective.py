@@ -152,7 +152,7 @@ def test_what_is_refused():
     answers = iter([False, True])
     cases: list[tuple[Callable, Callable, str]] = [
         (changing(lambda x: x.exp(), lambda x: x.sin()), lambda *a, **k: True, "kept of Exp, the recomputation runs Sin"),
-        (lambda x: x.exp(), lambda *a, **k: next(answers), "kept 0 results in the forward, and wants one more of Exp"),
+        (lambda x: x.exp(), lambda *a, **k: next(answers), "kept 0 results in the forward, and keeps one more of Exp"),
     ]
     for f, policy, words in cases:
         out = checkpoint(f, x, context_fn=partial(create_selective_checkpoint_contexts, policy))

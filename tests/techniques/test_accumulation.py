@@ -392,7 +392,7 @@ def test_gradients_from_before_the_window_are_no_part_of_it():
 
 @pytest.mark.parametrize("steps", [0, -1, 1.5, True, "4"])
 def test_steps_are_a_positive_whole_number(steps: Any):
-    with pytest.raises(ArgumentError, match="steps is how many micro-batches make a step, expected 1 or more, found"):
+    with pytest.raises(ArgumentError, match="steps is the number of micro-batches in a step, expected 1 or more, found"):
         accumulate(*small(), steps)
 
 
@@ -402,9 +402,9 @@ def test_other_bad_input():
         accumulate(model, optimizer, 2, max_norm=0)
     window = accumulate(model, optimizer, 2)
     for weight in (-1, math.inf, math.nan):
-        with pytest.raises(ArgumentError, match=f"weight is how many samples or tokens .* found {weight}"):
+        with pytest.raises(ArgumentError, match=f"weight is the number of samples or tokens .* found {weight}"):
             window.backward(model(tm.ones(1, 2)).sum(), weight=weight)
-    with pytest.raises(ArgumentTypeError, match="a number, found Tensor"):
+    with pytest.raises(ArgumentTypeError, match="in the mean of the loss, found Tensor"):
         window.backward(model(tm.ones(1, 2)).sum(), weight=tm.ones(1))  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match=r"as many samples, found \[3, 2\] and \[2\]"):
         window.split(tm.ones(3, 2), tm.ones(2), F.mse_loss)

@@ -365,13 +365,13 @@ def test_bad_input():
         Options(batch_chunk_size=0)
     with pytest.raises(NotOfferedError, match="out_features is not offered"):
         nn.LinearCrossEntropyLoss(2, 4, out_features=(2,))
-    with pytest.raises(ArgumentError, match="into how many parts the input is cut, expected 1 or more, found 0"):
+    with pytest.raises(ArgumentError, match="the number of parts of the input, expected 1 or more, found 0"):
         chunked(tm.exp, x, 0)
     with pytest.raises(ShapeError, match=r"of a part of shape \[2, 2\] the function made shape \[2\]; .* along dimension 1"):
         chunked(lambda part: part.sum(1), tm.ones(2, 4), 2, 1)
     with pytest.raises(ArgumentError, match="softcap bounds the scores and must be positive, found 0"):
         run(x, w, t, softcap=0)
-    with pytest.raises(ArgumentError, match="tokens is how many are computed at a time, expected 1 or more, found 0"):
+    with pytest.raises(ArgumentError, match="tokens is the number that is computed at a time, expected 1 or more, found 0"):
         tiled(tm.exp, x, 0)
     with pytest.raises(DimensionError, match=r"expected to be in range of \[-1, 0\], but got -2"):
         tiled(tm.exp, tm.ones(3), 2)

@@ -258,7 +258,7 @@ def test_a_second_backward_through_the_graph_sees_that_weights_have_changed():
     with optimizer_in_backward(optimizer):
         loss = model(tm.ones(1, 3)).sum()
         loss.backward(retain_graph=True)
-        with pytest.raises(GraphError, match=r"modified by an inplace operation: .*SGD\.step has written it"):
+        with pytest.raises(GraphError, match=r"modified by an inplace operation: .*SGD\.step has written to it"):
             loss.backward()
 
 

@@ -248,7 +248,7 @@ def test_never_above_pytorch_with_the_same_technique():
 def test_values_that_somebody_needs_are_an_error_and_not_a_wrong_gradient():
     x = tm.ones(4, 3, requires_grad=True)
     y = inplace_abn((x * 2.0).exp(), None, None, training=True)
-    with pytest.raises(GraphError, match=r"modified by an inplace operation: Exp saved .* InPlaceABN has written it"):
+    with pytest.raises(GraphError, match=r"modified by an inplace operation: Exp saved .* InPlaceABN has written to it"):
         y.sum().backward()
     with pytest.raises(GraphError, match="a leaf Variable that requires grad is being used in an in-place operation"):
         inplace_abn(x, None, None, training=True)

@@ -85,7 +85,7 @@ def test_what_is_about_several_ranks_is_predicted_and_says_so():
     for width in (60, 200):
         console = Console(file=io.StringIO(), width=width)
         console.print(table([(tip, [found])], width))
-        assert "not timed" in console.file.getvalue()
+        assert "not measured" in console.file.getvalue()
 
 
 def test_a_second_run_has_the_same_bytes_and_numbers():

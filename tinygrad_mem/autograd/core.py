@@ -79,8 +79,9 @@ class Node(Context, Inspectable):
             if storage.version != version:
                 raise GraphError(
                     "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                    f"{self.op.__name__} saved {name!r} at version {version}, {storage.writer} has written it since, it is "
-                    f"at version {storage.version}. Write into a clone(), or use the op that makes a new tensor."
+                    f"{self.op.__name__} saved {name!r} at version {version}; {storage.writer} has written to it "
+                    f"since, it is at version {storage.version} now. Write into a clone(), or use the op that makes a new "
+                    "tensor."
                 )
         self.keeps_graph = keep
 

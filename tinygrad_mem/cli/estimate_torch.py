@@ -159,7 +159,7 @@ def _predicted(program: TorchProgram, card: GraphicsCard, settings: str, capacit
         message = f"{type(error).__name__}: {error}"
         raise ArgumentError(
             f"{program.asked.network} fails at {users_line(error)}: {message}\n"
-            "Mend this line. If it runs on a GPU, the prediction lacks something: --traceback shows where"
+            "Fix this line. If it runs on a GPU, the prediction lacks something: --traceback shows where"
         ) from error
 
 

@@ -172,8 +172,8 @@ def _model(make: Callable[[], Any], network: str) -> Any:
     if isinstance(model, torch.nn.Module):
         return model
     what = f"a {type(model).__name__}"
-    cure = f"a function that trains is named without --input and --tokens: estimate {network}"
-    raise ArgumentError(f"{network} makes {what}: with --input or --tokens it must make a torch.nn.Module; {cure}")
+    use = f"a function that trains is named without --input and --tokens: estimate {network}"
+    raise ArgumentError(f"{network} makes {what}: with --input or --tokens it must make a torch.nn.Module; {use}")
 
 
 def _tensors(output: Any) -> Iterator[Any]:

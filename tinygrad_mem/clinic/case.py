@@ -1,4 +1,4 @@
-"""A case of the clinic: a question, a program that shows it, the same program cured, and the formula of the bytes."""
+"""A case of the clinic: a question, a program that shows it, the same program fixed, and the formula of the bytes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Case:
         question: as people ask it.
         choices: causes to guess from.
         right: the number of the right one, from 0.
-        before, after: the program that shows it, and the cured one.
+        before, after: the program that shows it, and the fixed one.
         explain: makes the answer of both runs.
         thread: where it was asked, on GitHub, such as ``"pytorch/pytorch/issues/78731"``.
         reports: what the thread says, in our words. Its numbers are quoted: nothing here computes them.

@@ -79,7 +79,7 @@ def _bars(name: str, run: Run) -> Bars:
 
 
 def _changes(case: Case) -> list[str]:
-    """The lines that the cured program takes away and adds; where it is the same program, the settings."""
+    """The lines that the fixed program takes away and adds; where it is the same program, the settings."""
     if case.before.run is case.after.run:
         return [f"{sign} {program.settings or 'default settings'}" for sign, program in (("-", case.before), ("+", case.after))]
     before, after = (program.source().splitlines()[1:] for program in (case.before, case.after))

@@ -84,7 +84,7 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     """The numbers as text, one per line."""
     gpu = _gpu(device)
     if gpu is None:
-        return "memory of cuda: there is no GPU; memory.memory_summary() tells of the cpu"
+        return "memory of cuda: there is no GPU; memory.memory_summary() is about the cpu"
     return stats.memory_summary(gpu, abbreviated)
 
 

@@ -224,7 +224,7 @@ class _Launch:
         return status if status > 0 else 1
 
     def _first(self) -> int | None:
-        """The rank that failed first. A rank that saw another one killed can report that before we hear of it."""
+        """The rank that failed first. A rank that waits for a killed one can report that before the launcher notices it."""
         if self.killed and self.first is not None and any(b"RankError: " in line for line in self.errors[self.first]):
             return next(iter(self.killed))
         return self.first

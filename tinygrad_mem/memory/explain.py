@@ -55,7 +55,7 @@ def explain(self: Record, tensor: Tensor | Block) -> str:
 
 
 def _life(track: Record, block: Block) -> str:
-    """``block``, from its birth to its end, as the track knows it now."""
+    """The text about ``block``: where it was allocated and freed, as far as the track knows now."""
     changes = track.timeline().attribution
     ended = np.flatnonzero((changes.block == block.born) & (changes.after == NOWHERE))
     what = "" if block.category is Category.UNKNOWN else f" of {block.category}"

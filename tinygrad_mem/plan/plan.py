@@ -355,7 +355,7 @@ def _nothing_fits(search: Search | Divided, budget: int) -> str:
     shares = ", ".join(f"{category.value} {bytes_text(size)}" for category, size in parts)
     useless = _useless(search.recipe, search.like)
     left = [name for name in NAMES if name not in search.allow and name not in useless]
-    more = f" Allow {', '.join(left)}, or" if left else " Use"
+    more = f" Allow {', '.join(left)}; or use" if left else " Use"
     more += " more ranks," if search.recipe.ranks > 1 else ""
     return (
         f"plan: nothing that is allowed fits into {bytes_text(budget)}. The closest ({closest.choice}) needs "

@@ -131,7 +131,7 @@ def predict(
     check_asked(run, rank, world_size, ranks)
     room = card.room if gpu and capacity is None else capacity
     if version and not re.fullmatch(r"2\.\d+(\..*)?", version):
-        raise ArgumentError(f'predict: expected version="2.6" or the like, found {version!r}')
+        raise ArgumentError(f'predict: expected a version such as "2.6", found {version!r}')
 
     def as_rank(place: tuple[int, int] | None) -> Prediction:
         return predicted(lambda: run(*args, **kwargs), device, settings, card, room, place, version)

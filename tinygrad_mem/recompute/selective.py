@@ -208,7 +208,7 @@ class Giving(_Between):
     def _entry(self, index: int, node: Node) -> KeptResult | None:
         if index >= len(self.kept):
             raise CheckpointError(
-                f"selective checkpoint: the policy kept {len(self.kept)} results in the forward, and wants one more of "
+                f"selective checkpoint: the policy kept {len(self.kept)} results in the forward, and keeps one more of "
                 f"{node.op.__name__} in the recomputation: it must give the same answers both times"
             )
         entry = self.kept[index]

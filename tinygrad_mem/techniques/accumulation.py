@@ -69,7 +69,9 @@ class accumulate:
         scaler: Any = None,
     ) -> None:
         if not is_whole(steps):
-            raise ArgumentError(f"accumulate: steps is how many micro-batches make a step, expected 1 or more, found {steps!r}")
+            raise ArgumentError(
+                f"accumulate: steps is the number of micro-batches in a step, expected 1 or more, found {steps!r}"
+            )
         if max_norm is not None and not max_norm > 0:
             raise ArgumentError(f"accumulate: max_norm must be positive, or None for no clipping, found {max_norm!r}")
         optimizer.refuse_in_backward("accumulate")
@@ -227,7 +229,7 @@ class accumulate:
 def _check_weight(weight: Any) -> None:
     if not isinstance(weight, Real) or isinstance(weight, bool):
         raise ArgumentTypeError(
-            f"accumulate: weight is how many samples or tokens the loss is a mean over, a number, found {type(weight).__name__}"
+            f"accumulate: weight is the number of samples or tokens in the mean of the loss, found {type(weight).__name__}"
         )
     if not 0 <= float(weight) < math.inf:
-        raise ArgumentError(f"accumulate: weight is how many samples or tokens the loss is a mean over, found {weight}")
+        raise ArgumentError(f"accumulate: weight is the number of samples or tokens in the mean of the loss, found {weight}")

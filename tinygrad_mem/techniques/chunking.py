@@ -43,7 +43,7 @@ def chunked(function: Callable[[Tensor], Tensor], input: Tensor, chunks: int, di
     ...     scores = chunked(model, images, 16)
     """
     if not is_whole(chunks):
-        raise ArgumentError(f"chunked: chunks is into how many parts the input is cut, expected 1 or more, found {chunks!r}")
+        raise ArgumentError(f"chunked: chunks is the number of parts of the input, expected 1 or more, found {chunks!r}")
     size = input.size(dim)
     step = max(-(-size // chunks), 1)
     if step >= size:
@@ -95,7 +95,7 @@ def tiled(function: Callable[[Tensor], Tensor], input: Tensor, tokens: int | Non
     if tokens is None:
         return function(input)
     if not is_whole(tokens):
-        raise ArgumentError(f"tiled: tokens is how many are computed at a time, expected 1 or more, found {tokens!r}")
+        raise ArgumentError(f"tiled: tokens is the number that is computed at a time, expected 1 or more, found {tokens!r}")
     return chunked(partial(checkpoint, function), input, max(-(-input.size(-2) // tokens), 1), -2)
 
 

@@ -35,8 +35,8 @@ class UnpackedTensor(list):
         if storage.version != self.version:
             raise GraphError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of "
-                f"shape {list(tensor.shape)} was saved at version {self.version}, {storage.writer} has written it since, "
-                f"it is at version {storage.version}. Write into a clone(), or use the op that makes a new tensor."
+                f"shape {list(tensor.shape)} was saved at version {self.version}; {storage.writer} has written to it since, "
+                f"it is at version {storage.version} now. Write into a clone(), or use the op that makes a new tensor."
             )
         return tensor
 

@@ -1,4 +1,4 @@
-"""Tips about float16: what it halves, what it breaks, and the cures."""
+"""Tips about float16: what it halves, what it breaks, and the solutions."""
 
 from __future__ import annotations
 

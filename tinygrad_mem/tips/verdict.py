@@ -88,7 +88,7 @@ def _of_numbers(measured: Sequence[Measured]) -> Verdict:
 
 def time_words(found: Measured) -> str:
     """The time after, relative to before."""
-    return "not timed" if found.time is None else f"x{found.time:.2f}"
+    return "not measured" if found.time is None else f"x{found.time:.2f}"
 
 
 def result_words(found: Measured) -> str:

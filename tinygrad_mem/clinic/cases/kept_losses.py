@@ -39,7 +39,7 @@ def explain(before: Run, after: Run) -> Finding:
         cause="A loss without a backward holds its graph: here the input and two results of tanh. total + loss holds both "
         "losses, so the sum of one number holds the graphs of the whole epoch.",
         fix="Add loss.item(), a Python number. Under tm.no_grad() there is no graph at all, which is right for a validation.",
-        what="held when the epoch ends, beyond what the cured program holds",
+        what="held when the epoch ends, beyond what the fixed program holds",
         formula=f"{GRAPHS} graphs x 3 results x 4 x 1,024 x 1,024, and 512 for the sum",
         by_formula=GRAPHS * 3 * RESULT + 512,
         measured=before.at("epoch ends") - after.at("epoch ends"),

@@ -36,7 +36,7 @@ def explain(before: Run, after: Run) -> Finding:
         "forward, and at its end they meet all activations: that is the peak.",
         fix="Call zero_grad() right after step(). (It sets gradients to None; with set_to_none=False they would stay for "
         "good.)",
-        what="the peak less the cured program's",
+        what="the peak less the fixed program's",
         formula="the gradients, 8 x 4 x 2,048 x 2,048",
         by_formula=LAYERS * 4 * WIDTH * WIDTH,
         measured=before.peak - after.peak,

@@ -46,7 +46,7 @@ def explain(before: Run, after: Run) -> Finding:
 
 CASE = Case(
     question="The model's own weights and activations fit easily. At the end of the forward memory jumps by gigabytes for a "
-    "moment, and that is where it dies. What is so large?",
+    "moment, and that is where it fails. What is so large?",
     choices=(
         "A score for each word of the vocabulary and each token, three times.",
         "The weights of the output layer, copied for backward.",

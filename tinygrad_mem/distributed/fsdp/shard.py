@@ -161,7 +161,7 @@ class ShardedParameter:
             device.kernels.fill(0, out=sent[rows:])
         else:
             sent = array
-            scope.report_role(sent, "COMMUNICATION", grad)  # until the gradient dies
+            scope.report_role(sent, "COMMUNICATION", grad)  # until the gradient is freed
         device.kernels.multiply(sent, 1 / self.group.size(), out=sent)
         self.full.grad = None
         return Reducing(self, sent, grad if sent is array else None)

@@ -158,7 +158,7 @@ class PipelineStage:
                 self.device.kernels.copy(array, out=whole)
                 array = whole
             work = self.group.send(array, index % self.group.size(), 2 * index + way)
-            scope.report_role(array, "COMMUNICATION", work)  # until the work dies
+            scope.report_role(array, "COMMUNICATION", work)  # until the work is freed
             self._sends[way].append(work)
 
     def _wait(self, way: int) -> None:

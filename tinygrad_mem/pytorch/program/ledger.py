@@ -29,20 +29,20 @@ class HeldBlock:
 
     Attributes:
         address, size: in bytes; ``size`` is what was asked for.
-        birth: its first event, a list whose role can still be changed.
+        malloc: the event of its allocation, a list whose role can still be changed.
         roles: what it is held as.
     """
 
-    __slots__ = ("__weakref__", "address", "birth", "roles", "size")
+    __slots__ = ("__weakref__", "address", "malloc", "roles", "size")
 
-    def __init__(self, address: int, size: int, birth: list) -> None:
-        self.address, self.size, self.birth = address, size, birth
+    def __init__(self, address: int, size: int, malloc: list) -> None:
+        self.address, self.size, self.malloc = address, size, malloc
         self.roles: set[str] = set()
 
     @property
     def role(self) -> str:
         """The category that it was allocated with, or that was found later."""
-        return self.birth[_ROLE]
+        return self.malloc[_ROLE]
 
 
 class Ledger:
@@ -90,7 +90,7 @@ class Ledger:
 
     def free(self, held: HeldBlock, place: Place) -> None:
         """The end of a block."""
-        rounded = held.birth[4]
+        rounded = held.malloc[4]
         if self.live.pop(held.address, None) is None:
             return
         self._write(Kind.FREE, place, held.address, 0, rounded)
@@ -101,22 +101,22 @@ class Ledger:
         """Record that the block was ``role`` from its allocation on, which is found out only now. ``name``: its path."""
         if role in held.roles:
             return
-        first = held.birth[_ROLE] in ("TEMPORARY", "INPUT")
+        first = held.malloc[_ROLE] in ("TEMPORARY", "INPUT")
         if first:
-            held.birth[_ROLE] = role
+            held.malloc[_ROLE] = role
         else:
             self._write(Kind.ENTER, Place(), held.address, role=role)
         held.roles.add(role)
         if name and role in ("PARAMETER", "BUFFER"):
             self._write(Kind.NAME, Place(), held.address, note=name)
         elif name and first:
-            self._names[id(held.birth)] = name
+            self._names[id(held.malloc)] = name
         elif name:
             self._write(Kind.ENTER, Place(), held.address, role=role, note=name)
 
     def was(self, held: HeldBlock, role: str) -> None:
         """Record that the block was ``role`` from its allocation on, whatever category it was allocated with."""
-        held.birth[_ROLE] = role
+        held.malloc[_ROLE] = role
 
     def enter(self, held: HeldBlock, place: Place, role: str, note: str) -> None:
         """Record a new holder of the block."""

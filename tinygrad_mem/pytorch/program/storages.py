@@ -125,7 +125,7 @@ class Storages:
     def waits(self, tensor: torch.Tensor) -> None:
         """Record that another stream uses the tensor's block."""
         held = self.find(tensor)
-        self.bound(held.birth[4] if held is not None else 0, OTHER_STREAM)
+        self.bound(held.malloc[4] if held is not None else 0, OTHER_STREAM)
 
     def malloc(self, size: int, place: Place, role: str) -> HeldBlock:
         if self.ledger.other_streams and self.ledger.allocator is not None:
