@@ -99,15 +99,11 @@ def recorded_capacity(recording: Recording, at: int | None = None) -> int | None
     if not len(failed):
         return None
     at = int(failed[0]) if at is None else at
-    events, settings = recording.events[:at], parse(recording.settings)
-    asked, left = int(recording.events["size"][at]), int(recording.events["address"][at])
+    event, settings = recording.events[at], parse(recording.settings)
+    asked, left = int(event["size"]), int(event["address"])
     if left >= settings.segment_size(settings.rounded(asked)):
         return None
-    sizes = events["size"].astype(np.int64)
-    taken = np.isin(events["action"], (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
-    given = np.isin(events["action"], (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
-    older = sum(segment.size for segment in recording.at_beginning(settings)[0])
-    return older + int(sizes[taken].sum() - sizes[given].sum()) + left
+    return sum(segment.size for segment in recording.segments_after(at, settings)) + left
 
 
 def _kinds(settings: str) -> set[str]:
