@@ -548,7 +548,9 @@ def test_a_program_gets_pytorchs_error_when_the_card_is_full():
         except torch.OutOfMemoryError:
             torch.empty(1 << 20, device=GPU)
 
-    assert pytorch.predict(caught, capacity=64 << 20).peak == 4 << 20
+    assert pytorch.predict(caught, capacity="64 MiB").peak == 4 << 20
+    with pytest.raises(ValueError, match="'64 apples' is not a size"):
+        pytorch.predict(caught, capacity="64 apples")
 
 
 # --- what stays as it was -------------------------------------------------------------------------------------------------

@@ -209,6 +209,22 @@ def test_reduce_and_gather_of_nccl_take_no_memory():
     assert set(peaks.values()) == {512}
 
 
+def test_the_mesh_of_fully_shard_is_one_of_gpus_by_default():
+    """PyTorch's C++ knew no GPU, so the parts were on the host."""
+    from torch.distributed.fsdp import fully_shard
+
+    def run(**mesh: Any):
+        dist.init_process_group("nccl")
+        model = nn.Sequential(nn.Linear(64, 256), nn.Linear(256, 8)).to("cuda")
+        meshes = {key: dist.init_device_mesh("cuda", shape) for key, shape in mesh.items()}
+        for unit in (model[0], model):
+            fully_shard(unit, **meshes)
+        model(torch.randn(2, 64, device="cuda")).sum().backward()
+
+    by_default, named = (predict(run, world_size=4, **mesh) for mesh in ({}, {"mesh": (4,)}))
+    assert [block.rounded for block in by_default.live("peak")] == [block.rounded for block in named.live("peak")]
+
+
 def test_a_checkpoint_of_all_processes_is_not_written():
     """It asked for the parts of the other processes, and branched on what they did not say."""
     from torch.distributed import checkpoint

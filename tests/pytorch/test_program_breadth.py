@@ -18,7 +18,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
+from torch import nn, profiler  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 from torch.utils import checkpoint  # noqa: E402
@@ -212,9 +212,17 @@ def numbers_of_gpus():
     assert nn.Linear(4, 4).to(0)(torch.ones(2, 4, device=0)).device == torch.ones(1).to(0).device == torch.device("cuda", 0)
 
 
+def profiled():
+    model = net()
+    with profiler.profile(activities=[profiler.ProfilerActivity.CUDA], profile_memory=True) as found:
+        step(model, sgd(model))
+        found.step()
+    assert torch.get_device_module() is torch.cuda
+
+
 RIGHT = [
     prints, saves_and_loads, loads_what_was_there, data_parallel, numbers_of_gpus, settings, hooks_in_backward,
-    recomputed_moves, loaders, averaged, masked_transformer, meta_first, the_gpus_own, clipped,
+    recomputed_moves, loaders, averaged, masked_transformer, meta_first, the_gpus_own, clipped, profiled,
 ]  # fmt: skip
 
 
@@ -305,6 +313,14 @@ def on_a_mesh():
     _alone(lambda: torch.distributed.init_device_mesh("cuda", (1,)))
 
 
+def functions_of_functions():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that it should be compiled
+        flex_attention(*[torch.randn(1, 2, 128, 16, device="cuda")] * 3)
+
+
 def a_subclass():
     SUBCLASS[0] + 1
 
@@ -323,6 +339,7 @@ REFUSED = [
         NotOfferedError,
         r"test_program_breadth\.py:\d+ .*: torch\.distributed: say which process .* or estimate --ranks 8",
     ),
+    (functions_of_functions, NotOfferedError, r"functions_of_functions: flex_attention takes functions.*plain functions"),
     (a_subclass, NotOfferedError, r"a_subclass: a TwoTensor: what such tensors hold is not predicted\. Use plain tensors"),
     (nests, NotOfferedError, r"nests: nested tensors: their memory is not predicted. Use padded tensors with a mask"),
     (nests_by_a_mask, NotOfferedError, r"nests_by_a_mask: .*Pad instead .*enable_nested_tensor=False"),
@@ -442,6 +459,12 @@ def test_an_error_at_any_point_leaves_everything_as_it_was(error, where):
     else:
         with pytest.raises(error, match="here"):
             predicted(program)
+
+
+def test_a_profile_prints_nothing(capfd: pytest.CaptureFixture[str]):
+    """PyTorch printed 60 lines for each event of the GPU that it lacked."""
+    predicted(profiled)
+    assert "CUDA" not in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize("program", [lambda: torch.zeros(8).numel() + torch.ones(8).numel(), lambda: torch.zeros(8)])

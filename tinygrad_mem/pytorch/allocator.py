@@ -17,6 +17,7 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 
 from ..errors import ArgumentError, OutOfMemoryError
+from ..memory.sizes import parse_bytes
 from .blocks import Home, SegmentBlock, State, could_be, insert, link
 from .driver import Driver
 from .settings import SMALL, SMALL_SEGMENT, Settings, parse
@@ -28,7 +29,8 @@ class CachingAllocator:
 
     Args:
         settings: as in ``PYTORCH_CUDA_ALLOC_CONF``, such as ``"max_split_size_mb:128"``.
-        capacity: bytes that the driver has for this process; with ``None`` it never refuses.
+        capacity: what the driver has for this process, in bytes or as text such as ``"24 GiB"``; with ``None`` it never
+            refuses.
         driver: gives segments and their addresses; by default in rising order.
 
     Attributes:
@@ -39,9 +41,9 @@ class CachingAllocator:
         ValueError: PyTorch would refuse the settings.
     """
 
-    def __init__(self, settings: str | Settings = "", capacity: int | None = None, driver: Driver | None = None) -> None:
+    def __init__(self, settings: str | Settings = "", capacity: int | str | None = None, driver: Driver | None = None) -> None:
         self.settings = parse(settings) if isinstance(settings, str) else settings
-        self.driver = driver or Driver(capacity)
+        self.driver = driver or Driver(parse_bytes(capacity) if isinstance(capacity, str) else capacity)
         self.stats = Stats(self.settings.max_split_size)
         self.releasable = 0
         self.blocks: dict[int, SegmentBlock] = {}

@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 from ..errors import ArgumentError, NotOfferedError
 from ..interrupts import reentrant
 from ..memory.ranks import Alike, AllRanks, Grid, check_asked
-from ..memory.sizes import bytes_text
+from ..memory.sizes import bytes_text, parse_bytes
 from ..memory.track import Track
 from .cards import USUAL, GraphicsCard, card_of
 
@@ -57,7 +57,7 @@ def predict(
     device: str = "cuda",
     gpu: str = "",
     settings: str = "",
-    capacity: int | None = None,
+    capacity: int | str | None = None,
     world_size: int,
     ranks: Literal["all"],
     version: str = "",
@@ -70,7 +70,7 @@ def predict(
     device: str = "cuda",
     gpu: str = "",
     settings: str = "",
-    capacity: int | None = None,
+    capacity: int | str | None = None,
     world_size: int | None = None,
     rank: int = 0,
     version: str = "",
@@ -82,7 +82,7 @@ def predict(
     device: str = "cuda",
     gpu: str = "",
     settings: str = "",
-    capacity: int | None = None,
+    capacity: int | str | None = None,
     world_size: int | None = None,
     rank: int = 0,
     ranks: Literal["all"] | None = None,
@@ -102,8 +102,8 @@ def predict(
             chosen as there (environment variables such as ``CUBLAS_WORKSPACE_CONFIG`` as in this process), and its memory is
             the ``capacity`` if none is given. ``""``: an A100 that never refuses.
         settings: settings of PyTorch's CUDA allocator, as in ``PYTORCH_CUDA_ALLOC_CONF``.
-        capacity: the card's memory for PyTorch in bytes. If it is too small, the program gets PyTorch's
-            ``torch.OutOfMemoryError``.
+        capacity: the card's memory for PyTorch, in bytes or as text such as ``"24 GiB"``. If it is too small, the program gets
+            PyTorch's ``torch.OutOfMemoryError``.
         world_size, rank: ``run`` calls ``torch.distributed.init_process_group``, with any backend, and is process ``rank`` of
             ``world_size``. The others do not run, and nothing is sent. PyTorch's own ``DistributedDataParallel``,
             ``fully_shard``, ``DTensor``, ``parallelize_module`` and ``ZeroRedundancyOptimizer`` run. ``LOCAL_RANK`` is 0, as
@@ -129,7 +129,7 @@ def predict(
     if gpu and device == "cpu":
         raise ArgumentError(f"predict: found gpu={gpu!r} with device={device!r}, which has no GPU: leave one of them out")
     check_asked(run, rank, world_size, ranks)
-    room = card.room if gpu and capacity is None else capacity
+    room = parse_bytes(capacity) if capacity is not None else card.room if gpu else None
     if version and not re.fullmatch(r"2\.\d+(\..*)?", version):
         raise ArgumentError(f'predict: expected a version such as "2.6", found {version!r}')
 

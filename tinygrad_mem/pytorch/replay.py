@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import ArgumentError, OutOfMemoryError
 from ..memory.log import Kind
+from ..memory.sizes import parse_bytes
 from ..memory.track import Track
 from .allocator import CachingAllocator
 from .blocks import Home, SegmentBlock, State, insert
@@ -297,7 +298,7 @@ def _recorded(settings: str) -> Settings:
 def replay(
     source: Track | Recording | str | os.PathLike,
     settings: str | None = None,
-    capacity: int | None = None,
+    capacity: int | str | None = None,
     device: int | None = None,
     *,
     anew: bool = False,
@@ -310,7 +311,8 @@ def replay(
             serves.
         settings: as in ``PYTORCH_CUDA_ALLOC_CONF``; ``None`` for the recorded ones. With other settings, the blocks that
             existed when the recording began are allocated first, in the order of their addresses.
-        capacity: bytes that the driver has; ``None`` for those that it gave in the recording, or else no limit.
+        capacity: what the driver has, in bytes or as text such as ``"24 GiB"``; ``None`` for what it gave in the recording, or
+            else no limit.
         device: the number of the device, if the snapshot has several.
         anew: allocate the blocks of the beginning also with the recorded settings, to compare with other settings.
 
@@ -323,7 +325,8 @@ def replay(
         source = of_track(source)
     elif not isinstance(source, Recording):
         source = read(source).of(device)
-    return _Replayer(source, settings, capacity, anew).run()
+    room = None if capacity is None else parse_bytes(capacity)
+    return _Replayer(source, settings, room, anew).run()
 
 
 def of_track(track: Track) -> Recording:

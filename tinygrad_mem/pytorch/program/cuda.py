@@ -286,6 +286,23 @@ def _rng_state() -> torch.Tensor:
     return torch.empty(16, dtype=torch.uint8, device="cpu")
 
 
+_PROFILE = torch.autograd.profiler.profile.__init__
+
+
+def _profiled(profile: Any, enabled: bool = True, **kwargs: Any) -> None:
+    """Profile the host alone: there is no GPU to profile, and PyTorch would print pages about each event that it lacks."""
+    _PROFILE(profile, enabled, **kwargs | {"use_cuda": False, "use_device": None, "use_cpu": True})
+
+
+def _the_gpu(check_available: bool = False) -> torch.device:
+    return torch.device("cuda")
+
+
+def _device_module(device: Any = None) -> Any:
+    """``torch.get_device_module``, which remembers the module of the process's own device."""
+    return torch.cuda if device is None else getattr(torch, torch.device(device).type)
+
+
 @context
 def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
     """Inside, ``torch.cuda`` is that of ``card``; ``waits`` is called with tensors whose block another stream uses."""
@@ -299,7 +316,7 @@ def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
     accelerator = {
         "is_available": answers["is_available"],
         "device_count": answers["device_count"],
-        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "current_accelerator": _the_gpu,
         **dict.fromkeys(("current_device_index", "current_device_idx"), answers["current_device"]),
         **dict.fromkeys(("set_device_index", "set_device_idx"), _nothing),
         "get_memory_info": answers["mem_get_info"],
@@ -312,15 +329,16 @@ def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
     without = {"_record_memory_history": _nothing, "_dump_snapshot": _nothing}
     changes = [
         (torch.cuda, answers | {"default_generators": lambda: (_Generator(),)}),
-        (torch._C, _below(answers)),
+        (torch._C, _below(answers) | {"_get_accelerator": _the_gpu}),
         *((kind, {"__new__": _made_as(answer)}) for kind, answer in _imported(card.stream)),
         (fake_tensor, {"init_gpu_context": _nothing}),  # it would make a tensor on a real GPU
         (torch.cuda.memory, {**answers, **without}),
         (torch.cuda.random, answers),
+        (torch.autograd.profiler.profile, {"__init__": _profiled}),
         (torch.cuda.profiler, {"check_error": _nothing, "cudart": _Stream}),
         (torch.accelerator, accelerator),
         (torch.cuda.nvtx, dict.fromkeys(("range_push", "range_pop", "mark"), _nothing)),
-        (torch, {"Generator": _generator, "Stream": card.stream, "Event": _Event}),
+        (torch, {"Generator": _generator, "Stream": card.stream, "Event": _Event, "get_device_module": _device_module}),
         (_functions, {"_get_stream": lambda device: card.stream().__enter__()}),  # DataParallel's own, for copies
         (torch.Tensor, {"record_stream": recorded}),  # PyTorch looks at the stream before the mode sees the call
     ]

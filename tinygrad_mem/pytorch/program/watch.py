@@ -8,12 +8,14 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ...errors import NotOfferedError
 from ...memory.sizes import bytes_text
 from . import recurrent, refusing
 from .alone import Alone, as_made, measured
@@ -39,6 +41,10 @@ _NUMBER = aten._local_scalar_dense.default
 _CHECKS = {_NUMBER, aten.equal.default}
 _INDEX = aten.index.Tensor
 _CHOOSE = {_INDEX, *operators("index_put index_put_ _index_put_impl_")}
+_FUNCTIONS = (
+    "{} takes functions, which PyTorch compiles into kernels of their own: what they ask for is not predicted. Write it with "
+    "plain functions, such as F.scaled_dot_product_attention for flex_attention"
+)
 _LIFT = aten.lift_fresh.default  # makes a real tensor, unseen
 
 
@@ -48,9 +54,12 @@ class Watch(Storages, TorchDispatchMode):
     Attributes:
         draws: how often ``trunc_normal_`` has drawn the numbers of its tensor.
         alarms: False while PyTorch itself checks values: the check finds nothing.
+        supports_higher_order_operators: PyTorch calls this mode with them, too; they are refused in words.
         keys: the dispatch keys that the program's own call has included, and excluded, in inference mode. There an op that is
             made of others gets here whole, where autograd and autocast are excluded, and its ops need both.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(self, fake: GpuTensorMode, ledger: Ledger, places: Places, device: torch.device, gpu: Gpu) -> None:
         super().__init__(fake, ledger, places, device)
@@ -85,6 +94,8 @@ class Watch(Storages, TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE:
             return seen_by_cpp(args[0])
+        if isinstance(func, HigherOrderOperator):
+            raise NotOfferedError(_FUNCTIONS.format(func))
         if self.lost is not None:
             self.raise_lost()
         if self.wrappers and any(issubclass(kind, self.wrappers) for kind in types):
