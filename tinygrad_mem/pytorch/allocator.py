@@ -17,7 +17,6 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 
 from ..errors import ArgumentError, OutOfMemoryError
-from ..memory.sizes import parse_bytes
 from .blocks import Home, SegmentBlock, State, could_be, insert, link
 from .driver import Driver
 from .settings import SMALL, SMALL_SEGMENT, Settings, parse
@@ -29,8 +28,7 @@ class CachingAllocator:
 
     Args:
         settings: as in ``PYTORCH_CUDA_ALLOC_CONF``, such as ``"max_split_size_mb:128"``.
-        capacity: what the driver has for this process, in bytes or as text such as ``"24 GiB"``; with ``None`` it never
-            refuses.
+        capacity: bytes that the driver has for this process, or ``"24 GiB"``; with ``None`` it never refuses.
         driver: gives segments and their addresses; by default in rising order.
 
     Attributes:
@@ -43,7 +41,7 @@ class CachingAllocator:
 
     def __init__(self, settings: str | Settings = "", capacity: int | str | None = None, driver: Driver | None = None) -> None:
         self.settings = parse(settings) if isinstance(settings, str) else settings
-        self.driver = driver or Driver(parse_bytes(capacity) if isinstance(capacity, str) else capacity)
+        self.driver = driver or Driver(capacity)
         self.stats = Stats(self.settings.max_split_size)
         self.releasable = 0
         self.blocks: dict[int, SegmentBlock] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..memory.sizes import parse_bytes
+
 _FIRST = 0x7F0000000000  # addresses on a GPU look like this
 _STEP = 2 << 20
 SPACE = 1 << 40  # bytes of addresses for an expandable segment on a card of unknown size
@@ -12,15 +14,16 @@ class Driver:
     a lower address than the one before.
 
     Args:
-        capacity: bytes that it has; ``None`` for no limit.
+        capacity: bytes that it has, or ``"24 GiB"``; ``None`` for no limit.
         falling: it gives addresses in falling order.
 
     Attributes:
         taken: bytes that are in use now; ``peak``: the most at once.
     """
 
-    def __init__(self, capacity: int | None = None, falling: bool = False) -> None:
-        self.capacity, self.taken, self.peak, self._falling = capacity, 0, 0, falling
+    def __init__(self, capacity: int | str | None = None, falling: bool = False) -> None:
+        self.capacity = parse_bytes(capacity) if isinstance(capacity, str) else capacity
+        self.taken, self.peak, self._falling = 0, 0, falling
         self._next = _FIRST
 
     @property
