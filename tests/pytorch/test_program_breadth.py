@@ -321,6 +321,14 @@ def functions_of_functions():
         flex_attention(*[torch.randn(1, 2, 128, 16, device="cuda")] * 3)
 
 
+def traced():
+    torch.jit.trace(nn.Linear(4, 4), torch.zeros(1, 4))
+
+
+def exported():
+    torch.export.export(nn.Linear(4, 4), (torch.zeros(1, 4),))
+
+
 def a_subclass():
     SUBCLASS[0] + 1
 
@@ -340,6 +348,8 @@ REFUSED = [
         r"test_program_breadth\.py:\d+ .*: torch\.distributed: say which process .* or estimate --ranks 8",
     ),
     (functions_of_functions, NotOfferedError, r"functions_of_functions: flex_attention takes functions.*plain functions"),
+    (traced, NotOfferedError, r"traced: torch\.jit\.trace records a run with real tensors.*Predict the module itself"),
+    (exported, NotOfferedError, r"exported: torch\.export\.export records a run with real tensors"),
     (a_subclass, NotOfferedError, r"a_subclass: a TwoTensor: what such tensors hold is not predicted\. Use plain tensors"),
     (nests, NotOfferedError, r"nests: nested tensors: their memory is not predicted. Use padded tensors with a mask"),
     (nests_by_a_mask, NotOfferedError, r"nests_by_a_mask: .*Pad instead .*enable_nested_tensor=False"),

@@ -37,6 +37,7 @@ _BETWEEN_GPUS = ("broadcast", "broadcast_coalesced", "gather", "reduce_add", "re
 _NESTED = ("nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged", "narrow", "masked_select")
 _CAUSAL = "nn.Transformer: whether a mask is causal is not known in a prediction: it was assumed to be causal. Pass is_causal"
 
+_RECORDED = "{} records a run with real tensors, which a prediction does not have. Predict the module itself"
 _ITERATES = "torch.optim.LBFGS: each step was assumed to make all its iterations. A step that converges makes fewer"
 _NOT_KEPT = "torch.optim.LBFGS: a step along which the gradient does not grow is not kept, and the oldest one stays"
 _SEARCHES = (
@@ -70,6 +71,8 @@ def around(watch: Watch) -> Iterator[None]:
         (comm, {"scatter": _scattered, **dict.fromkeys(_BETWEEN_GPUS, _several)}),
         (torch.nested, dict.fromkeys(_NESTED, _nested)),
         (torch.cuda.jiterator._JittedFunction, {"__call__": _jitted}),
+        (torch.jit, {"trace": refused(_RECORDED.format("torch.jit.trace"))}),
+        (torch.export, {"export": refused(_RECORDED.format("torch.export.export"))}),
         (torch.overrides, {"has_torch_function": _overridden}),
         handled(watch, nn.Module, _apply=_moved),
         handled(watch, FakeTensor, tolist=_listed),
