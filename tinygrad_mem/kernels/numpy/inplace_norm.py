@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..formula import formula
-from .fast.channels import into, over_images, sum_lines
+from .fast.channels import input_gradient, into, over_images, sum_lines
 from .fast.computed import computed
 from .fast.threads import SCRATCH, scratch
-from .norm import _input_gradient
 
 
 @computed
@@ -68,4 +67,4 @@ def inplace_norm_backward(gz, y, scale, bias, rstd, slope, training, partial, wo
         return
     np.multiply(rstd, 1.0 if scale is None else scale, out=a)
     np.copyto(b, rstd)
-    _input_gradient(gz, y, bias, training, work, sums, out, lambda y, tile: _before(y, slope, tile))
+    input_gradient(gz, y, bias, training, work, sums, out, lambda y, tile: _before(y, slope, tile))

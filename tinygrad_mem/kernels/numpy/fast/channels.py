@@ -166,3 +166,35 @@ def affine(coefficients, run, *arrays):
 
     slots = 4 if arrays[0].dtype != wide else 2 if short else 1
     over_images(arrays[0], SCRATCH // slots // wide.itemsize, part)
+
+
+def input_gradient(gy, x, centre, training, work, sums, out, before=None):
+    """out = a * gy, and in training the share of the statistics: a * gy + b * (x - centre) - a * mean(gy).
+
+    Args:
+        x: what was normalised, or what ``before(x, tile)`` makes it from, in a tile.
+        centre: what to subtract from it; ``None`` for nothing.
+        work: a; b, still without its factor -sums[1] / count; room for a number a channel.
+    """
+    a, b, c = work
+    if not training:
+        affine((a,), lambda _, rows, g, target: np.multiply(g, rows[0], out=target, casting="unsafe"), gy, out)
+        return
+    share, wide = -1.0 / (x.shape[0] * x.shape[2]), a.dtype
+    np.multiply(b, sums[1], out=b)
+    np.multiply(b, share, out=b)
+    np.multiply(a, sums[0], out=c)
+    np.multiply(c, share, out=c)
+    if centre is not None:
+        small = np.multiply(b, centre, out=scratch(b.shape, wide, 0, 4))
+        np.subtract(c, small, out=c)
+
+    def run(tile, coefficients, g, x, target):
+        a, b, c = coefficients
+        np.multiply(x if before is None else before(x, tile), b, out=tile)
+        np.add(tile, c, out=tile)
+        scaled = target if target.dtype == wide else scratch(g.shape, wide, 1, 4)  # of a half, the sum is rounded once
+        np.multiply(g, a, out=scaled)
+        np.add(scaled, tile, out=target, casting="unsafe")
+
+    affine((a, b, c), run, gy, x, out)
