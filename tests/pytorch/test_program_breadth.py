@@ -358,7 +358,7 @@ REFUSED = [
     (safe_tensors, NotOfferedError, r"safe_tensors: safetensors reads and writes values.*Leave saving out .* torch\.save"),
     (loads_safe_tensors, NotOfferedError, r"loads_safe_tensors: safetensors reads and writes.*from its configuration"),
     (sparse, NotOfferedError, r"test_program_breadth\.py:\d+ sparse: .*layout torch\.sparse_coo.*Use dense"),
-    (counts, DataDependenceError, r"counts: a size or an index .*not known .*Give it a fixed number"),
+    (counts, DataDependenceError, r"counts: zeros: a size or an index .*not known .*Give it a fixed number"),
     (a_bound, DataDependenceError, r"a_bound: a tensor is used as a plain number.*Give it a fixed"),
     (a_graph, NotOfferedError, r"a_graph: torch\.cuda\.graph: a graph keeps a pool.*without it"),
     (in_a_thread, NotOfferedError, r"thread that it starts, .*Call the thread's function directly"),

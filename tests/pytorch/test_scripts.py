@@ -203,6 +203,7 @@ def test_after_each_statement_the_bytes_are_pytorchs(script: Script):
     assert check_bytes(script) == 0
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # forward mode calls it, once a process
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_on_a_gpu_each_op_is_in_the_table_of_kernels_and_a_second_prediction_is_the_first(script: Script):
     tracks = [predict(lambda: script(lambda: None, "cuda")) for _ in range(2)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from copy import deepcopy
 from typing import Any, Self
 
@@ -65,7 +64,7 @@ class Exchange(Shaped):
             raise ShapeError(f"a Tensor with {self.array.size} elements cannot be converted to Scalar")
         if local.dry is not None and local.dry in (self.device, self.device.host_of):
             known = self._constant()
-            return Unknown() if known is None else known.item()
+            return Unknown.of(self.array.dtype.kind) if known is None else known.item()
         return self._host().item()
 
     def tolist(self) -> Any:
@@ -124,14 +123,7 @@ class Exchange(Shaped):
         return int(self.item())
 
     def __float__(self) -> float:
-        number = self.item()
-        if isinstance(number, Unknown):
-            warnings.warn(
-                "float(): this number is not known in a dry run, so 1.0 is returned. A branch on it would not be noticed. "
-                "item() returns a number that stays unknown.",
-                stacklevel=2,
-            )
-        return float(number)
+        return float(self.item())
 
     def __index__(self) -> int:
         if self.array.dtype.kind not in "iub":

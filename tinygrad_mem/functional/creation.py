@@ -13,6 +13,7 @@ from .. import dtypes
 from ..autograd.grad_mode import no_grad
 from ..autograd.known import REMEMBERED, remember
 from ..autograd.tensor import Tensor
+from ..autograd.unknown import has_unknown, stated
 from ..devices import device as Device
 from ..dtypes import borrowed
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
@@ -86,10 +87,12 @@ def tensor(
     where = _device_for(data, device)
     if isinstance(data, Tensor) and where is data.device:
         return _begun(_copied(data, dtype), requires_grad)
-    source = host_array(data, dtype)
+    unknown = local.dry is not None and has_unknown(data)
+    source = host_array(stated(data) if unknown else data, dtype)
     out = Tensor._wrap(where.empty(source.shape, source.dtype), where)
     where.upload(source, out.array)
-    remember(source, out)
+    if not unknown:
+        remember(source, out)
     return _begun(out, requires_grad)
 
 

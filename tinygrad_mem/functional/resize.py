@@ -99,6 +99,7 @@ def _tables(
 def _sizes(input: Tensor, n: int, size: Any, factor: Any, recompute: bool) -> tuple[list[int], list[float | None]]:
     given = factor if size is None else size
     each: list[Any] = [given] * n if not isinstance(given, (Sequence, Tensor)) or isinstance(given, str) else list(given)
+    each = [one.item() if size is None and isinstance(one, Tensor) else one for one in each]
     for one in each:
         if size is None:
             want_real("interpolate", True, scale_factor=one)
@@ -106,10 +107,8 @@ def _sizes(input: Tensor, n: int, size: Any, factor: Any, recompute: bool) -> tu
             raise ArgumentTypeError(f"interpolate(): argument 'size' must be int or tuple of ints, found {size!r:.60}")
     if len(each) != n:
         raise ArgumentError(f"interpolate: size and scale_factor are one number or {n} of them, found {given}")
+    sizes = [operator.index(math.floor(s * one) if size is None else one) for s, one in zip(input.shape[2:], each, strict=True)]
     factors = [None if size is not None else float(f) for f in each]
-    sizes = [
-        operator.index(g) if f is None else math.floor(s * f) for s, f, g in zip(input.shape[2:], factors, each, strict=True)
-    ]
     if min(sizes) < 1 or 0 in input.shape[2:]:
         raise ShapeError(
             f"Input and output sizes should be greater than 0, but got input {list(input.shape)} and output sizes {sizes}"

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any, Literal, overload
 
 from .. import devices, scope
+from ..autograd.unknown import followed
 from ..errors import DataDependenceError, DeviceError
 from ..interrupts import FREE_THREADED, EndsAlways, cleanup, context
 from ..source import is_engine, source_name
@@ -160,7 +161,7 @@ class _Cycles(EndsAlways, scope.Listener):
 @context
 def dry_run(like: str = "cpu") -> Iterator[devices.Meta]:
     """:func:`devices.dry_run` with the user's source line in its errors. Args, raises: as :func:`predict`."""
-    with devices.dry_run(like) as meta:
+    with followed(), devices.dry_run(like) as meta:
         try:
             yield meta
         except DataDependenceError as error:

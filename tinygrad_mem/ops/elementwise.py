@@ -54,7 +54,7 @@ def alike(ctx, x, y, of_y=None):
 def _within(ctx, x, dtype):
     if hasattr(x, "dtype"):
         return x if x.ndim or x.dtype == dtype else ctx.copy(x, dtype)
-    return float(dtype.type(x)) if is_floating(dtype) else x
+    return float(dtype.type(x)) if is_floating(dtype) and type(x) in _NUMBERS else x
 
 
 class Add(Op):

@@ -17,6 +17,7 @@ from torch.optim.optimizer import _foreach_supported_types as steps_in_lists
 from torch.overrides import TorchFunctionMode
 from torch.utils._foreach_utils import _foreach_supported_types as works_in_lists
 
+from ...autograd.unknown import followed
 from ...errors import DeviceError, NotOfferedError
 from ...interrupts import context
 from .asking import begin
@@ -84,6 +85,7 @@ def around(watch: Watch) -> Iterator[None]:
     ]
     with ExitStack() as stack:
         stack.enter_context(all_patched(changes))
+        stack.enter_context(followed())
         stack.enter_context(hugging_face(watch))
         stack.enter_context(_in_lists())
         stack.enter_context(loading(watch))

@@ -11,7 +11,7 @@ from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
-from ...autograd.unknown import Unknown
+from ...autograd.unknown import has_unknown, stated
 from ...errors import DeviceError, NotOfferedError
 from .alone import measured
 from .asking import pin
@@ -45,8 +45,6 @@ class Calls(TorchFunctionMode):
             args = kwargs = placed = None
             release(error, OURS)
             raise
-        if _has_unknown((*args, *placed.values())):
-            self.watch.numbers.written(args[0] if made is None else made)  # C++ took it for 1
         if kwargs and isinstance(kwargs.get("generator"), torch.Generator) and isinstance(made, Tensor):
             wanted, found = self.watch.local(made).device.type, kwargs["generator"].device.type
             if wanted != found:  # PyTorch's own check: it has asked for the memory of the result by then
@@ -78,11 +76,6 @@ class Calls(TorchFunctionMode):
                 return own(*args, **kwargs)
 
         return inner
-
-
-def _has_unknown(values: Any) -> bool:
-    """True if a number that is not known is among the arguments of a call, or in a list of them."""
-    return any(type(each) is Unknown or (type(each) in (list, tuple) and _has_unknown(each)) for each in values)
 
 
 def _is_meta_device(device: Any) -> bool:
@@ -163,7 +156,9 @@ def _tensor(watch: Watch, data: Any, *, device: Any = None, **kwargs: Any) -> Te
     if isinstance(data, Tensor):
         made = _to(watch, data, device=torch.device(device) if device is not None else None, dtype=kwargs.get("dtype"))
     else:
-        made = torch.tensor(data, device="cpu", **kwargs)
+        made = torch.tensor(stated(data), device="cpu", **kwargs)
+        if has_unknown(data):
+            watch.numbers.written(made)
         made = _to(watch, made, default_device() if device is None else torch.device(device))
     return made.requires_grad_() if trained else made
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import linecache
 import operator
-import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -14,21 +13,17 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ...autograd.unknown import DECIDE, Unknown
+from ...autograd.unknown import DECIDE, FINITE, Unknown, prints, reader
 from ...errors import DataDependenceError
 from ...interrupts import changed
 from .fake import without_modes
+from .unknown import UnknownNumber
 from .watch import Watch
 
 Tensor = torch.Tensor
 _linalg: Any = torch.linalg
-_HERE = os.path.dirname(__file__)
 HANDLERS: dict[Any, Callable[..., Any]] = {}
 """What runs in place of a function, with :class:`~.watch.Watch` before its arguments."""
-_FLOAT = (
-    "float(tensor) returned 1.0, because the number is not known. A branch on it would not be noticed; "
-    "tensor.item() returns a number that stays unknown"
-)
 _REDRAWN = (
     "nn.init.trunc_normal_ draws numbers outside of its bounds again: the usual number of times was assumed. While it draws "
     "once more, up to two more tensors of that size are in use"
@@ -37,7 +32,6 @@ _HALF = 0.5  # of the numbers that are drawn evenly are kept, about
 _VECTORS = "was counted with its vectors, which it does not make without gradients: it needs less"
 _COUNTED = "torch.bincount: the numbers were assumed to be below minlength. With a larger one the result is longer"
 _TO_NUMPY = "Leave out of the prediction what NumPy does with it, such as plots and metrics: its memory is not PyTorch's"
-_FINITE = "if the program asked whether a number is finite, the answer was yes"
 _LBFGS = "torch/optim/lbfgs.py"
 _GENERATE = "transformers/generation/utils.py"
 _MASKS = "transformers/masking_utils.py"
@@ -67,10 +61,8 @@ def handles(*functions: Any, given: bool = False) -> Callable[[Callable[..., Any
 @handles(Tensor.__float__)
 def _float(watch: Watch, tensor: Tensor) -> float:
     number = _item(watch, tensor)
-    if isinstance(number, Unknown):
-        if _asking()[0].endswith(_LBFGS):
-            return float(next(_FALLING))
-        watch.note(_FLOAT)
+    if isinstance(number, Unknown) and _asking()[0].endswith(_LBFGS):
+        return float(next(_FALLING))
     return float(number)
 
 
@@ -90,7 +82,10 @@ def _item(watch: Watch, tensor: Tensor) -> Any:
     path, function, _ = _asking()
     if path.endswith("torch/amp/grad_scaler.py") and "_maybe_opt_step" in function:
         return 0.0  # gradients do not overflow
-    return 1.0 if path.endswith("torch/optim/_adafactor.py") else Unknown()  # it clips by norms
+    if path.endswith("torch/optim/_adafactor.py"):
+        return 1.0  # it clips by norms
+    kind = "b" if tensor.dtype is torch.bool else "c" if tensor.is_complex() else "f" if tensor.is_floating_point() else "i"
+    return UnknownNumber.of(kind, watch)
 
 
 def _known(watch: Watch, tensor: Tensor) -> Tensor | None:
@@ -100,14 +95,9 @@ def _known(watch: Watch, tensor: Tensor) -> Tensor | None:
 
 
 def _asking() -> tuple[str, str, int]:
-    """The file, function and line number that read a value: the innermost frame outside of this library and its modes."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        path, code = frame.f_code.co_filename.replace("\\", "/"), frame.f_code
-        if os.path.dirname(code.co_filename) != _HERE and not path.endswith(("torch/_tensor.py", "torch/overrides.py")):
-            return path, code.co_qualname, frame.f_lineno
-        frame = frame.f_back
-    return "", "", 0
+    """The file, function and line number that read a value."""
+    frame = reader()
+    return frame.f_code.co_filename.replace("\\", "/"), frame.f_code.co_qualname, frame.f_lineno
 
 
 def _in_order(watch: Watch) -> bool | None:
@@ -156,17 +146,6 @@ def _scaled(function: Callable[..., Any], watch: Watch, *args: Any, **kwargs: An
     """A sum with ``alpha``, whose value does not change memory."""
     if isinstance(kwargs.get("alpha"), Tensor) and _known(watch, kwargs["alpha"]) is None:
         kwargs["alpha"] = 1
-    return function(*args, **kwargs)
-
-
-@handles(torch.arange, torch.range, given=True)
-def _of_length(function: Callable[..., Tensor], watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
-    """A function whose result is as long as its numbers say: C++ would take an unknown one for 1."""
-    if any(isinstance(each, Unknown) for each in (*args, *kwargs.values())):
-        raise DataDependenceError(
-            f"torch.{function.__name__}: how long the result is depends on a value that is not known in a prediction. Give it "
-            "a fixed number, such as the longest length"
-        )
     return function(*args, **kwargs)
 
 
@@ -242,7 +221,7 @@ def _is_finite(function: Callable[..., Any], watch: Watch, tensor: Tensor) -> Te
     """Answer that an unknown value is finite: programs stop, or skip a step, if a loss is nan."""
     made = function(tensor)
     if made.numel() == 1 and isinstance(made, FakeTensor) and _known(watch, made) is None:
-        watch.note(_FINITE)
+        watch.note(FINITE)
         with without_modes():
             real = torch.full(made.shape, function.__name__ == "isfinite", device="cpu")
         watch.numbers.set(made, real)
@@ -273,6 +252,8 @@ def _decides(what: str, convert: Callable[[Tensor], Any], watch: Watch, tensor: 
         answer = _in_order(watch) if what == "the truth" else None
         if answer is not None:
             return answer
+        if convert is int and prints(reader()):
+            return 1
         raise DataDependenceError(
             f"the program asks for {what} of a tensor, whose values are not known in a prediction. "
             f"{_TO_NUMPY if convert is Tensor.numpy else 'It may log loss.item(). ' + DECIDE}"

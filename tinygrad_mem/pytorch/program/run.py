@@ -34,6 +34,7 @@ from .places import Places, users_line
 from .replacing import patched
 from .roles import Roles
 from .state import unchanged
+from .unknown import NUMBER, SIZE
 from .watch import Watch
 
 
@@ -57,7 +58,7 @@ def run_program(
     nodes = by_values.NODES if device.type == "cuda" else by_values.ON_THE_CPU
     roles = Roles(watch, nodes)
     refused = ""
-    with unchanged(), _words(), ExitStack() as stack:
+    with unchanged(), _words(watch), ExitStack() as stack:
         for part in _parts(watch, roles, Card(ledger, card, capacity, watch.note)):
             stack.enter_context(part)
         if place is not None:
@@ -109,9 +110,6 @@ _ADDRESSES = (
     "not split from a block is in use with it"
 )
 _FIXED = "Give it a fixed size, such as a mask that is multiplied instead of an index"
-_NUMBER = (
-    "a size or an index is a number that is read from a tensor, which is not known in a prediction. Give it a fixed number"
-)
 _GENERATOR = (
     "torch.Generator was imported by name before the prediction, and asks for a real GPU: write torch.Generator in full, or "
     "import it inside the function"
@@ -135,19 +133,27 @@ _INSTEAD = {
 
 
 @context
-def _words() -> Iterator[None]:
+def _words(watch: Watch) -> Iterator[None]:
     """Add the user's line to errors of a prediction."""
     try:
         yield
     except Exception as error:
-        place, said = f"predict: at {users_line(error)}", _explained(error)
+        place, said = f"predict: at {users_line(error)}", _explained(error, watch)
         if said is None:
             error.add_note(place)
             raise
         raise said[0](f"{place}: {said[1]}") from error
 
 
-def _explained(error: Exception) -> tuple[type[Exception], str] | None:
+def _where(error: Exception) -> tuple[Any, int]:
+    """The instruction that raised an error."""
+    innermost: Any = error.__traceback__
+    while innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    return innermost.tb_frame.f_code, innermost.tb_lasti
+
+
+def _explained(error: Exception, watch: Watch) -> tuple[type[Exception], str] | None:
     """The error that a prediction raises in place of this one: its type and its text; ``None``: this one is the program's."""
     called = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     if any("safetensors" in code.co_filename for code in called) and not isinstance(error, OSError):
@@ -163,8 +169,10 @@ def _explained(error: Exception) -> tuple[type[Exception], str] | None:
         return NotOfferedError, _GENERATOR
     if isinstance(error, UnsupportedFakeTensorException):
         return NotOfferedError, f"PyTorch cannot run this without values: {error}"
-    if isinstance(error, (TypeError, IndexError)):
-        return (DataDependenceError, _NUMBER) if "Unknown" in str(error) else None
+    if isinstance(error, TypeError) and watch.sized == _where(error):
+        return DataDependenceError, SIZE
+    if isinstance(error, (TypeError, RuntimeError)) and ("Unknown" in str(error) or "numpy.object_" in str(error)):
+        return DataDependenceError, NUMBER
     if isinstance(error, UnsupportedOperatorException):
         nested = "Pad instead of nesting: nn.TransformerEncoder(..., enable_nested_tensor=False)"
         return NotOfferedError, (

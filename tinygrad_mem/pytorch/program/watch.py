@@ -64,6 +64,7 @@ class Watch(Storages, TorchDispatchMode):
     def __init__(self, fake: GpuTensorMode, ledger: Ledger, places: Places, device: torch.device, gpu: Gpu) -> None:
         super().__init__(fake, ledger, places, device)
         self.alarms, self.draws = True, 0
+        self.sized: tuple[Any, int] | None = None  # the code and the instruction that last took an unknown number for a size
         self.keys: tuple[Any, Any] | None = None
         self.elsewhere = ""  # why what another thread does cannot be counted
         self.gpu, self._table = gpu, Kernels(gpu)
