@@ -256,6 +256,8 @@ def _users(line: str) -> str:
 
 # --- the screen -----------------------------------------------------------------------------------------------------------
 
+_NAMED = 60  # columns of a terminal that has room for the names of peaks in PyTorch
+
 
 def _show(found: TorchEstimate, console: Console) -> None:
     batch = "" if found.batch_size is None else f", batch {found.batch_size}"
@@ -265,37 +267,37 @@ def _show(found: TorchEstimate, console: Console) -> None:
     if found.loss:
         trained = "" if found.trained == found.parameters else f", {found.trained:,} of them trained"
         console.print(Text(f"Two training steps; {found.parameters:,} parameters{trained}; the loss is {found.loss}."))
-    totals = _table("", "bytes", "in short", "", head=False)
-    meant = "max_memory_allocated" if found.driver else "most in use at once"
-    totals.add_row("allocated", f"{found.peak_allocated:,}", bytes_text(found.peak_allocated), meant)
-    if found.driver is not None:
-        totals.add_row("reserved", f"{found.peak_reserved:,}", bytes_text(found.peak_reserved), "max_memory_reserved")
+    named = found.driver is not None and console.width >= _NAMED
+    totals = _table("peak", "bytes", "in short", *["in PyTorch"] * named)
+    peaks = [("allocated", found.peak_allocated), ("reserved", found.peak_reserved)]
+    for name, size in peaks if found.driver is not None else peaks[:1]:
+        totals.add_row(name, f"{size:,}", bytes_text(size), *[f"max_memory_{name}"] * named)
     console.print(totals)
     if found.driver is not None:
         low, high, least, most = (bytes_text(size) for size in (*found.driver, *CONTEXT))
         console.print(f"nvidia-smi shows {low} to {high}: context and libraries were {least} to {most} in ten reports.")
     place = " ".join(part for part in (found.peak.module, found.peak.op) if part)
     line = f" at {found.peak.line}" if found.peak.line else ""
-    console.print(Text(visible(f"The peak is in {found.peak.phase}: {place or 'your code'}{line}.")))
-    categories, biggest = _table("at the peak", "bytes", "in short"), _table("the biggest blocks", "bytes", "asked for at")
+    phase = "your code" if found.peak.phase == "user" else found.peak.phase
+    console.print(Text(visible(f"The peak is in {phase}: {place or 'no op'}{line}.")))
+    categories, biggest = _table("at the peak", "bytes", "in short"), _table("the biggest blocks", "bytes", "allocated at")
     for name, size in found.by_category.items():
         categories.add_row(name, f"{size:,}", bytes_text(size))
     for block in found.biggest:
         biggest.add_row(Text(visible(block.owner)), f"{block.bytes:,}", Text(visible(block.line)))
-    console.print(categories)
-    console.print(biggest)
-    if found.cards:
-        console.print(_cards(found))
+    for table in (categories, biggest, *([_cards(found)] if found.cards else [])):
+        console.print()
+        console.print(table)
     for note in (*found.notes, *in_words(found.unknown)):
         console.print(Text(visible(f"* {note}")))
     if found.budget is not None:
         console.print(Text(f"A budget of {found.budget:,} bytes for PyTorch: {found.budget_answer}.", "bold"))
 
 
-def _table(*columns: str, head: bool = True) -> Table:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), show_header=head)
+def _table(*columns: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name in columns:
-        right = name in ("bytes", "in short")
+        right = name in ("bytes", "in short", "has", "allocated")
         table.add_column(name, justify="right" if right else "left", no_wrap=right, overflow="fold")
     return table
 

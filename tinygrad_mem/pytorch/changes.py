@@ -135,7 +135,7 @@ class StepInBackward(ProgramChange):
 
 
 class ExpandableSegments(ProgramChange):
-    name, cost = "expandable segments", "not seen in bytes; set by an environment variable"
+    name, cost = "expandable segments", "none in bytes; set by an environment variable"
     code, settings = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python ...", "expandable_segments:True"
     source, kinds = f"{_DOCS}notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf", frozenset({"allocator"})
 
@@ -252,8 +252,8 @@ class OffloadSaved(ProgramChange):
 
 
 class AdafactorForAdam(ProgramChange):
-    name, cost = "Adafactor for Adam", "another optimizer: its learning rate must be found again"
-    numbers, price, kinds = "others: the rule is another", 4, frozenset({"step", "rule"})
+    name, cost = "Adafactor for Adam", "another optimizer: its learning rate must be tuned again"
+    numbers, price, kinds = "different: another rule", 4, frozenset({"step", "rule"})
     code, source = "torch.optim.Adafactor(model.parameters(), lr=...)", f"{_DOCS}generated/torch.optim.Adafactor.html"
 
     def why_not(self, seen: Seen, device: str) -> str:
@@ -271,7 +271,7 @@ class AdafactorForAdam(ProgramChange):
 
 
 class EightBitStates(ProgramChange):
-    name, numbers, price = "8-bit states for Adam", "others: states are rounded to 8 bits", 4
+    name, numbers, price = "8-bit states for Adam", "different: states are rounded to 8 bits", 4
     cost = (
         "accuracy of states; predicted as two bytes an element and two float32 for each 256, float32 below 4,096 elements, "
         "and no temporaries"
