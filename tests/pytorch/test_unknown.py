@@ -188,6 +188,30 @@ def test_no_program_decides_by_it(use: Callable[..., Any]):
         predict(training(use))
 
 
+def scaled(device: str, found: list[Any]) -> None:
+    """People ask whether the scale fell to see whether the step was skipped."""
+    model = nn.Linear(8, 8).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler(device, init_scale=4.0, growth_interval=2)
+    for _ in range(5):
+        old = scaler.get_scale()
+        scaler.scale(model(torch.rand(4, 8, device=device)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        found.append((scaler.get_scale(), scaler.get_scale() < old))
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_loss_scale_is_that_of_finite_gradients(device: str):
+    predicted: list[Any] = []
+    real: list[Any] = []
+    (note,) = predict(scaled, device, predicted, device=device).notes
+    scaled("cpu", real)
+    assert predicted == real
+    assert [scale for scale, _ in real] == [4.0, 8.0, 8.0, 16.0, 16.0]
+    assert note == "GradScaler: gradients were assumed to be finite: no step is skipped, and the loss scale only grows"
+
+
 def whole() -> Any:
     return torch.randint(1, 9, (4,), device=GPU).max().item()
 

@@ -94,6 +94,8 @@ class KnownNumbers:
         if func._schema.is_mutable:
             if func in _COUNTING and self._count(*args[:2]):
                 return
+            if func is aten._amp_update_scale_.default and self._grow(func, *args, **kwargs):
+                return
             self._forget_written(func, args, kwargs)
         target = args[0] if writes else made
         if isinstance(target, (tuple, list)):  # such as sorted values and their places
@@ -149,6 +151,18 @@ class KnownNumbers:
             for tensor, value in zip(tensors, known, strict=True):
                 if value is not None:
                     self._note(tensor, (value + added).to(value.dtype))
+        return True
+
+    def _grow(self, func: Any, scale: Any, tracker: Any, found_inf: Any, *rates: Any, **more: Any) -> bool:
+        """Update a known loss scale as after gradients that are finite. False: it is not known."""
+        known = [self.value(each) for each in (scale, tracker)]
+        if any(each is None for each in known):
+            return False
+        with _disable_current_modes(), torch.no_grad():
+            first, second = (each.clone() for each in known if each is not None)
+            func(first, second, torch.zeros(1), *rates, **more)
+            self._note(scale, first)
+            self._note(tracker, second)
         return True
 
     def _forget_written(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ Tensor = torch.Tensor
 _linalg: Any = torch.linalg
 HANDLERS: dict[Any, Callable[..., Any]] = {}
 """What runs in place of a function, with :class:`~.watch.Watch` before its arguments."""
+_NO_OVERFLOW = "GradScaler: gradients were assumed to be finite: no step is skipped, and the loss scale only grows"
 _REDRAWN = (
     "nn.init.trunc_normal_ draws numbers outside of its bounds again: the usual number of times was assumed. While it draws "
     "once more, up to two more tensors of that size are in use"
@@ -77,6 +78,8 @@ def _format(watch: Watch, tensor: Tensor, spec: str) -> str:
 def _item(watch: Watch, tensor: Tensor) -> Any:
     known = _known(watch, tensor)
     if known is not None:
+        if _asking()[1] == "GradScaler.get_scale":
+            watch.note(_NO_OVERFLOW)
         with without_modes():
             return known.item()
     path, function, _ = _asking()
