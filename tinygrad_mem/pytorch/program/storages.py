@@ -123,9 +123,10 @@ class Storages:
         self.unknown[why] = max(size, self.unknown.get(why, 0))
 
     def waits(self, tensor: torch.Tensor) -> None:
-        """Record that another stream uses the tensor's block."""
-        held = self.find(tensor)
-        self.bound(held.malloc[4] if held is not None else 0, OTHER_STREAM)
+        """Record that another stream uses the tensor's block: a request that it would have served may need a segment."""
+        held, allocator = self.find(tensor), self.ledger.allocator
+        if held is not None and allocator is not None:
+            self.bound(allocator.settings.segment_size(held.malloc[4]), OTHER_STREAM)
 
     def malloc(self, size: int, place: Place, role: str) -> HeldBlock:
         if self.ledger.other_streams and self.ledger.allocator is not None:
