@@ -49,11 +49,11 @@ def without_classes(ctx, smoothing, *lines):
         ctx.kernels.fill(math.nan if smoothing else 0, out=each)
 
 
-def weight_of_targets(ctx, goal, scores, weights, ignore):
+def weight_of_targets(ctx, goal, scores, weights, ignore, smoothing=0):
     """A new 0-d array: the sum of the weights of the targets that are not ignored."""
     norm = ctx.empty((), arithmetic(scores.dtype))
     if scores.shape[1]:
-        ctx.kernels.target_weight(goal, weights, ignore, out=norm)
+        ctx.kernels.target_weight(goal, weights, ignore, smoothing, out=norm)
     else:
         without_classes(ctx, 0, norm)
     return norm
@@ -86,7 +86,7 @@ class CrossEntropy(Op):
             ctx.kernels.cross_entropy(scores, goal, weights, ignore, smoothing, lse, rows)
         else:
             without_classes(ctx, smoothing, lse, rows)
-        norm = weight_of_targets(ctx, goal, scores, weights, ignore) if reduction == "mean" else None
+        norm = weight_of_targets(ctx, goal, scores, weights, ignore, smoothing) if reduction == "mean" else None
         ctx.save(x=x, target=target, lse=lse, weight=weight, norm=norm)
         ctx.options = ignore, smoothing
         return reduced(ctx, rows, x.dtype, target.shape if x.ndim > 1 else (), reduction, norm)

@@ -42,7 +42,7 @@ class LinearCrossEntropy(Op):
         norm = None
         if reduction == "mean":
             norm = ctx.empty((), wide)
-            ctx.kernels.target_weight(goal, weights, ignore, out=norm)
+            ctx.kernels.target_weight(goal, weights, ignore, smoothing, out=norm)
         ctx.save(x=x, weight=weight, target=target, lse=lse, bias=bias, class_weight=class_weight, norm=norm)
         return reduced(ctx, losses, x.dtype, target.shape, reduction, norm)
 

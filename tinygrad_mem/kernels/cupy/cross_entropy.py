@@ -16,16 +16,16 @@ def _seed(gy):
     return (gy, 0, 0) if gy.ndim == 0 else (gy, *strides(gy))
 
 
-def target_weight(target, weight, ignore, out):
+def target_weight(target, weight, ignore, smoothing, out):
     classes = 0 if weight is None else weight.size
-    shape, rest = (target.shape[0], classes, target.shape[1]), (None, None, 1.0, None, out)
+    shape, rest = (target.shape[0], classes, target.shape[1]), (None, None, 1.0, float(smoothing), None, out)
     launch("total", out.dtype.char, shape, target, *strides(target), weight, int(ignore), *rest, index=target.dtype.char)
 
 
 def scaled_sum(rows, norm, out):
     array = norm if hasattr(norm, "dtype") else None
     count = 1.0 if norm is None or array is not None else float(norm)
-    tail = (rows, array, count, out, None)
+    tail = (rows, array, count, 0.0, out, None)
     launch("total", out.dtype.char, (rows.shape[0], 0, rows.shape[1]), None, 0, 0, None, 0, *tail)
 
 

@@ -129,7 +129,7 @@ extern "C" __global__ void cross_entropy_backward(const T* gy, wide g0, wide g1,
     const bool inside = goal >= 0 && goal < every;
     const A g = goal == ignore ? (A)0 : inside ? (A)gy[o * g0 + j * g1] / (norm ? *norm : (A)1) : (A)(0.0 / 0.0);
     const A own = goal == ignore || !inside ? g : g * (w ? w[goal] : (A)1) * (A)(1 - smoothing);
-    const A even = g * (A)(smoothing / every);
+    const A even = smoothing != 0 ? g * (A)(smoothing / every) : (A)0;
     A heavy = (A)every;
     if (w && smoothing != 0) {
         heavy = 0;
@@ -190,7 +190,7 @@ extern "C" __global__ void nll(const T* gy, wide g0, wide g1, const T* x, STRIDE
 
 // one block: out = the sum of the weights of all targets that are not ignored, or (without targets) of rows over norm or count
 extern "C" __global__ void total(const I* t, wide t0, wide t1, const A* w, wide ignore, const A* rows, const A* norm,
-                                 double count, T* out_t, A* out_a, wide outer, wide classes, wide inner) {
+                                 double count, double smoothing, T* out_t, A* out_a, wide outer, wide classes, wide inner) {
     double sum = 0;
     for (wide i = threadIdx.x; i < outer * inner; i += blockDim.x) {
         if (rows) { sum += rows[i]; continue; }
@@ -199,6 +199,7 @@ extern "C" __global__ void total(const I* t, wide t0, wide t1, const A* w, wide 
     }
     sum = block_sum(sum);
     if (threadIdx.x) return;
+    if (smoothing != 0 && sum == 0) sum = 0.0 / 0.0;  // one of the two terms that it divides is 0 / 0
     sum /= (norm ? (double)*norm : count);
     if (out_t) *out_t = (T)(A)sum;
     if (out_a) *out_a = (A)sum;

@@ -50,15 +50,23 @@ def _wanted(x, target, weight, smoothing):
     return (target * (1 - smoothing) + smoothing / x.shape[1]) * (1 if weight is None else weight[:, None])
 
 
-@formula(lambda target, weight, ignore: np.sum(_of_target(target, weight, ignore)))
-def target_weight(target, weight, ignore, out):
-    """out (0-d) = the sum of the weights of all targets that are not ignored."""
+def _target_weight(target, weight, ignore, smoothing):
+    total = np.sum(_of_target(target, weight, ignore))
+    return np.where(smoothing and not total, np.nan, total)
+
+
+@formula(_target_weight)
+def target_weight(target, weight, ignore, smoothing, out):
+    """out (0-d) = the sum of the weights of all targets that are not ignored.
+
+    With a share of the loss in ``smoothing`` a sum of 0 is nan: one of the two terms that it divides is 0 / 0.
+    """
     total = 0.0
     for row in [target.reshape(-1)] if target.flags.c_contiguous else target:
         for i in range(0, row.size, LINES):
             w = weights(weight, row[i : i + LINES], ignore, np.float64 if weight is None else weight.dtype, 5)
             total += float(np.add.reduce(w, dtype=np.float64))
-    out.fill(total)
+    out.fill(np.nan if smoothing and not total else total)
 
 
 @formula(lambda x: {"lse": np.log(np.sum(np.exp(x), axis=1))})
@@ -182,7 +190,7 @@ def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, 
     """
     wide = lse.dtype
     classes = x.shape[1] if classes is None else classes
-    heavy = total_weight(weight, classes)
+    heavy = total_weight(weight, classes) if smoothing else None
     factor = 1.0 if norm is None else 1.0 / float(norm) if float(norm) else np.inf
     even = smoothing / classes
 
@@ -196,8 +204,11 @@ def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, 
         skip = scratch(goal.shape, np.bool_, 6, 8)
         np.copyto(g[:, 0], 0, where=skip)
         np.multiply(w, g[:, 0], out=w)  # what is taken away at the target
-        np.multiply(g, heavy * even, out=scale)
-        np.add(scale, w[:, None], out=scale)  # what the softmax is multiplied by
+        if smoothing:
+            np.multiply(g, heavy * even, out=scale)
+            np.add(scale, w[:, None], out=scale)  # what the softmax is multiplied by
+        else:
+            np.copyto(scale, w[:, None])
         huge, left = _is_huge(lse[a, b]), 1
         if not huge:
             left = np.exp(lse[a, None, b], out=stat(x[a, :, b], wide, 4))

@@ -76,11 +76,11 @@ def fold_scores(x, first, target, weight, ignore, smoothing, classes, lse, picke
 @formula(_finished)
 def finish_scores(target, weight, ignore, smoothing, classes, lse, picked):
     """picked = the loss of each line of which :func:`fold_scores` has seen all classes, 0 where ignored."""
-    heavy = total_weight(weight, classes)
+    even = smoothing / classes * total_weight(weight, classes) if smoothing else 0.0  # a weight may be infinite
     for a, b in patches(target.shape):
         w = weights(weight, target[a, b], ignore, lse.dtype, 3)
         np.multiply(w, 1 - smoothing, out=w)
-        np.add(w, smoothing / classes * heavy, out=w)
+        np.add(w, even, out=w)
         np.multiply(w, lse[a, b], out=w)
         np.subtract(w, picked[a, b], out=picked[a, b])
         np.copyto(picked[a, b], 0, where=threads.scratch(w.shape, np.bool_, 6, 8))  # as weights() left it

@@ -45,7 +45,7 @@ class VocabularyCrossEntropy(Op):
         norm = None
         if reduction == "mean":
             norm = ctx.empty((), wide)
-            kernels.target_weight(goal, None, ignore, out=norm)
+            kernels.target_weight(goal, None, ignore, smoothing, out=norm)
         ctx.save(x=x, target=target, lse=lse, norm=norm)
         ctx.options, ctx.classes = (ignore, smoothing), (first, every)
         return reduced(ctx, picked, x.dtype, target.shape, reduction, norm)
