@@ -178,36 +178,6 @@ def test_kl_div(shape: list, reduction: str, log_target: bool):
         )
 
 
-MIXED = ["float64", "float32", "float16", "bfloat16", "int64", "uint8", "bool"]
-OF_ONE_OPERAND = (
-    "huber_loss",
-    "binary_cross_entropy_with_logits",
-)  # PyTorch's result has input's or target's dtype, ours both's
-OF_PAIRS = ["mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy", "kl_div", "pairwise_distance", *OF_ONE_OPERAND]
-
-
-@pytest.mark.parametrize("dtype", MIXED)
-@pytest.mark.parametrize("name", [*OF_PAIRS, "cosine_similarity"])
-def test_pairs_of_two_dtypes(name: str, dtype: str):
-    """What PyTorch computes of two dtypes is computed, with its dtype and numbers."""
-    options = {"cosine_similarity": {"dim": 0}, "kl_div": {"reduction": "sum"}}.get(name, {})
-    for other in [each for each in MIXED if not {each, dtype} <= {"int64", "uint8", "bool"}]:
-        found = []
-        for lib in (torch, tm):
-            pair = [lib.tensor([0.2, 0.7, 1]).to(getattr(lib, each)) for each in (dtype, other)]
-            try:
-                found.append(getattr(lib.nn.functional, name)(*pair, **options))
-            except RuntimeError as error:
-                found.append(error)
-        theirs, mine = found
-        if isinstance(theirs, RuntimeError):
-            continue
-        assert isinstance(mine, tm.Tensor), f"{other}: {mine}"
-        assert name in OF_ONE_OPERAND or str(theirs.dtype) == f"torch.{mine.dtype}"
-        tolerance = 1e-2 if {dtype, other} & {"float16", "bfloat16"} else 1e-6
-        np.testing.assert_allclose(mine.double().numpy(), theirs.double().numpy(), tolerance, tolerance)
-
-
 def test_a_single_sample_and_mixed_dtypes():
     x = np.random.default_rng(0).standard_normal(5)
     for name in ("cross_entropy", "nll_loss"):
@@ -523,3 +493,20 @@ def test_cdist(p: float):
     ):
         with pytest.raises((ValueError, RuntimeError), match=match):
             run()
+
+
+@pytest.mark.parametrize("points", [[[0.0, 0], [1, 1]], [[2, -2, 2.0], [0, 0, 1]]])
+def test_cdist_of_equal_largest_differences(points: list, dev: str):
+    """With p = inf each of them has all of the gradient in PyTorch: ours was shared among them."""
+    x, y = np.array(points), np.array(points)[::-1] * np.array([[1.0], [-1.0]])
+    against_torch(lambda x, y: tm.cdist(x, y, float("inf")), lambda x, y: torch.cdist(x, y, float("inf")), [x, y], device=dev)
+
+
+def test_a_distance_of_nan_is_nan():
+    """PyTorch's largest difference leaves nan out, by a comparison that is false."""
+    rows = np.array([[0, np.nan], [1, 1]])
+    x = tm.tensor(rows, requires_grad=True)
+    for p in (0.5, 1, 2, 3, float("inf")):
+        assert tm.cdist(x, x.detach(), p).isnan().tolist() == [[True, True], [True, False]], p
+    tm.cdist(x, tm.ones(1, 2, dtype=tm.float64), float("inf")).sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), [[0, np.nan], [0, 0]])

@@ -95,3 +95,18 @@ def test_affine_grid(size, align):
 def test_messages(call, error, message):
     with pytest.raises(error, match=message):
         call(tm.zeros(2, 3, 4, 5), tm.zeros(2, 2, 2, 2))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int64", "float16", "float32"])
+def test_bounds_of_random_(dtype: str, dev: str):
+    """One bound is the upper one: it was taken for the lower. Without it the largest integer of the dtype is drawn, too."""
+    kind = getattr(tm, dtype)
+    cases = [((1,), 0, 0), ((0, 1), 0, 0)] if dtype == "bool" else [((5,), 0, 4), ((3, 5), 3, 4), ((120, 122), 120, 121)]
+    whole = {"bool": 1, "uint8": 255, "int8": 127, "int64": 2**63 - 1, "float16": 2**11, "float32": 2**24}[dtype]
+    for bounds, least, most in [*cases, ((), 0, whole), ((whole, None), whole, whole)]:
+        drawn = tm.zeros(20_000, dtype=kind, device=dev).random_(*bounds).cpu().numpy().astype(object)
+        assert least <= drawn.min() <= drawn.max() <= most, bounds
+        if most - least < 300:
+            assert {int(each) for each in drawn} == set(range(least, most + 1)), bounds
+    drawn = tm.zeros(9, dtype=kind, device=dev).random_(to=1)
+    assert not drawn.any()

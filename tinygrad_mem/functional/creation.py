@@ -16,7 +16,7 @@ from ..autograd.tensor import Tensor
 from ..autograd.unknown import has_unknown, stated
 from ..devices import device as Device
 from ..dtypes import borrowed
-from ..errors import ArgumentError, ArgumentTypeError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from ..scope import local
 from .convert import formatted, to
 from .door import public
@@ -276,11 +276,13 @@ def arange(
     the numbers as they are given; for int64 from their integer parts, as in PyTorch.
 
     Raises:
+        DTypeError: the dtype is bool.
         ValueError: the step is 0 or leads away from the end.
     """
     first, last = (0, start) if end is None else (start, end)
     whole = all(isinstance(x, (int, np.integer)) for x in (first, last, step))
     kind = dtypes.as_dtype(dtype) if dtype is not None else dtypes.int64 if whole else dtypes.get_default_dtype()
+    _want_numbers("arange", kind)
     first, last, step = _numbers(kind if kind == dtypes.int64 else dtypes.float64, first, last, step)
     if step == 0:
         raise ArgumentError("step must be nonzero")
@@ -289,6 +291,11 @@ def arange(
     count = math.ceil((last - first) / step)
     first, step = _numbers(kind, first, step)
     return tensor((first + step * np.arange(count)).astype(kind), device=device, requires_grad=requires_grad)
+
+
+def _want_numbers(name: str, kind: np.dtype) -> None:
+    if kind == dtypes.bool:
+        raise DTypeError(f"{name}(): not implemented for bool; compare the numbers, as in torch.arange(3) > 0")
 
 
 def _numbers(dtype: np.dtype, *values: Any) -> tuple:
@@ -310,9 +317,11 @@ def linspace(
     """``steps`` numbers from ``start`` to ``end``, both included; an integer dtype gets their integer parts.
 
     Raises:
+        DTypeError: the dtype is bool.
         ArgumentError: a number that the dtype cannot hold, or a negative ``steps``.
     """
     kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
+    _want_numbers("linspace", kind)
     if not hasattr(steps, "__index__"):
         raise ArgumentTypeError(f"argument 'steps' must be int, not {type(steps).__name__}")
     if steps < 0:

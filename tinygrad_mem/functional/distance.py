@@ -6,8 +6,10 @@ import math
 import operator
 
 from .. import dtypes
+from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
+from ..ops import reduce as ops
 from ..ops.base import want_real
 from . import choose, compare, elementwise, join, reduce, unary
 from .creation import full_like
@@ -51,6 +53,8 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
     """The p-norm of each difference of rows: (..., n, m), (..., k, m) -> (..., n, k). It is made of all n * k differences.
 
+    With p = inf, each of several largest differences has all of the gradient, as in PyTorch. Rows with nan are nan apart.
+
     Args:
         compute_mode: taken for compatibility: no distance is a difference of products, which rounds near points away.
 
@@ -71,7 +75,8 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_fo
         raise ShapeError(f"cdist: X1 and X2 must have rows of the same size, found {list(x1.shape)} and {list(x2.shape)}")
     if p < 0:
         raise ArgumentError(f"cdist only supports non-negative p values, found {p}")
-    return reduce.norm(elementwise.sub(x1.unsqueeze(-2), x2.unsqueeze(-3)), p=p, dim=-1)
+    apart = elementwise.sub(x1.unsqueeze(-2), x2.unsqueeze(-3))
+    return apply(ops.Norm, apart, axes=(apart.ndim - 1,), p=float(p), keepdim=False, shared=False)
 
 
 @public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
@@ -132,7 +137,7 @@ def margin_ranking_loss(
             f"input1: {list(input1.shape)}, input2: {list(input2.shape)}, target: {list(target.shape)}"
         )
     apart = elementwise.mul(unary.neg(target), elementwise.sub(input1, input2))
-    return _reduce(choose.clamp(elementwise.add(apart, margin), min=0), reduction)
+    return _reduce(choose.clamp(elementwise.add(apart, float(margin)), min=0), reduction)
 
 
 @public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)

@@ -12,6 +12,7 @@ import warnings
 from typing import Any
 
 from ..autograd.core import apply
+from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic, finfo, int64, is_floating, promote_types, uint8
 from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
@@ -55,6 +56,15 @@ def _count(*tensors: Tensor | None) -> int:
 def no_gradient(name: str, weight: Tensor | None) -> None:
     if weight is not None and weight.requires_grad:
         raise NotOfferedError(f"the derivative for '{name}' is not implemented: detach() it")
+
+
+def _want_floating(name: str, input: Tensor, target: Tensor, one_dtype: bool = False) -> None:
+    """Refuse integers, and two dtypes if the loss wants one."""
+    found = f"found {input.dtype} and {target.dtype}"
+    if not (input.is_floating_point() and target.is_floating_point()):
+        raise DTypeError(f"{name}: expected a floating input and target, {found}; convert with .to(input.dtype)")
+    if one_dtype and input.dtype != target.dtype:
+        raise DTypeError(f"{name}: expected an input and a target of one dtype, {found}; convert with .to(input.dtype)")
 
 
 # --- classes ------------------------------------------------------------------------------------------------------------
@@ -197,7 +207,9 @@ def l1_loss(
     reduction: str = "mean",
     weight: Tensor | None = None,
 ) -> Tensor:
-    """``|input - target|``. Saves: both. Raises: as :func:`mse_loss`."""
+    """``|input - target|``. Saves: both. Raises: as :func:`mse_loss`; and DTypeError: one is bool."""
+    if "bool" in (input.dtype.name, target.dtype.name):
+        raise DTypeError(f"l1_loss: bools are not subtracted, found {input.dtype} and {target.dtype}; convert with .float()")
     return _weighted(ops.L1Loss, input, target, reduction_of(reduction, size_average, reduce), weight)
 
 
@@ -246,14 +258,18 @@ def smooth_l1_loss(
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
 ) -> Tensor:
-    """``(input - target)**2 / 2`` where they differ by at most ``delta``, linear beyond. Saves: both.
+    """``(input - target)**2 / 2`` where they differ by at most ``delta``, linear beyond; of the input's dtype. Saves: both.
 
     Raises:
+        DTypeError: the input is not floating, or for gradients both are not of one floating dtype.
         ValueError: ``delta`` is not positive.
     """
+    wants = is_grad_enabled() and (input.requires_grad or target.requires_grad)
+    if not input.is_floating_point() or (wants and input.dtype != target.dtype):
+        _want_floating("huber_loss", input, target, one_dtype=True)
     if not delta > 0:
         raise ArgumentError(f"huber_loss does not support non-positive values for delta, found {delta}")
-    return _weighted(ops.HuberLoss, input, target, reduction_of(reduction), weight, (float(delta), 1.0))
+    return _weighted(ops.HuberLoss, input, target, reduction_of(reduction), weight, (float(delta), 1.0)).to(input.dtype)
 
 
 @public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
@@ -270,7 +286,11 @@ def kl_div(
     ``"batchmean"`` divides the sum by the batch size, which is what the divergence is; ``"mean"`` divides by all elements.
 
     Saves: both.
+
+    Raises:
+        DTypeError: one is not floating.
     """
+    _want_floating("kl_div", input, target)
     batchmean = reduction == "batchmean" and size_average is None and reduce is None
     reduction = "sum" if batchmean else reduction_of(reduction, size_average, reduce)
     scale = _scale("mean", input.shape[0]) if batchmean and input.ndim else _scale(reduction, _count(input, target))
@@ -289,9 +309,11 @@ def binary_cross_entropy(
     """``-(target * ln input + (1 - target) * ln(1 - input))``, logarithms not below -100. Saves: both, and the weight.
 
     Raises:
+        DTypeError: both are not of one floating dtype.
         ValueError: the shapes differ.
         RuntimeError: an input outside of [0, 1]; on the cpu.
     """
+    _want_floating("binary_cross_entropy", input, target, one_dtype=True)
     reduction = reduction_of(reduction, size_average, reduce)
     if input.shape != target.shape:
         raise ArgumentError(
@@ -312,15 +334,19 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
-    """:func:`binary_cross_entropy` of ``sigmoid(input)``, without overflow. Saves: both, and the weights; no sigmoid.
+    """:func:`binary_cross_entropy` of ``sigmoid(input)``, without overflow; it has the target's dtype.
+
+    Saves: both, and the weights; no sigmoid.
 
     Raises:
+        DTypeError: one is not floating.
         ValueError: the shapes differ.
     """
     reduction = reduction_of(reduction, size_average, reduce)
     if input.shape != target.shape:
         raise ArgumentError(f"Target size ({list(target.shape)}) must be the same as input size ({list(input.shape)})")
+    _want_floating("binary_cross_entropy_with_logits", input, target)
     no_gradient("weight", weight)
     no_gradient("pos_weight", pos_weight)
     scale = _scale(reduction, _count(input, weight, pos_weight))
-    return apply(ops.BCEWithLogitsLoss, input, target, weight, pos_weight, scale=scale)
+    return apply(ops.BCEWithLogitsLoss, input, target, weight, pos_weight, scale=scale).to(target.dtype)

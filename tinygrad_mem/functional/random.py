@@ -131,10 +131,30 @@ def randint(
     return random_(out, low, high, generator=generator).requires_grad_(requires_grad)
 
 
+def _last_exact(dtype: np.dtype) -> int:
+    """The largest integer up to which a dtype holds all of them; of floating ones it is 2 to their digits."""
+    digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}.get(dtype.name)
+    return 2**digits if digits else 1 if dtype.kind == "b" else int(np.iinfo(dtype).max)
+
+
 @public("torch")
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None, device: Any = None) -> Tensor:
-    """A random permutation of 0 to n - 1, int64."""
-    out = creation.empty(n, dtype=dtype or dtypes.int64, device=device)
+    """A random permutation of 0 to n - 1, int64.
+
+    Raises:
+        ArgumentTypeError: n is no integer.
+        DTypeError: the dtype is bool.
+        ArgumentError: the dtype does not hold all the numbers.
+    """
+    if isinstance(n, bool) or not hasattr(n, "__index__"):
+        raise ArgumentTypeError(f"randperm(): argument 'n' (position 1) must be int, not {type(n).__name__}")
+    kind = dtypes.int64 if dtype is None else dtypes.as_dtype(dtype)
+    if kind == dtypes.bool:
+        raise DTypeError("randperm(): not implemented for bool, which holds no numbers; take dtype=torch.int64")
+    most = _last_exact(kind)
+    if n > most:
+        raise ArgumentError(f"randperm(): n={n} numbers do not fit {kind}, which holds integers up to {most}")
+    out = creation.empty(n, dtype=kind, device=device)
     kernels, array = out.device.kernels, out.array
     work = out.device.workspace(kernels.permutation_workspace(array))
     kernels.permutation(_ticket(out, generator), work, out=array)
@@ -307,22 +327,35 @@ def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Generator | None = Non
 
 
 @public("Tensor")
-def random_(input: Tensor, from_: int = 0, to: int | None = None, *, generator: Generator | None = None) -> Tensor:
-    """Fill with integers in [from_, to); up to what the dtype holds exactly unless bounded.
+def random_(input: Tensor, *bounds: int | None, to: int | None = None, generator: Generator | None = None) -> Tensor:
+    """Fill with integers: ``random_(to)`` in [0, to), ``random_(from, to)`` in [from, to).
+
+    Without ``to``, or with ``None``, up to what the dtype holds exactly.
 
     Raises:
+        ArgumentTypeError: a bound is no integer.
         ArgumentError: the range is empty, or wider than the dtype.
     """
-    last = to
+    if len(bounds) + (to is not None) > 2:
+        raise ArgumentTypeError(f"random_() takes at most 2 bounds, found {(*bounds, *[to][: to is not None])}")
+    given = bounds if to is None else (*bounds, to)
+    first, last = given if len(given) == 2 else (0, given[0] if given else None)
+    for bound in (first, 1 if last is None else last):
+        if isinstance(bound, bool) or not hasattr(bound, "__index__"):
+            raise ArgumentTypeError(f"random_(): bounds must be integers, found {bound!r} ({type(bound).__name__})")
     if last is None:
-        digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}.get(input.dtype.name)
-        last = 2**digits + 1 if digits else int(np.iinfo(input.dtype).max) if input.dtype.kind != "b" else 2
-    if not -(1 << 63) <= from_ < last <= 1 << 63:
-        raise ArgumentError(f"random_ expects 'from' to be less than 'to', both in int64, but got from={from_} >= to={last}")
-    if to is not None and not is_floating(input.dtype):
-        least, most = (0, 1) if input.dtype.kind == "b" else (np.iinfo(input.dtype).min, np.iinfo(input.dtype).max)
-        if from_ < least or last - 1 > most:
-            raise ArgumentError(
-                f"random_: from={from_} or to - 1={last - 1} is out of bounds for {input.dtype}: {least} to {most}"
-            )
-    return apply_(ops.Draw, input, kernel="integers", ticket=_ticket(input, generator), numbers=(from_, last))
+        last = _last_exact(input.dtype) + 1
+    if not -(1 << 63) <= first < last <= 1 << 63:
+        raise ArgumentError(f"random_ expects 'from' to be less than 'to', both in int64, but got from={first} >= to={last}")
+    least, most = _range(input.dtype)
+    if first < least or last - 1 > most:
+        raise ArgumentError(f"random_: from={first} or to - 1={last - 1} is out of bounds for {input.dtype}: {least} to {most}")
+    return apply_(ops.Draw, input, kernel="integers", ticket=_ticket(input, generator), numbers=(first, last))
+
+
+def _range(dtype: np.dtype) -> tuple[float, float]:
+    """The least and the largest number of a dtype."""
+    if dtype.kind == "b":
+        return 0, 1
+    limits = dtypes.finfo(dtype) if is_floating(dtype) else np.iinfo(dtype)
+    return limits.min, limits.max

@@ -263,18 +263,21 @@ class LogSumExp(Op):
 
 
 class Norm(Op):
-    """The p-norm over axes, p a number or infinite. Saves x if ``p != 0``, and y if ``p not in (0, 1)``."""
+    """The p-norm over axes, p a number or infinite. Saves x if ``p != 0``, and y if ``p not in (0, 1)``.
+
+    Equal sizes share the gradient of an infinite p; unless ``shared``, each has all of it.
+    """
 
     saves = ("x", "y")
 
     @staticmethod
-    def forward(ctx, x, *, axes, p, keepdim):
+    def forward(ctx, x, *, axes, p, keepdim, shared=True):
         if not is_floating(x.dtype):
             raise DTypeError(f"norm(): the input should be floating, found {x.dtype}; convert it with .float()")
         if math.isinf(p) or p < 0:
             refuse_empty("norm", x, axes)
         out, kept = reduced_output(ctx, x, axes, keepdim, x.dtype)
-        ctx.axes, ctx.p = axes, p
+        ctx.axes, ctx.p, ctx.shared = axes, p, shared
         wide = wider(ctx, kept)
         ctx.kernels.norm(x, axes, p, out=wide)
         if wide is not kept:
@@ -289,7 +292,8 @@ class Norm(Op):
             return None
         gy, x, y, gx = _kept(ctx, gy)
         if math.isinf(ctx.p):
-            ctx.kernels.extreme_size_share(gy, x, y, ctx.axes, ctx.empty(y.shape, x.dtype), out=gx)
+            count = ctx.empty(y.shape, x.dtype) if ctx.shared else None
+            ctx.kernels.extreme_size_share(gy, x, y, ctx.axes, count, out=gx)
         else:
             ctx.kernels.norm_backward(gy, x, y, ctx.p, out=gx)
         return gx

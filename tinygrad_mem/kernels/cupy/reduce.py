@@ -209,7 +209,7 @@ _norm_backward = Fused(
     """
     double v = (double)x, n = (double)y, sign = (v > 0) - (v < 0), g = sign;
     if (p == 2) g = n == 0 ? 0.0 : v / n;
-    else if (p != 1) g = n == 0 || v == 0 ? 0.0 : sign * pow(fabs(v) / n, p - 1);
+    else if (p != 1) g = n == 0 || (v == 0 && n == n) ? 0.0 : sign * pow(fabs(v) / n, p - 1);
     out = (T)((double)gy * g);
     """,
     "tinygrad_mem_norm_backward",
@@ -221,7 +221,13 @@ def norm_backward(gy, x, y, p, out):
 
 
 _mark_size = Fused(
-    "T x, T y", "T out", "const auto size = x < 0 ? -x : x; out = size == y ? T(1) : T(0)", "tinygrad_mem_mark_size"
+    "T x, T y", "T out", "const auto size = x < 0 ? -x : x; out = size == y || x != x ? T(1) : T(0)", "tinygrad_mem_mark_size"
+)
+_signed = Fused(
+    "T gy, T x",
+    "T out",
+    "const auto v = x + 0; out = v != v ? v : out * T((v > 0) - (v < 0)) * gy",
+    "tinygrad_mem_signed",
 )
 _signed_share = Fused(
     "T gy, T x, T count",
@@ -233,5 +239,8 @@ _signed_share = Fused(
 
 def extreme_size_share(gy, x, y, axes, count, out):
     _mark_size(x, y, out)
+    if count is None:
+        _signed(gy, x, out)
+        return
     sum(out, axes, count)
     _signed_share(gy, x, count, out)

@@ -282,12 +282,12 @@ def _dot(x, out):
 
 
 def _norm_backward(gy, x, y, p):
-    return gy * np.where((x == 0) | (y == 0), 0, np.sign(x) * (np.abs(x) / y) ** (p - 1))
+    return gy * np.where((y == 0) | ((x == 0) & (y == y)), 0, np.sign(x) * (np.abs(x) / y) ** (p - 1))
 
 
 @formula(_norm_backward)
 def norm_backward(gy, x, y, p, out):
-    """out = gy times the gradient of the p-norm (a finite p), 0 where y is 0."""
+    """out = gy times the gradient of the p-norm (a finite p), 0 where y is 0, nan where it is nan."""
     if p == 1:
         absolute_backward(gy, x, out)
     elif p == 2:
@@ -304,18 +304,26 @@ def _root_backward(gy, x, y, out):
 @computed
 def _power_backward(gy, x, y, p, out):
     slope = (np.abs(x) / y) ** (p - 1) * np.sign(x)
-    return gy * np.where((x == 0) | (y == 0), 0, slope)
+    return gy * np.where((y == 0) | ((x == 0) & (y == y)), 0, slope)
 
 
-def _extreme_size_share(gy, x, y, axes):
-    largest = np.abs(x) == y
-    return gy * np.sign(x) * largest / np.sum(largest, axis=axes, keepdims=True)
+def _extreme_size_share(gy, x, y, axes, count):
+    largest = (np.abs(x) == y) | np.isnan(x)
+    if count is None:
+        return gy * np.sign(x) * largest
+    return gy * np.where(np.isnan(x), 0, np.sign(x)) * largest / np.sum(largest, axis=axes, keepdims=True)
 
 
 @formula(_extreme_size_share)
 def extreme_size_share(gy, x, y, axes, count, out):
-    """out = gy * sign(x), shared evenly among the elements whose size is y; count is a buffer of y's shape."""
+    """out = gy * sign(x), shared evenly among the elements whose size is y, and nan, of which the sign is 0.
+
+    count is a buffer of y's shape, or ``None``: then each of them has all of gy, and nan stays nan.
+    """
     _is_size(x, y, out)
+    if count is None:
+        _signed(out, x, gy, out)
+        return
     sum(out, axes, count)
     np.divide(gy, count, out=count)
     _signed_share(out, x, count, out)
@@ -323,9 +331,14 @@ def extreme_size_share(gy, x, y, axes, count, out):
 
 @computed
 def _is_size(x, y, out):
-    return np.abs(x) == y
+    return (np.abs(x) == y) | (x != x)
+
+
+@computed
+def _signed(marked, x, gy, out):
+    return np.where(x == x, marked * (np.sign(x) * gy), x)
 
 
 @computed
 def _signed_share(marked, x, share, out):
-    return marked * (np.sign(x) * share)
+    return np.where(x == x, marked * (np.sign(x) * share), 0)
