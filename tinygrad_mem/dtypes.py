@@ -206,6 +206,8 @@ def promote_types(first: np.dtype, second: np.dtype) -> np.dtype:
     >>> promote_types(int64, float16)
     dtype('float16')
     """
+    if first not in _CATEGORY or second not in _CATEGORY:
+        raise DTypeError(f"promote_types: expected two dtypes, found {first!r} and {second!r}")
     a, b = _CATEGORY[first], _CATEGORY[second]
     if a == b and first != second and bfloat16 in (first, second):
         return promote_types(float32, second if first == bfloat16 else first)  # neither half holds the other

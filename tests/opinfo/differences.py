@@ -15,7 +15,7 @@ class Difference:
     """One reason for which samples of some names fail.
 
     Attributes:
-        kind: the table: "op" ("narrow": in 8 to 32 bits), "module", "optimizer" or "error".
+        kind: the table: "op" ("narrow": in 8 to 32 bits, "dtype": what PyTorch refuses), "module", "optimizer" or "error".
         names: names in PyTorch's table, between blanks. Each must have a sample that this entry excuses.
         why: the reason, for a reader.
         says: a regular expression, found in the words of each failure that is excused.
@@ -105,6 +105,7 @@ DIFFERENCES: list[Difference] = [
         "^Not equal .* gradient 0 ",
         lambda trial: trial.dtype == torch.float32,
     ),
+    Difference("dtype", "round", "Integers are rounded already, whatever the decimals.", "not implemented for"),
     Difference(
         "narrow",
         "add sub rsub index_add",

@@ -1,4 +1,4 @@
-"""Weights of classes at their borders, of every loss of classes: none, negative, infinite and nan, on targets and beside them."""
+"""Weights of classes at their borders, of every loss of classes: 0, negative, infinite and nan, on targets and beside them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def test_weights_at_their_borders(loss: Callable[..., Any], dtype: str, dev: str
         with np.errstate(all="ignore"):
             found = answer(tm, loss, dtype, dev, weight, target, **options)
             expected = answer(torch, loss, dtype, "cpu", weight, target, **options)
-            if loss is linear_cross_entropy and inf in weight:  # the denominator's part and the score's are summed apart: inf - inf
+            if (
+                loss is linear_cross_entropy and inf in weight
+            ):  # the denominator's part and the score's are summed apart: inf - inf
                 found[0], expected[0] = (np.where(np.isfinite(a[0]), a[0], nan) for a in (found, expected))
             if not all(np.allclose(a, b, 1e-5, 1e-6, equal_nan=True) for a, b in zip(found, expected, strict=True)):
                 wrong.append(f"{weight} {target} {smoothing} {reduction}: {found}, PyTorch {expected}")

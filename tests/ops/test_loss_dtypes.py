@@ -12,9 +12,22 @@ import torch
 import tinygrad_mem as tm
 from tinygrad_mem.errors import TinygradMemError
 
-DTYPES = "float16 bfloat16 float32 float64 int64 int32 uint8 bool".split()
-LOSSES = """huber_loss smooth_l1_loss mse_loss l1_loss kl_div binary_cross_entropy binary_cross_entropy_with_logits
-    margin_ranking_loss cosine_embedding_loss pairwise_distance cosine_similarity gaussian_nll_loss triplet_margin_loss""".split()
+DTYPES = ["float16", "bfloat16", "float32", "float64", "int64", "int32", "uint8", "bool"]
+LOSSES = [
+    "huber_loss",
+    "smooth_l1_loss",
+    "mse_loss",
+    "l1_loss",
+    "kl_div",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "margin_ranking_loss",
+    "cosine_embedding_loss",
+    "pairwise_distance",
+    "cosine_similarity",
+    "gaussian_nll_loss",
+    "triplet_margin_loss",
+]
 
 
 def call(lib: Any, name: str, first: str, second: str, reduction: str, grad: bool = False) -> Any:
@@ -35,9 +48,6 @@ def call(lib: Any, name: str, first: str, second: str, reduction: str, grad: boo
 def answer(*given: Any) -> Any:
     try:
         return call(*given)
-    except TinygradMemError as error:
-        assert "not possible with these" not in str(error)
-        return error
     except (RuntimeError, NotImplementedError) as error:
         return error
 
@@ -51,6 +61,7 @@ def test_pairs_of_dtypes(name: str):
         said = f"{first} {second} {reduction}: {found}, PyTorch {expected}"
         if isinstance(expected, Exception):
             assert isinstance(found, TinygradMemError), said
+            assert "not possible with these" not in str(found), said
         elif isinstance(found, Exception):
             integers = any(dtype.startswith(("int", "uint", "bool")) for dtype in (first, second))
             assert integers, said
@@ -63,11 +74,26 @@ def test_pairs_of_dtypes(name: str):
 @pytest.mark.parametrize(
     ("name", "first", "second", "words"),
     [
-        ("huber_loss", "float32", "float64", "huber_loss: expected an input and a target of one dtype, found float32 and float64"),
-        ("huber_loss", "int64", "float32", "huber_loss: expected a floating input and target, found int64 and float32; convert"),
+        (
+            "huber_loss",
+            "float32",
+            "float64",
+            "huber_loss: expected an input and a target of one dtype, found float32 and float64",
+        ),
+        (
+            "huber_loss",
+            "int64",
+            "float32",
+            "huber_loss: expected a floating input and target, found int64 and float32; convert",
+        ),
         ("kl_div", "float32", "int64", "kl_div: expected a floating input and target, found float32 and int64"),
         ("binary_cross_entropy", "float32", "int64", "expected a floating input and target, found float32 and int64"),
-        ("binary_cross_entropy", "float32", "float16", "expected an input and a target of one dtype, found float32 and float16"),
+        (
+            "binary_cross_entropy",
+            "float32",
+            "float16",
+            "expected an input and a target of one dtype, found float32 and float16",
+        ),
         ("binary_cross_entropy_with_logits", "float32", "bool", "expected a floating input and target, found float32 and bool"),
         ("l1_loss", "float32", "bool", "l1_loss: bools are not subtracted, found float32 and bool"),
     ],

@@ -6,9 +6,9 @@ from .. import dtypes
 from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, DTypeError, ShapeError
 from ..ops import activation as ops
-from ..ops.base import want_real
+from ..ops.base import refuse_bools, want_floating, want_real
 from . import elementwise, unary
 from .door import FLOAT32, LOWER, public
 from .shape import chunk
@@ -36,7 +36,7 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """``input`` where positive, else ``negative_slope * input``. Saves: the output; the input if the slope is not positive."""
     want_real("leaky_relu", True, negative_slope=negative_slope)
-    return (apply_ if inplace else apply)(ops.LeakyReLU, input, slope=negative_slope)
+    return (apply_ if inplace else apply)(ops.LeakyReLU, input, slope=float(negative_slope))
 
 
 @public("nn.functional", "Tensor")
@@ -48,7 +48,7 @@ def leaky_relu_(input: Tensor, negative_slope: float = 0.01) -> Tensor:
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """``input`` where positive, else ``alpha * (e**input - 1)``. Saves: the input."""
     want_real("elu", True, alpha=alpha)
-    return (apply_ if inplace else apply)(ops.ELU, input, alpha=alpha, scale=1.0, inner=1.0)
+    return (apply_ if inplace else apply)(ops.ELU, input, alpha=float(alpha), scale=1.0, inner=1.0)
 
 
 @public("nn.functional")
@@ -74,7 +74,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     want_real("celu", True, alpha=alpha)
     if abs(alpha) < dtypes.finfo(dtypes.arithmetic(input.dtype)).tiny:
         raise ArgumentError(f"celu: alpha cannot be {alpha}, the input is divided by it: use relu, which is its limit at 0")
-    return (apply_ if inplace else apply)(ops.ELU, input, alpha=alpha, scale=1.0, inner=1.0 / alpha)
+    return (apply_ if inplace else apply)(ops.ELU, input, alpha=float(alpha), scale=1.0, inner=1.0 / alpha)
 
 
 @public("nn.functional")
@@ -116,6 +116,7 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 @public("nn.functional")
 def softsign(input: Tensor) -> Tensor:
     """``input / (1 + |input|)``; integers give the default dtype. Saves: the input."""
+    refuse_bools("softsign", input.array)
     if not input.is_floating_point():
         input = input.to(dtypes.get_default_dtype())
     return apply(ops.Softsign, input)
@@ -124,6 +125,7 @@ def softsign(input: Tensor) -> Tensor:
 @public("nn.functional")
 def logsigmoid(input: Tensor) -> Tensor:
     """``ln(sigmoid(input))``. Saves: the input."""
+    want_floating("logsigmoid", input.array)
     return apply(ops.LogSigmoid, input)
 
 
@@ -169,9 +171,12 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
     Raises:
         ShapeError: ``weight`` has more than one dimension, or is not one a channel.
+        DTypeError: ``weight`` has another dtype.
     """
     if weight.ndim > 1:
         raise ShapeError(f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight.ndim}")
+    if weight.dtype != input.dtype:
+        raise DTypeError(f"prelu: Type promoting not supported. Got {input.dtype} and {weight.dtype}: convert one")
     if not input.ndim:
         return apply(ops.PReLU, input.reshape(1), weight).reshape(())
     return apply(ops.PReLU, input, weight)
@@ -184,6 +189,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     Raises:
         ShapeError: the size of ``dim`` is odd.
     """
+    want_floating("glu", input.array)
     if input.size(dim) % 2:
         raise ShapeError(f"Halving dimension must be even, but dimension {dim} is size {input.size(dim)}")
     a, b = chunk(input, 2, dim)

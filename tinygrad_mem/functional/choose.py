@@ -13,6 +13,7 @@ from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DataDependenceError, ShapeError
 from ..ops import choose as ops
+from ..ops.base import refuse_bools
 from .compare import eq, gt, isnan, le, logical_and, logical_or, lt
 from .convert import copy_
 from .creation import tensor
@@ -26,11 +27,15 @@ def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Numbe
     """``input`` within ``[min, max]``, nan where a bound is. Saves: input; for tensors as bounds one byte an element and bound.
 
     Raises:
-        ValueError: neither bound is given.
+        ValueError: neither bound is given, or the tensor's dtype does not hold one.
+        DTypeError: all are bools.
     """
     if isinstance(min, Tensor) or isinstance(max, Tensor):
         low = input if min is None else where(_or_nan(lt(input, min), min), min, input)
-        return low if max is None else where(_or_nan(gt(low, max), max), max, low)
+        both = low if max is None else where(_or_nan(gt(low, max), max), max, low)
+        if min is not None and max is not None:  # PyTorch's has kernels for one bound, which are those of maximum and minimum
+            refuse_bools("clamp", both.array)
+        return both
     return apply(ops.Clamp, input, low=numbers_of(min, max), high=max)
 
 

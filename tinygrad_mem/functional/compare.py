@@ -180,7 +180,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8
         DTypeError: the dtypes differ.
         ArgumentError: a negative tolerance.
     """
-    if rtol < 0 or atol < 0:
+    if not (rtol >= 0 and atol >= 0):
         raise ArgumentError(f"isclose: rtol and atol must be greater than or equal to zero, found {rtol} and {atol}")
     if input.dtype != other.dtype:
         raise DTypeError(f"isclose: expected tensors of one dtype, found {input.dtype} and {other.dtype}")

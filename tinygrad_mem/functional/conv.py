@@ -223,9 +223,12 @@ def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Size
 
     Raises:
         ShapeError: no window fits, or the input has not 3 or 4 axes.
+        DTypeError: integers.
     """
     if input.ndim not in (3, 4):
         raise ShapeError(f"unfold: Expected 3D or 4D (batch mode) tensor, found {list(input.shape)}")
+    if input.dtype.kind in "iu":
+        raise DTypeError(f"unfold: expected a floating input, or bools, found {input.dtype}; convert with .float()")
     return _batched(ops.Unfold, input.ndim == 3, input, **_windows("unfold", kernel_size, stride, padding, dilation))
 
 

@@ -180,9 +180,9 @@ def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any
 def _dtype_of(value: Any) -> np.dtype:
     if isinstance(value, Tensor):  # an integer for this purpose: only its kind matters
         return {"b": dtypes.bool, "i": dtypes.int64, "u": dtypes.int64}.get(value.dtype.kind, dtypes.get_default_dtype())
-    if isinstance(value, bool):
+    if isinstance(value, (bool, np.bool_)):
         return dtypes.bool
-    return dtypes.int64 if isinstance(value, int) else dtypes.get_default_dtype()
+    return dtypes.int64 if isinstance(value, (int, np.integer)) else dtypes.get_default_dtype()
 
 
 def _like(input: Tensor, dtype: Any, device: Any) -> tuple[tuple[int, ...], Any, Any]:
@@ -375,6 +375,8 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     for x in axes:
         if x.ndim > 1:
             raise ShapeError(f"meshgrid: Expected 0D or 1D tensor in the tensor list but found {list(x.shape)}")
+        if x.dtype != axes[0].dtype:
+            raise DTypeError(f"meshgrid: expects all tensors to have the same dtype, found {axes[0].dtype} and {x.dtype}")
     swap = indexing == "xy" and len(axes) > 1
     if swap:
         axes[0], axes[1] = axes[1], axes[0]

@@ -10,7 +10,7 @@ from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
 from ..ops import reduce as ops
-from ..ops.base import want_real
+from ..ops.base import want_floating, want_real
 from . import choose, compare, elementwise, join, reduce, unary
 from .creation import full_like
 from .door import FLOAT32, public
@@ -61,7 +61,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_fo
     Saves: what its parts save.
 
     Raises:
-        DTypeError: a tensor is not floating.
+        DTypeError: the tensors are not of one floating dtype.
         ShapeError: a tensor has fewer than 2 dimensions, or the rows differ in size.
         ArgumentError: p is negative.
         NotOfferedError: p is 0.
@@ -69,13 +69,16 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_fo
     for name, x in (("X1", x1), ("X2", x2)):
         if not x.is_floating_point():
             raise DTypeError(f"cdist only supports floating-point dtypes, {name} got: {x.dtype}")
+    if x1.dtype != x2.dtype:
+        raise DTypeError(f"cdist: expected tensors of one dtype, found {x1.dtype} and {x2.dtype}: convert one")
     if p == 0:
         raise NotOfferedError("cdist: p=0 has no gradient: write (x1[..., :, None, :] != x2[..., None, :, :]).sum(-1)")
     if x1.ndim < 2 or x2.ndim < 2 or x1.size(-1) != x2.size(-1):
         raise ShapeError(f"cdist: X1 and X2 must have rows of the same size, found {list(x1.shape)} and {list(x2.shape)}")
-    if p < 0:
+    if not p >= 0:
         raise ArgumentError(f"cdist only supports non-negative p values, found {p}")
     apart = elementwise.sub(x1.unsqueeze(-2), x2.unsqueeze(-3))
+    p = p if x1.size(-1) else 1.0  # nothing is largest among no differences; all sums of them are 0
     return apply(ops.Norm, apart, axes=(apart.ndim - 1,), p=float(p), keepdim=False, shared=False)
 
 
@@ -186,12 +189,14 @@ def gaussian_nll_loss(
 
     Raises:
         ValueError: a variance is negative, or they are of a shape that does not fit.
+        DTypeError: the variances are not floating.
     """
     reduction = reduction_of(reduction)
     if not isinstance(var, Tensor):
         if var < 0:
             raise ArgumentError(f"var has negative entry/entries, found {var}")
         var = full_like(input, var)
+    want_floating("gaussian_nll_loss", var.array)
     if var.shape != input.shape:
         if input.shape[:-1] == var.shape:
             var = var.unsqueeze(-1)

@@ -27,6 +27,11 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     """
     if input1.ndim != input2.ndim:
         raise ShapeError(f"bilinear(): input dimensions do not match: got {input1.ndim} and {input2.ndim}")
+    if input1.shape[:-1] != input2.shape[:-1] or weight.shape[1:] != (*input1.shape[-1:], *input2.shape[-1:]):
+        raise ShapeError(
+            "bilinear(): input batch dimensions do not match, or their sizes those of the weight: "
+            f"found {list(input1.shape)} and {list(input2.shape)}, weight {list(weight.shape)}"
+        )
     if bias is not None and not bias.ndim:
         raise DimensionError("bilinear(): Dimension specified as 0 but the bias has no dimensions")
     if bias is not None and bias.shape != weight.shape[:1]:

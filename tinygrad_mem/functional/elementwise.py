@@ -10,7 +10,7 @@ from typing import Any
 from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
-from ..dtypes import is_floating, result_type
+from ..dtypes import arithmetic, fitting, is_floating, result_type
 from ..errors import ArgumentError, DTypeError
 from ..ops import addcmul as three
 from ..ops import elementwise as ops
@@ -54,6 +54,8 @@ def times(input: Tensor | Number, other: Tensor | Number, alpha: Number) -> Tens
         raise DTypeError(f"For integral input tensors, argument alpha must not be a floating point number: found {alpha}")
     if dtype.kind == "b":
         return other if alpha else False
+    if is_floating(dtype):
+        fitting(alpha, arithmetic(dtype))
     return mul(other.to(dtype=dtype), alpha) if isinstance(other, Tensor) else other * alpha
 
 

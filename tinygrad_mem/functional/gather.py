@@ -15,6 +15,7 @@ from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DimensionError, DTypeError, ShapeError
 from ..ops import index as ops
+from ..ops.base import refuse_bools
 from ..ops.scatter_reduce import ScatterReduce
 from . import elementwise, rewrite, shape
 from .choose import one_value
@@ -80,6 +81,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
         axis, places = _along(_line(input), dim, _line(index), "gather")
         out = apply(ops.Gather, _line(input), places, axis=axis)
     else:  # of any dimensions and dtype, as in PyTorch
+        normalize_dim(dim, input.ndim)
         out = apply(ops.Gather, shape.reshape(input, (-1,)), shape.reshape(index.to(dtypes.int64), (-1,)), axis=0)
     return out if out.ndim == index.ndim else shape.reshape(out, index.shape)
 
@@ -174,6 +176,8 @@ def _scatter_reduced(
     _enough(input, axis, index, src, "scatter_reduce")
     if reduce not in _REDUCTIONS:
         raise ArgumentError(f"{name}(): reduce argument must be one of {', '.join(_REDUCTIONS)}, got {reduce!r}")
+    if reduce == "mean":
+        refuse_bools(f"{name}: mean", input.array)
     return apply(ScatterReduce, input, index, src, axis=axis, reduce=reduce, include_self=bool(include_self))
 
 

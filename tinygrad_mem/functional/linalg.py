@@ -9,9 +9,10 @@ from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
-from ..dtypes import float32, float64, int32
+from ..dtypes import arithmetic, fitting, float32, float64, int32
 from ..errors import ArgumentTypeError, DTypeError, NotOfferedError, ShapeError
 from ..ops import linalg as ops
+from ..ops.base import refuse_bools
 from . import elementwise, reduce, shape
 from .door import AS_IS, FLOAT32, LOWER, WIDEST, public
 
@@ -142,9 +143,17 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     """Products summed over the last dimensions: (..., n), (***, n) -> (..., ***). A 0-d tensor multiplies.
 
     Saves: each for the other's gradient.
+
+    Raises:
+        ShapeError: the last dimensions differ.
     """
     if input.ndim == 0 or other.ndim == 0:
         return elementwise.mul(input, other)
+    if input.size(-1) != other.size(-1):
+        raise ShapeError(
+            "inner() the last dimension must match on both input tensors but got shapes "
+            f"{list(input.shape)} and {list(other.shape)}"
+        )
     if input.ndim == other.ndim == 1:
         return dot(input, other)
     return tensordot(input, other, ([-1], [-1]))
@@ -162,6 +171,9 @@ def _added(run: Any, name: str, ndim: int, input: Tensor, a: Tensor, b: Tensor, 
     _need(name, (a, ndim), (b, ndim), first=2)
     if not input.is_floating_point():
         beta, alpha = int(beta), int(alpha)
+    else:
+        for number in (beta, alpha):
+            fitting(number, arithmetic(input.dtype))
     return run(ops.AddMM, input, a, b, beta=beta, alpha=alpha)
 
 
@@ -241,8 +253,9 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
 
 @public("torch", "Tensor", cpu=FLOAT32, cuda=AS_IS)
 def trace(input: Tensor) -> Tensor:
-    """The sum of a matrix's diagonal."""
+    """The sum of a matrix's diagonal. Raises: ShapeError: no matrix. DTypeError: bools."""
     _need("trace", (input, 2))
+    refuse_bools("trace", input.array)
     return reduce.sum(shape.diagonal(input))
 
 

@@ -202,7 +202,9 @@ def instance_norm(
         want_real("instance_norm", momentum=momentum)
     n, channels = input.shape[:2]
     length = math.prod(input.shape[2:])
-    if length <= 1:
+    if not input.numel():
+        return _of_nothing(input, weight, bias)
+    if length == 1:
         raise ArgumentError(f"Expected more than 1 spatial element when training, got input size {list(input.shape)}")
     if n and running_mean is not None and running_var is not None and local.phase != "recompute":
         uninterrupted(_move_on, input.detach().reshape(n, channels, length), running_mean, running_var, momentum)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, NotOfferedError, ShapeError
 from . import reduce
@@ -26,7 +27,14 @@ def matrix_norm(
     Raises:
         NotOfferedError: a norm by singular values (2, -2, ``"nuc"``).
         ValueError: another ``ord``.
+        ShapeError: ``dim`` does not name two dimensions.
     """
+    axes = {normalize_dim(d, A.ndim) for d in dim} if A.ndim > 1 else set()
+    if len(axes) != 2 or len(dim) != 2:
+        raise ShapeError(
+            f"linalg.matrix_norm: the tensor must have 2 dimensions at least, and dim name two of them: found {list(A.shape)} "
+            f"and dim {tuple(dim)}"
+        )
     if ord == "fro":
         return reduce.norm(A, 2, dim, keepdim, dtype)
     if ord in (2, -2, "nuc"):
@@ -41,7 +49,13 @@ def matrix_norm(
 
 @public("linalg")
 def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """A vector norm, or with ``ord`` and two dimensions a matrix norm, by PyTorch's rules."""
+    """A vector norm, or with ``ord`` and two dimensions a matrix norm, by PyTorch's rules.
+
+    Raises:
+        ShapeError: a matrix norm of no matrices, or ``dim`` names neither one nor two dimensions.
+    """
+    if isinstance(dim, (tuple, list)) and len(dim) not in (1, 2):
+        raise ShapeError(f"linalg.norm: If dim is specified, it must be of length 1 or 2. Got {list(dim)}")
     if ord is not None and (
         isinstance(ord, str)
         or (dim is not None and not isinstance(dim, int) and len(dim) == 2)

@@ -16,6 +16,7 @@ from ..autograd.tensor import Tensor
 from ..dtypes import int64, is_floating
 from ..errors import ArgumentTypeError, DTypeError, ShapeError
 from ..ops import pool as ops
+from ..ops.base import want_floating
 from . import creation, gather
 from .conv import Sizes, sizes_of
 from .door import FLOAT32, public
@@ -106,7 +107,8 @@ def max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest of each window over the last dimension. Saves and raises as :func:`max_pool2d`."""
+    """The largest of each window over the last dimension. Saves and raises as :func:`max_pool2d`; and DTypeError: integers."""
+    want_floating("max_pool1d", input.array)
     return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
@@ -224,6 +226,7 @@ def _max_unpool(
     n: int, input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Any, padding: Sizes, output_size: Any
 ) -> Tensor:
     name = f"max_unpool{n}d"
+    want_floating(name, input.array)
     kernel = sizes_of(name, "kernel_size", kernel_size, n)
     step = kernel if stride is None else sizes_of(name, "stride", stride, n)
     if indices.dtype != int64:
@@ -340,7 +343,8 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
 
 @public("nn.functional", cpu=FLOAT32)
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
-    """The mean of each of ``output_size`` cells over the last 3 dimensions. Saves nothing."""
+    """The mean of each of ``output_size`` cells over the last 3 dimensions. Saves nothing. Raises: DTypeError: integers."""
+    want_floating("adaptive_avg_pool3d", input.array)
     return _adaptive_avg_pool(3, input, output_size)
 
 
@@ -370,5 +374,10 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
 
 @public("nn.functional", cpu=FLOAT32)
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The largest of each of ``output_size`` cells over the last 3 dimensions. Saves as :func:`adaptive_max_pool2d`."""
+    """The largest of each of ``output_size`` cells over the last 3 dimensions. Saves as :func:`adaptive_max_pool2d`.
+
+    Raises:
+        DTypeError: integers.
+    """
+    want_floating("adaptive_max_pool3d", input.array)
     return _adaptive_max_pool(3, input, output_size, return_indices)

@@ -14,6 +14,7 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ShapeError
 from ..ops import convert
 from ..ops import join as ops
+from ..ops.base import refuse_bools
 from . import shape
 from .creation import tensor
 from .door import public
@@ -36,8 +37,10 @@ def repeat(input: Tensor, *repeats: Any) -> Tensor:
 
 @public("torch", "Tensor")
 def tile(input: Tensor, dims: int | Sequence[int], *more: int) -> Tensor:
-    """:func:`repeat`, with missing leading counts taken as 1."""
+    """:func:`repeat`, with missing leading counts taken as 1. Raises: ShapeError: a negative count."""
     dims = shape.sizes_of((dims, *more))
+    if any(n < 0 for n in dims):
+        raise ShapeError(f"tile: Trying to create tensor with negative dimension: found {list(dims)}")
     return repeat(input, (1,) * (input.ndim - len(dims)) + tuple(dims))
 
 
@@ -151,8 +154,12 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     pairs = [(0, 0)] * (input.ndim - len(amounts) // 2) + [
         (amounts[i], amounts[i + 1]) for i in range(len(amounts) - 2, -2, -2)
     ]
+    if any(min(pair) < 0 and n + sum(min(end, 0) for end in pair) < 0 for n, pair in zip(input.shape, pairs, strict=True)):
+        raise ShapeError(f"pad: narrow(): length must be non-negative: {list(amounts)} crops more than {list(input.shape)} has")
     if mode == "constant":
         return apply(ops.Pad, input, pairs=tuple(pairs), value=0 if value is None else value)
+    if mode != "circular":
+        refuse_bools(f"pad: mode {mode}", input.array)
     if value is not None:
         raise ArgumentError(f"Padding mode {mode!r} doesn't take in value argument")
     for axis, (before, after) in enumerate(pairs):

@@ -16,6 +16,7 @@ from ..autograd.tensor import Tensor
 from ..dtypes import is_floating
 from ..errors import ArgumentError, DTypeError
 from ..ops import reduce as ops
+from ..ops.base import refuse_bools
 from . import choose, compare, elementwise
 from .door import AS_IS, FLOAT32, FLOAT32_RESULT, public
 from .scan import given_dtype
@@ -125,6 +126,7 @@ def amin(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 
 def _argument(input: Tensor, dim: int | None, keepdim: bool, low: bool) -> Tensor:
+    refuse_bools("argmin" if low else "argmax", input.array)
     if dim is None:
         flat = apply(ops.ArgExtremum, input.detach().reshape(-1), axis=0, keepdim=False, low=low)
         return flat.reshape((1,) * input.ndim) if keepdim else flat
@@ -137,6 +139,7 @@ def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
 
     Raises:
         ShapeError: there is nothing to choose from.
+        DTypeError: bools.
     """
     return _argument(input, dim, keepdim, False)
 
@@ -147,6 +150,7 @@ def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
 
     Raises:
         ShapeError: there is nothing to choose from.
+        DTypeError: bools.
     """
     return _argument(input, dim, keepdim, True)
 

@@ -98,7 +98,7 @@ def refusal(function: Any, args: tuple, kwargs: dict, error: BaseException) -> E
         return ArgumentTypeError(misfit)
     if meant:
         return None
-    if isinstance(error, OverflowError) and _narrow(error, args):  # PyTorch computes with another number then
+    if isinstance(error, OverflowError) and (_narrow(error, args) or _beyond_int64(args)):  # PyTorch takes another number then
         return ArgumentError(f"{function.__name__}(): {error}; convert the tensor to a dtype that holds it")
     given = inspect.signature(function).bind(*args, **kwargs).arguments
     listed = ", ".join(f"{name} {_described(value)}" for name, value in given.items())
@@ -124,6 +124,12 @@ def _sizes(values: Any) -> Iterator[Any]:
             yield from _sizes(value)
         elif isinstance(value, (int, float)) and value == value:
             yield abs(value)
+
+
+def _beyond_int64(args: tuple) -> bool:
+    """True if a number that stands beside a tensor is beyond int64: it is no size."""
+    tensors = any(isinstance(x, Tensor) for x in args)
+    return tensors and any(isinstance(x, int) and not -(1 << 63) <= x < 1 << 63 for x in args)
 
 
 def _narrow(error: OverflowError, args: tuple) -> bool:
@@ -180,13 +186,14 @@ def _misfit(function: Any, args: tuple, kwargs: dict) -> str | None:
     signature = inspect.signature(function)
     for position, (name, parameter) in enumerate(signature.parameters.items(), 1):
         packed = parameter.kind is parameter.VAR_POSITIONAL
-        given = args[position - 1 :] if packed else args[position - 1 : position] or ((kwargs[name],) if name in kwargs else ())
+        here = () if parameter.kind is parameter.KEYWORD_ONLY else args[position - 1 : position]
+        given = args[position - 1 :] if packed else here or ((kwargs[name],) if name in kwargs else ())
         kinds = _alternatives(parameter.annotation, function.__globals__)
         for value in given:
             if not all(kind in _KINDS for kind in kinds) or any(_KINDS[kind](value) for kind in kinds):
                 continue
             wanted = " or ".join(_WORDS.get(kind, kind) for kind in kinds)
-            place = f" (position {position})" if position <= len(args) else ""
+            place = f" (position {position})" if packed or here else ""
             return f"{function.__name__}(): argument '{name}'{place} must be {wanted}, not {_kind_of(value)}"
     return None
 

@@ -14,7 +14,7 @@ from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..ops import resize as ops
-from ..ops.base import want_real
+from ..ops.base import want_floating, want_real
 from . import convert, creation, pool
 from .door import FLOAT32, public
 
@@ -42,10 +42,12 @@ def interpolate(
         ValueError: neither or both of size and scale_factor, an unknown mode, or align_corners or antialias where they
             have no meaning.
         ShapeError: the input's dimensions do not fit the mode.
+        DTypeError: the input is not floating.
     """
     n = input.ndim - 2
     if n not in (1, 2, 3) or _DIMENSIONS.get(mode, n) != n:
         raise ShapeError(f"interpolate: mode {mode!r} does not fit an input of {input.ndim} dimensions {list(input.shape)}")
+    want_floating("interpolate", input.array)
     if (size is None) == (scale_factor is None):
         found = "neither" if size is None else "both"
         raise ArgumentError(f"either size or scale_factor should be defined, and only one of them; found {found}")

@@ -87,6 +87,8 @@ def _searched(name: str, line: Tensor, input: Tensor | Number, right: bool, out_
     else:
         common = dtypes.result_type(line.array, input.array)
         value = input.detach().to(common)
+    if common == dtypes.bool:
+        raise DTypeError(f"{name}(): not implemented for bool: convert the boundaries with .int()")
     dtype = dtypes.int32 if out_int32 else dtypes.int64
     return apply(ops.SearchSorted, line.detach().to(common), value, right=bool(right), dtype=dtype)
 

@@ -107,6 +107,10 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     if -1 in sizes:
         known = math.prod(n for n in sizes if n != -1)
         sizes[sizes.index(-1)] = input.size(axis) // max(known, 1)
+    if math.prod(sizes) != input.shape[axis] or min(sizes, default=0) < 0:
+        raise ShapeError(
+            f"unflatten: Provided sizes {sizes} don't multiply up to the size of dim {dim} ({input.shape[axis]}) in the tensor"
+        )
     return reshape(input, (*input.shape[:axis], *sizes, *input.shape[axis + 1 :]))
 
 
@@ -116,7 +120,10 @@ def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     if dim is None:
         chosen = set(range(input.ndim))
     else:
-        chosen = {normalize_dim(d, input.ndim) for d in ((dim,) if isinstance(dim, int) else dim)}
+        dims = (dim,) if isinstance(dim, int) else tuple(dim)
+        chosen = {normalize_dim(d, input.ndim) for d in dims}
+        if len(chosen) != len(dims):
+            raise ArgumentError(f"squeeze: dim {dims} appears multiple times in the list of dims")
     kept = tuple(n for i, n in enumerate(input.shape) if n != 1 or i not in chosen)
     return apply(ops.View, input, shape=kept)
 

@@ -12,6 +12,7 @@ from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DimensionError
 from ..ops import sort as ops
+from ..ops.base import refuse_bools
 from .door import public
 
 
@@ -46,7 +47,9 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 
     Raises:
         RuntimeError: ``k`` is negative or larger than the dimension.
+        DTypeError: bools.
     """
+    refuse_bools("topk", input.array)
     axis = normalize_dim(dim, input.ndim)
     size = input.size(axis) if input.ndim else 1
     if not 0 <= k <= size:
@@ -66,7 +69,9 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
 
     Raises:
         DimensionError: ``dim`` is outside the tensor, or has no elements.
+        DTypeError: bools.
     """
+    refuse_bools("median", input.array)
     if dim is None:
         return apply(ops.MedianOfAll, input)
     axis = normalize_dim(dim, input.ndim)

@@ -6,7 +6,7 @@ from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..ops import unary as ops
-from ..ops.base import want_floating
+from ..ops.base import refuse_bools, want_floating
 from .door import FLOAT32, public
 from .elementwise import div, div_, mul, mul_, sub
 
@@ -24,13 +24,15 @@ def neg_(input: Tensor) -> Tensor:
 
 @public("torch", "Tensor", "Tensor.__pos__")
 def positive(input: Tensor) -> Tensor:
-    """``input`` itself."""
+    """``input`` itself. Raises: DTypeError: bools."""
+    refuse_bools("positive", input.array)
     return input
 
 
 @public("torch", "Tensor", "torch.absolute", "Tensor.absolute", "Tensor.__abs__")
 def abs(input: Tensor) -> Tensor:
-    """``|input|``. Saves: input."""
+    """``|input|``. Saves: input. Raises: DTypeError: bools."""
+    refuse_bools("abs", input.array)
     return apply(ops.Abs, input)
 
 
@@ -79,7 +81,8 @@ def trunc(input: Tensor) -> Tensor:
 
 @public("torch", "Tensor")
 def frac(input: Tensor) -> Tensor:
-    """The fraction: ``input - trunc(input)``."""
+    """The fraction: ``input - trunc(input)``. Raises: DTypeError: integers."""
+    want_floating("frac", input.array)
     return sub(input, trunc(input))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..dtypes import is_floating, result_type
+from ..dtypes import arithmetic, fitting, is_floating, result_type
 from ..errors import DTypeError
-from .base import Op, broadcast, want_numbers
+from .base import Op, broadcast, refuse_bools, want_floating, want_numbers
 from .elementwise import factor, keep_factor
 
 
@@ -14,6 +14,11 @@ def _output(ctx: Any, name: str, *operands: Any) -> Any:
     """The output of a broadcasting, promoting op."""
     shape = broadcast(name, *[z.shape for z in operands if type(z) not in (int, float, bool)])  # of 0-d tensors from elsewhere
     return ctx.output(shape, result_type(*operands))
+
+
+def _fitting(value: Any, out: Any) -> Any:
+    """The number, which a floating output's arithmetic must hold."""
+    return fitting(value, arithmetic(out.dtype)) if is_floating(out.dtype) else value
 
 
 class Addcmul(Op):
@@ -25,6 +30,7 @@ class Addcmul(Op):
     def forward(ctx, x, a, b, value):
         want_numbers("addcmul", value=value)
         out = _output(ctx, "addcmul", x, a, b)
+        refuse_bools("addcmul", out)
         if isinstance(value, float) and not is_floating(out.dtype):
             raise DTypeError(
                 f"addcmul: For integral input tensors, argument value must not be a floating point number: {value}"
@@ -33,7 +39,7 @@ class Addcmul(Op):
             keep_factor(ctx, "a", a)
         if ctx.needs[1]:
             keep_factor(ctx, "b", b)
-        ctx.value = value
+        ctx.value = _fitting(value, out)
         ctx.kernels.addcmul(x, a, b, value, out=out)
         return out
 
@@ -65,7 +71,7 @@ class Addcdiv(Op):
             keep_factor(ctx, "a", a)
         if ctx.needs[1] or ctx.needs[2]:
             keep_factor(ctx, "b", b)
-        ctx.value = value
+        ctx.value = _fitting(value, out)
         ctx.kernels.addcdiv(x, a, b, value, out=out)
         return out
 
@@ -94,10 +100,12 @@ class Lerp(Op):
 
     @staticmethod
     def forward(ctx, x, end, weight):
+        want_floating("lerp", x)
+        for name, other in (("end", end), ("weight", weight)):
+            if getattr(other, "dtype", x.dtype) != x.dtype:
+                raise DTypeError(f"lerp: expected dtype {x.dtype} for `{name}` but got dtype {other.dtype}: convert one")
         out = _output(ctx, "lerp", x, end, weight)
-        weight = float(weight) if isinstance(weight, int) else weight
-        if not is_floating(out.dtype):
-            raise DTypeError(f"lerp: expected a floating tensor, found {out.dtype}")
+        weight = float(fitting(weight, arithmetic(x.dtype))) if isinstance(weight, (int, float)) else weight
         if ctx.needs[2]:
             ctx.save(x=x, end=end)
         if ctx.needs[0] or ctx.needs[1]:

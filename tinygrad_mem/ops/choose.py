@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from .. import dtypes
-from ..dtypes import result_type
+from ..dtypes import is_floating, result_type
 from ..errors import DTypeError
-from .base import Op, broadcast
+from .base import Op, broadcast, refuse_bools
 from .unary import Flat
 
 
@@ -18,6 +18,9 @@ class Clamp(Op):
     def forward(ctx, x, *, low, high):
         bounds = [b for b in (low, high) if b is not None]
         y = ctx.output(x.shape, result_type(x, *bounds))
+        refuse_bools("clamp", y)
+        for bound in bounds if is_floating(y.dtype) else ():
+            dtypes.fitting(bound, y.dtype)
         ctx.save(x=x)
         ctx.low, ctx.high = low, high
         ctx.kernels.clamp(x, low, high, out=y)

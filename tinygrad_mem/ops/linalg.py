@@ -6,7 +6,7 @@ import math
 
 from ..dtypes import is_half, refuse_complex
 from ..errors import DTypeError, ShapeError
-from .base import Op, broadcast, want_numbers
+from .base import Op, broadcast, refuse_bools, want_numbers
 
 
 def _product(ctx, a, b, out):
@@ -45,6 +45,7 @@ class MatMul(Op):
     def forward(ctx, x, y):
         if x.dtype != y.dtype:
             raise DTypeError(f"expected m1 and m2 to have the same dtype, but got: {x.dtype} != {y.dtype}")
+        refuse_bools("matmul", x)
         if x.shape[-1] != y.shape[-2]:
             raise ShapeError(
                 f"mat1 and mat2 shapes cannot be multiplied ({_by(x)} and {_by(y)}): the last dimension of the first must be "
@@ -207,6 +208,7 @@ def linear_forward(ctx, x, weight, bias):
         raise ShapeError(f"linear: bias has shape {list(bias.shape)}, weight {_by(weight)} gives {weight.shape[0]} outputs")
     if x.dtype != weight.dtype:
         raise DTypeError(f"mat1 and mat2 must have the same dtype, but got {x.dtype} and {weight.dtype}")
+    refuse_bools("linear", x)
     ctx.lead = x.shape[:-1]
     out = ctx.empty((*x.shape[:-1], weight.shape[0]), x.dtype)
     rows = out if x.ndim == 2 else out.reshape(math.prod(ctx.lead), weight.shape[0])
@@ -251,6 +253,7 @@ class AddMM(Op):
             raise ShapeError(f"addmm: mat1 and mat2 shapes cannot be multiplied ({_by(a)} and {_by(b)})")
         if not x.dtype == a.dtype == b.dtype:
             raise DTypeError(f"addmm: expected all to have the same dtype, but got: {x.dtype}, {a.dtype} and {b.dtype}")
+        refuse_bools("addmm", x)
         refuse_complex(beta, alpha)
         want_numbers("addmm", beta=beta, alpha=alpha)
         shape = (*a.shape[:-1], b.shape[-1])

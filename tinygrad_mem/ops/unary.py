@@ -7,7 +7,7 @@ from typing import ClassVar
 from .. import dtypes
 from ..dtypes import is_floating
 from ..errors import DTypeError
-from .base import Op
+from .base import Op, refuse_bools
 
 
 class Unary(Op):
@@ -125,10 +125,11 @@ class Flat(Op):
 
 
 class Round(Flat):
-    """floor, ceil, round or trunc by the kernel's name. Saves nothing."""
+    """floor, ceil, round or trunc by the kernel's name, not of bools. Saves nothing."""
 
     @staticmethod
     def forward(ctx, x, *, kernel):
+        refuse_bools("round" if kernel == "rint" else kernel, x)
         y = ctx.output_like(x)
         if is_floating(x.dtype):
             getattr(ctx.kernels, kernel)(x, out=y)

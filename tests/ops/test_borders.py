@@ -1,0 +1,111 @@
+"""Arguments at their borders, refused or answered as in PyTorch: empty, twice, beyond the dtype, of NumPy's types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tinygrad_mem as tm
+from tinygrad_mem.errors import TinygradMemError
+
+REFUSED = """
+    M.inner(M.ones(3), M.ones(1, 1)) | inner\\(\\) the last dimension must match .* shapes \\[3\\] and \\[1, 1\\]
+    F.bilinear(M.ones(1, 2, 2), M.ones(2, 2, 1), M.ones(1, 2, 1)) | bilinear\\(\\): input batch dimensions do not match
+    F.bilinear(M.ones(2, 1), M.ones(2, 3), M.ones(4, 2, 3)) | found \\[2, 1\\] and \\[2, 3\\], weight \\[4, 2, 3\\]
+    M.linalg.matrix_norm(M.ones(3), 1, (0, -1)) | matrix_norm: the tensor must have 2 dimensions at least
+    M.linalg.matrix_norm(M.ones(3, 3), 1, (1, -1)) | and dim name two of them: found \\[3, 3\\] and dim \\(1, -1\\)
+    M.linalg.norm(M.ones(3, 2), 2, ()) | If dim is specified, it must be of length 1 or 2. Got \\[\\]
+    M.squeeze(M.ones(2, 1, 3), (0, 0)) | dim \\(0, 0\\) appears multiple times
+    M.unflatten(M.ones(1, 0, 2), 0, (6,)) | Provided sizes \\[6\\] don't multiply up to the size of dim 0 \\(1\\)
+    M.unflatten(M.ones(0, 3), 1, (2, -1)) | don't multiply up to the size of dim 1 \\(3\\)
+    M.tile(M.ones(2), (1, -1)) | tile: .*negative dimension: found \\[1, -1\\]
+    F.pad(M.ones(3), (-5, 2)) | length must be non-negative: \\[-5, 2\\] crops more than \\[3\\] has
+    M.gather(M.ones(0), 3, M.zeros(0, dtype=M.int64)) | Dimension out of range .* but got 3
+    M.isclose(M.ones(2), M.ones(2), float("nan")) | must be greater than or equal to zero, found nan
+    M.cdist(M.ones(3, 2), M.ones(3, 2), float("nan")) | non-negative p values, found nan
+    M.cdist(M.ones(3, 2), M.ones(3, 2).double()) | cdist: expected tensors of one dtype, found float32 and float64
+    M.meshgrid(M.ones(2), M.arange(2), indexing="ij") | same dtype, found float32 and int64
+    M.lerp(M.ones(2), M.ones(2).double(), 0.5) | lerp: expected dtype float32 for `end` but got dtype float64
+    M.lerp(M.ones(2), M.ones(2), M.ones(2).double()) | lerp: expected dtype float32 for `weight` but got dtype float64
+    F.prelu(M.ones(2), M.ones(1).double()) | Type promoting not supported. Got float32 and float64
+    F.gaussian_nll_loss(M.ones(2), M.ones(2), M.ones(2).int()) | gaussian_nll_loss: expected a floating tensor, found int32
+    M.promote_types(None, M.float32) | promote_types: expected two dtypes, found None and dtype\\('float32'\\)
+    M.clamp(M.ones(2), min=1e39) | value cannot be converted to type float32 without overflow: found 1e\\+39
+    M.clamp(M.ones(2).half(), max=70000) | type float16 without overflow: found 70000
+    F.elu(M.ones(2), 1e39) | type float32 without overflow
+    F.celu(M.ones(2), 1e39) | type float32 without overflow
+    F.leaky_relu(M.ones(2), -1e39) | type float32 without overflow
+    F.softplus(M.ones(2), 1e39) | type float32 without overflow
+    M.add(M.ones(2), M.ones(2), alpha=1e39) | type float32 without overflow
+    M.sub(M.ones(2), M.ones(2), alpha=-1e39) | type float32 without overflow
+    M.addcmul(M.ones(2), M.ones(2), M.ones(2), value=1e39) | type float32 without overflow
+    M.addcdiv(M.ones(2), M.ones(2), M.ones(2), value=1e39) | type float32 without overflow
+    M.lerp(M.ones(2), M.ones(2), 1e39) | type float32 without overflow
+    M.addmm(M.ones(2, 2), M.ones(2, 2), M.ones(2, 2), alpha=1e39) | type float32 without overflow
+    M.addmm(M.ones(2, 2), M.ones(2, 2), M.ones(2, 2), beta=1e39) | type float32 without overflow
+"""
+ANSWERED = """
+    M.full((2,), np.int64(3))
+    M.full((2,), np.float32(3))
+    F.leaky_relu(M.tensor([-2.0, 3]), 1)
+    F.leaky_relu(M.tensor([-2.0, 3]).bfloat16(), 1).float()
+    F.leaky_relu(M.tensor([-2.0, 3]), 0)
+    F.elu(M.tensor([-2.0, 3]), 0)
+    F.softplus(M.tensor([-2.0, 3]), 1, 0)
+    F.instance_norm(M.ones(2, 2, 0))
+    F.instance_norm(M.ones(1, 0, 2))
+    M.cdist(M.ones(2, 0), M.ones(3, 0), float("inf"))
+    M.cdist(M.ones(2, 0), M.ones(3, 0), 3)
+    M.unflatten(M.ones(0, 3), 0, (0, 2))
+    M.unflatten(M.ones(2, 3), 1, (-1, 1, 3))
+    M.tile(M.ones(2), (0, 2))
+    F.pad(M.ones(3), (-1, -2))
+    F.pad(M.ones(3), (-3, 2))
+    M.clamp(M.ones(2), max=float("inf"))
+    M.clamp(M.tensor([True, False]), min=1)
+    M.clamp(M.ones(2).bfloat16(), max=1e38).float()
+    M.add(M.ones(2), M.ones(2), alpha=float("inf"))
+    M.addcmul(M.ones(2).half(), M.ones(2).half(), M.ones(2).half(), value=70000)
+    F.elu(M.tensor([-1.0, 2]).half(), 70000)
+    M.inner(M.ones(2, 3), M.ones(3))
+    M.squeeze(M.ones(1, 2, 1), (0, 2))
+    M.linalg.matrix_norm(M.ones(2, 3, 4), 1, (0, -1))
+    M.positive(M.ones(2))
+    M.round(M.arange(3))
+"""
+
+
+def lines(table: str) -> list[str]:
+    return [line.strip() for line in table.strip().splitlines()]
+
+
+def run(lib: Any, call: str) -> Any:
+    return eval(call, {"M": lib, "F": lib.nn.functional, "np": np})
+
+
+@pytest.mark.parametrize("row", lines(REFUSED))
+@pytest.mark.filterwarnings("ignore")
+def test_what_pytorch_refuses_is_refused(row: str):
+    call, words = row.split(" | ")
+    with pytest.raises(Exception):  # noqa: B017, PT011 (PyTorch's own: each its type)
+        run(torch, call)
+    with pytest.raises(TinygradMemError, match=words):
+        run(tm, call)
+
+
+@pytest.mark.parametrize("call", lines(ANSWERED))
+@pytest.mark.filterwarnings("ignore")
+def test_what_pytorch_answers_is_answered(call: str):
+    found, expected = run(tm, call), run(torch, call)
+    assert str(found.dtype) == str(expected.dtype).removeprefix("torch.")
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), 1e-6)
+
+
+@pytest.mark.parametrize("number", [2**63, 2**70])
+def test_a_number_beyond_int64_is_no_size(number: int):
+    for call in (lambda x: x + number, lambda x: x * number, lambda x: x & number):
+        with pytest.raises(TinygradMemError, match="convert the tensor to a dtype that holds it"):
+            call(tm.arange(3))
