@@ -1,11 +1,16 @@
-"""The linters that a contributor runs are tests: what they find fails the suite."""
+"""The linters that a contributor runs are tests: what they find fails the suite. So do words that have a plainer one."""
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import io
 import json
+import re
 import subprocess
 import sys
+import tokenize
+from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -77,3 +82,65 @@ def test_a_change_is_seen(tmp_path: Path):
     found.add(fingerprint(tmp_path))
     assert len(found) == 6
     assert fingerprint(tmp_path) in found
+
+
+# --- words ------------------------------------------------------------------------------------------------------------------
+
+SAY_INSTEAD = {
+    r"dies|died|dying": "is freed, ends, fails",
+    r"births?": "allocation",
+    r"fates?": "what happens to it",
+    r"in vain": "without need",
+    r"surviv\w+": "stays, is kept",
+    r"cures?|cured|curing": "fix, fixed",
+    r"hear|hears|heard": "is informed, notices",
+    r"foretold|foretells?|foresees?": "predicted",
+    r"let go|lets go": "free, release",
+    r"tells? of": "is about, describes",
+    r"or the like, found": "such as",
+    r"is how many": "is the number of",
+}
+"""Words that were replaced in the library, the lessons and the pages. Each says of memory or of programs what is true of
+people, or needs explaining.
+"""
+SAID = {re.compile(rf"\b({word})\b", re.I): instead for word, instead in SAY_INSTEAD.items()}
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((ROOT / "docs").glob("*.md"))
+TEXTS = sorted([*(ROOT / "tinygrad_mem").rglob("*.py"), *(ROOT / "tutorials").glob("*.py")])
+
+
+def texts(source: str) -> Iterator[str]:
+    """The comments of a Python source, and its strings of several words."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.value
+
+
+def found_in(text: str) -> list[str]:
+    """The words of a text that have a plainer one, with it. Names in backquotes are left out."""
+    plain = re.sub(r"``.*?``|`[^`]*`", "", text)
+    return [f"{match[0]}: {instead}" for word, instead in SAID.items() if (match := word.search(plain))]
+
+
+def test_sources_use_plain_words():
+    found = [
+        (str(path.relative_to(ROOT)), text[:80], words)
+        for path in TEXTS
+        if any(word.search(source := path.read_text(encoding="utf-8")) for word in SAID)  # most files have none of them
+        for text in texts(source)
+        if (words := found_in(text))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_page_uses_plain_words(path: Path):
+    assert found_in(path.read_text(encoding="utf-8")) == []
+
+
+def test_the_words_are_found():
+    assert found_in("until the gradient dies") == ["dies: is freed, ends, fails"]
+    assert found_in("the shape ``(birth,)`` and a `cure`") == []
+    assert list(texts('x = "two words"  # cured\ny = "one"\n')) == ["# cured", "two words"]

@@ -29,6 +29,7 @@ from ..text import visible
 from .networks import size_of
 from .one_by_one import telling
 
+_WHOLE = 72  # columns of a terminal that has room for all columns beside the names of settings
 _TITLES = {"peak": "allocated peak", "out of memory": "out of memory", "reserved peak": "reserved peak", "end": "end"}
 _WHEN = {
     "peak": "when most was allocated",
@@ -270,7 +271,8 @@ def _show_outcomes(outcomes: list[Trial], evidence: Evidence, room: int | None, 
     limited = any(row.fits is not None for row in outcomes)
     table = _table()
     table.add_column("settings", overflow="fold")
-    for name in ("reserved", "change", "rounding", "calls", *["fits"] * limited):
+    wide = console.width >= _WHOLE
+    for name in ("reserved", "change", *["rounding"] * wide, "calls", *["fits"] * limited):
         table.add_column(name, justify="right", no_wrap=True)
     base = outcomes[1]
     for row in outcomes:
@@ -281,9 +283,9 @@ def _show_outcomes(outcomes: list[Trial], evidence: Evidence, room: int | None, 
         whole = others and row.fits is not False and base.fits is not False  # else bytes of failed requests are missing
         shares = [f"{(now - before) / before:+.1%}" if whole and before else "" for now, before in changes]
         fits = "yes" if row.fails is None else f"to {max(row.fails, 0) / len(evidence):.0%}"
-        cells = [f"{row.peak_reserved:,}", *shares, f"{row.calls:,}", fits]
+        cells = [f"{row.peak_reserved:,}", *shares[: 1 + wide], f"{row.calls:,}", *[fits] * limited]
         shown = Text(visible(name.replace(",", ",\n"), keep="\n"))
-        table.add_row(shown, *cells[: 4 + limited], style="bold" if row.what == "best" else "")
+        table.add_row(shown, *cells, style="bold" if row.what == "best" else "")
     _print(f"The same requests under other settings{within}", table, console)
     failed = outcomes[0].fails
     if failed == -1:
@@ -295,7 +297,8 @@ def _show_outcomes(outcomes: list[Trial], evidence: Evidence, room: int | None, 
         said = f"As recorded, event {failed:,} of {len(evidence):,} is the first request that fails"
         console.print(Text(visible(f"{said}: {asked:,} bytes for {line}.")))
     console.print(
-        "Reserved: the peak of reserved bytes. Change and rounding: the changes of the peaks of reserved and allocated bytes, "
-        "compared with the recorded settings from the start. Calls: requests to the driver; each waits for it. Memory that "
+        "Reserved: the peak of reserved bytes. "
+        + ("Change and rounding: the changes of the peaks of reserved and allocated bytes" if wide else "Change: its change")
+        + ", compared with the recorded settings from the start. Calls: requests to the driver; each waits for it. Memory that "
         "the driver and CUDA's libraries use is not included."
     )

@@ -93,7 +93,7 @@ def _hook(device: Any) -> Any:
 
 
 def _alive(identity: int) -> Any:
-    """The object that has this ``id``. It must be alive: CuPy calls hooks while the piece that it tells of is."""
+    """The object that has this ``id``. It must be alive: CuPy calls hooks while the piece that it describes is alive."""
     return ctypes.cast(identity, ctypes.py_object).value
 
 
@@ -182,7 +182,7 @@ class CuPyPool:
                     listener.segment(self.device, address, size)
 
     def total_bytes(self) -> int:
-        """As ``Pool.total_bytes``. Listeners have heard of all of it."""
+        """As ``Pool.total_bytes``. Listeners were told about all of it."""
         with lock:
             self.settle()
             return self._reported

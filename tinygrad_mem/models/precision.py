@@ -17,7 +17,7 @@ from .names import Named
 class Step:
     """A training step in one precision, on a device of the type ``device``.
 
-    ``float32``, ``float64``, ``float16``, ``bfloat16``: all of it in that dtype; small gradients do not survive float16, and
+    ``float32``, ``float64``, ``float16``, ``bfloat16``: all of it in that dtype; small gradients become 0 in float16, and
     small updates not bfloat16. ``autocast``: float32 parameters, products in float16, whose weights are cast in each step.
     ``half``: float16 parameters and activations, and a float32 copy of each parameter in the optimizer. These two scale the
     loss, and their gradients are float32, 4 bytes a parameter. With ``offload`` the inputs of checkpoints are kept on the host.

@@ -22,7 +22,7 @@ from ..scope import local
 
 
 class CheckpointPolicy(Enum):
-    """The fate of an op's result: it is kept, or computed again. ``MUST`` and ``PREFER`` mean the same here."""
+    """The choice for an op's result: it is kept, or computed again. ``MUST`` and ``PREFER`` mean the same here."""
 
     MUST_SAVE = 0
     PREFER_SAVE = 1

@@ -44,7 +44,7 @@ class optimizer_in_backward:
         optimizer: its parameters are updated.
         max_norm: scale all gradients so that their common norm is at most this, as ``clip_grad_norm_``.
         scaler: a :class:`~tinygrad_mem.amp.GradScaler`: losses are scaled, gradients unscaled, and a step whose gradients
-            overflowed is skipped. Call its ``update()`` after each step, as ever.
+            overflowed is skipped. Call its ``update()`` after each step, as usual.
 
     It lasts until ``remove()``, or until the end of a ``with`` block. Keep the returned object or the optimizer while you
     train: if both are freed, the next backward raises, and later ones keep their gradients.

@@ -54,7 +54,7 @@ class Watch(Storages, TorchDispatchMode):
     Attributes:
         draws: how often ``trunc_normal_`` has drawn the numbers of its tensor.
         alarms: False while PyTorch itself checks values: the check finds nothing.
-        supports_higher_order_operators: PyTorch calls this mode with them, too; they are refused in words.
+        supports_higher_order_operators: PyTorch calls this mode with them, too; they are refused with a reason.
         keys: the dispatch keys that the program's own call has included, and excluded, in inference mode. There an op that is
             made of others gets here whole, where autograd and autocast are excluded, and its ops need both.
     """

@@ -45,7 +45,7 @@ def rnn_gradient(a, dh, relu):
 def lstm_step(a, h, c):
     """i, f, g, o = a after their activations; c = f * c + i * g; h = o * tanh(c).
 
-    The sigmoid of g is made in vain: one pass over whole rows is faster than passes over pieces of them.
+    The sigmoid of g is computed too, without need: one pass over whole rows is faster than passes over pieces of them.
     """
     i, f, g, o = parts(a, 4)
     t = scratch(h.shape, h.dtype)
