@@ -1,7 +1,7 @@
 """``save`` and ``load``: tensors, and nested dicts and lists of them, in safetensors files.
 
 A flat dict of tensors is a plain safetensors file that other programs read. Anything else (optimizer states, lists, numbers,
-tied tensors) is described in the file's metadata. Reading runs no code from the file.
+tied tensors) is described in the file's metadata, and so is which tensors were on a GPU. Reading runs no code from the file.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io as _io
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import IO, Any
 
@@ -18,11 +19,12 @@ from . import safetensors
 from .autograd.tensor import Tensor
 from .devices import device as Device
 from .dtypes import bfloat16
-from .errors import FileFormatError, NotOfferedError, pins_nothing
+from .errors import ArgumentTypeError, DeviceError, FileFormatError, NotOfferedError, pins_nothing
 from .files import replacing
 from .scope import local
 
 _KEY = "tinygrad_mem"  # of the metadata that describes other objects than flat dicts
+_DEVICES = "tinygrad_mem.devices"  # of the metadata that says which tensors were on a GPU
 _DEEPEST = 200  # most nested containers, so that loading fits into half of Python's stack
 _TENSOR, _PAIRS, _TUPLE = "$tensor", "$pairs", "$tuple"
 
@@ -41,7 +43,10 @@ def save(obj: Any, f: str | os.PathLike | IO[bytes]) -> None:
     structure = packed.describe(obj, ())
     plain = isinstance(obj, Mapping) and list(packed.tensors) == list(obj) and "__metadata__" not in obj
     plain = plain and len(packed.tensors) > 0
-    metadata = None if plain else {_KEY: json.dumps(structure)}
+    metadata = {} if plain else {_KEY: json.dumps(structure)}
+    on_gpus = {name: str(tensor.device) for name, tensor in packed.tensors.items() if tensor.is_cuda}
+    if on_gpus:
+        metadata[_DEVICES] = json.dumps(on_gpus)
     if isinstance(f, (str, os.PathLike)):
         with replacing(f) as file:
             packed.write(file, metadata)
@@ -106,7 +111,7 @@ class _Packed:
         self.tensors[name], self._names[identity] = tensor, name
         return name
 
-    def write(self, file: IO[bytes], metadata: dict | None) -> None:
+    def write(self, file: IO[bytes], metadata: dict) -> None:
         """Write the header, then the bytes of each tensor, with one host copy at a time."""
         order = safetensors.write_header(file, {n: (t.dtype, tuple(t.shape)) for n, t in self.tensors.items()}, metadata)
         for name in order:
@@ -126,7 +131,9 @@ def load(
     """Load a file that :func:`save` wrote, or a dict of the tensors of any safetensors file.
 
     Args:
-        map_location: the device of the tensors; by default the default device.
+        map_location: the device of the tensors; a dict from saved devices to others; or a function of a tensor on the cpu and
+            the name of its saved device, which returns the tensor, moved, or ``None``. By default tensors that were saved on a
+            GPU return to it, and others are on the default device.
         pickle_module: not offered.
         weights_only: accepted for compatibility; nothing else is ever read.
 
@@ -134,20 +141,19 @@ def load(
         FileFormatError: truncated, hostile, or another format (a PyTorch ``.pt``: the message says how to convert it).
         FileNotFoundError: no such file.
         NotOfferedError: a ``pickle_module``.
-        TypeError: ``map_location`` is a function or a dict.
+        DeviceError: a tensor was saved on a GPU that is not here, and ``map_location`` does not say where it should be.
+        TypeError: the function ``map_location`` returns something else.
     """
     if pickle_module is not None:
         raise NotOfferedError("load: pickle_module is not offered: nothing here is pickled")
-    if callable(map_location) or isinstance(map_location, dict):
-        raise TypeError("load: files do not record devices, so map_location is one device, such as 'cpu'")
-    where = Device(map_location if map_location is not None else local.default_device or "cpu")
+    where = map_location if callable(map_location) or isinstance(map_location, dict | None) else Device(map_location)
     if isinstance(f, (str, os.PathLike)):
         with open(f, "rb") as file:
             return _load(file, os.fspath(f), where)
     return _load(f, str(getattr(f, "name", "the file object")), where)
 
 
-def _load(file: IO[bytes], what: str, where: Device) -> Any:
+def _load(file: IO[bytes], what: str, where: Any) -> Any:
     if not file.seekable():
         file = _io.BytesIO(file.read())
     here = file.tell()
@@ -161,14 +167,57 @@ def _load(file: IO[bytes], what: str, where: Device) -> Any:
             _check(structure, {entry.name for entry in entries})
         except (ValueError, TypeError, RecursionError) as error:
             raise FileFormatError(f"{what}: the description in the metadata is damaged: {error}") from None
-    start = file.tell()
-    tensors = {entry.name: _read(file, start, entry, what, where) for entry in entries}
+    start, saved = file.tell(), _saved_devices(metadata.get(_DEVICES, "{}"), {entry.name for entry in entries}, what)
+    tensors = {each.name: _placed(file, start, each, what, where, saved.get(each.name, "cpu")) for each in entries}
     if _KEY not in metadata:
         return tensors
     try:
         return _rebuild(structure, tensors)
     except RecursionError as error:
         raise FileFormatError(f"{what}: the description in the metadata is nested too deep: {error}") from None
+
+
+def _saved_devices(text: str, names: set[str], what: str) -> dict[str, str]:
+    """The GPU of each tensor that was on one."""
+    try:
+        found = json.loads(text, object_pairs_hook=safetensors.no_duplicates)
+        if not isinstance(found, dict) or not names.issuperset(found):
+            raise ValueError(f"expected names of tensors and their devices, found {found!r:.80}")
+        for name, place in found.items():
+            if not isinstance(place, str) or not re.fullmatch(r"cuda:[0-9]{1,4}", place):
+                raise ValueError(f"{place!r:.40} of tensor {name!r:.80} is no GPU")
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(f"{what}: the devices in the metadata are damaged: {error}") from None
+    return found
+
+
+def _placed(file: IO[bytes], start: int, entry: safetensors.Entry, what: str, where: Any, saved: str) -> Tensor:
+    """One tensor, on the device that ``map_location`` says."""
+    if not callable(where):
+        return _read(file, start, entry, what, where if isinstance(where, Device) else _device(where, saved, entry.name))
+    tensor = _read(file, start, entry, what, Device("cpu"))
+    moved = where(tensor, saved)
+    if moved is None:
+        return tensor.to(_device(None, saved, entry.name))
+    if not isinstance(moved, Tensor):
+        raise ArgumentTypeError(
+            f"load: map_location returned {moved!r:.60}; return the tensor that it is given, moved, or None"
+        )
+    return moved
+
+
+def _device(mapping: dict | None, saved: str, name: str) -> Device:
+    """The device for a tensor that was saved on ``saved``, where at most a dict says something else."""
+    wanted = (mapping or {}).get(saved, saved)
+    if wanted == "cpu" == saved:  # the file names GPUs alone
+        return Device(local.default_device or "cpu")
+    where = Device(wanted)
+    if where.missing:
+        raise DeviceError(
+            f"load: {name!r} was saved on {saved}, and {where} is not here: {where.missing}. "
+            "load(..., map_location='cpu') puts all tensors on the cpu."
+        )
+    return where
 
 
 def _read(file: IO[bytes], start: int, entry: safetensors.Entry, what: str, where: Device) -> Tensor:

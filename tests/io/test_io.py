@@ -20,6 +20,7 @@ from hypothesis.extra import numpy as hnp
 
 import tinygrad_mem as tm
 from tinygrad_mem.errors import DataDependenceError, DeviceError, FileFormatError, NotOfferedError
+from tinygrad_mem.safetensors import write_header
 
 POOL = tm.device("cpu").pool
 DTYPES = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
@@ -148,6 +149,70 @@ def test_map_location_and_default_device():
         assert tm.load(file).device == "meta"
     with pytest.raises(DeviceError, match="expected one of"):
         round_trip(tm.ones(1), map_location="gpu")
+
+
+def on_gpus(devices: str) -> io.BytesIO:
+    """A file of the tensors w = [1, 2] and step = [3], with what it says of their devices."""
+    file = io.BytesIO()
+    shapes = {"w": (np.dtype("float32"), (2,)), "step": (np.dtype("float32"), (1,))}
+    write_header(file, shapes, {"tinygrad_mem.devices": devices})
+    file.write(np.array([1, 2, 3], "float32").tobytes())
+    file.seek(0)
+    return file
+
+
+def test_tensors_of_a_gpu_that_is_not_here_need_a_map_location():
+    devices = '{"w": "cuda:0"}'
+    said = r"'w' was saved on cuda:0, and cuda:0 is not here: .*load\(..., map_location='cpu'\) puts all tensors on the cpu"
+    for missing in (None, {"cuda:1": "cpu"}, lambda tensor, place: None):
+        with pytest.raises(DeviceError, match=said):
+            tm.load(on_gpus(devices), map_location=missing)
+    for place in ("cpu", tm.device("cpu"), {"cuda:0": "cpu"}, {"cuda:0": tm.device("cpu")}, lambda tensor, place: tensor):
+        found = tm.load(on_gpus(devices), map_location=place)
+        assert {name: t.tolist() for name, t in found.items()} == {"w": [1.0, 2.0], "step": [3.0]}
+        assert {str(t.device) for t in found.values()} == {"cpu"}
+
+
+def test_a_dict_and_a_function_say_where_each_tensor_is():
+    devices, asked = '{"w": "cuda:0"}', []
+
+    def moved(tensor: tm.Tensor, place: str) -> tm.Tensor | None:
+        asked.append((tensor.tolist(), place))
+        return tensor.to("meta") if place == "cuda:0" else None
+
+    for where in (moved, {"cuda:0": "meta"}):
+        found = tm.load(on_gpus(devices), map_location=where)
+        assert (found["w"].device, found["step"].device) == ("meta", "cpu")
+    assert asked == [([1.0, 2.0], "cuda:0"), ([3.0], "cpu")]
+    with pytest.raises(TypeError, match="map_location returned 3; return the tensor that it is given, moved, or None"):
+        tm.load(on_gpus(devices), map_location=lambda tensor, place: 3)
+
+
+@pytest.mark.parametrize(
+    "devices", ["[", "3", '{"v": "cuda:0"}', '{"w": "tpu:0"}', '{"w": 0}', '{"w": "cuda:x"}', '{"w": "cuda:0", "w": "cuda:1"}']
+)
+def test_devices_that_make_no_sense_are_refused(devices: str):
+    with pytest.raises(FileFormatError, match="the devices in the metadata are damaged"):
+        tm.load(on_gpus(devices), map_location="cpu")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("plain", [True, False])
+def test_tensors_of_a_gpu_return_to_it(plain: bool):
+    x = {"w": tm.arange(3.0, device="cuda"), "b": tm.ones(2)}
+    saved = x if plain else [x, x["w"]]
+    found = round_trip(saved)
+    both = found if plain else found[0]
+    assert {name: (str(t.device), t.tolist()) for name, t in both.items()} == {
+        "w": ("cuda:0", [0.0, 1.0, 2.0]),
+        "b": ("cpu", [1.0, 1.0]),
+    }
+    assert plain or found[1] is both["w"]
+    assert round_trip({"w": x["w"]}, map_location="cpu")["w"].device == "cpu"
+    assert round_trip({"w": x["w"]}, map_location={"cuda:0": "cpu"})["w"].device == "cpu"
+    assert round_trip({"w": x["w"]}, map_location=lambda tensor, place: tensor.cuda())["w"].device == "cuda:0"
+    with tm.device("meta"):
+        assert round_trip({"w": x["w"]})["w"].device == "cuda:0"
 
 
 def test_loading_takes_the_tensors_bytes_and_no_more():
@@ -346,5 +411,3 @@ def test_arguments_that_pytorchs_load_takes(tmp_path):
             assert found["w"].tolist() == [1.0, 1.0]
     with pytest.raises(NotOfferedError, match="nothing here is pickled"):
         tm.load(path, pickle_module=object())
-    with pytest.raises(TypeError, match="one device, such as"):
-        tm.load(path, map_location=lambda storage, location: storage)
