@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 from collections.abc import Callable
+from types import CodeType, FrameType, FunctionType
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -214,14 +216,32 @@ def clear_frames(error: BaseException | None) -> None:
     ``sys.last_traceback``. Frames of the user's code are not changed.
     """
     while error is not None:
-        trace = error.__traceback__
+        trace, cleared = error.__traceback__, list[CodeType]()
         while trace is not None:
             frame = trace.tb_frame
             if frame.f_globals.get("__name__", "").startswith(("tinygrad_mem.", "numpy.", "cupy.")):
                 with contextlib.suppress(RuntimeError):  # it is still running
                     frame.clear()
+                    if frame.f_code in cleared:
+                        _empty_cells(frame)
+                    cleared += [c for c in frame.f_code.co_consts if isinstance(c, CodeType) and c.co_name in _INSIDE]
             trace = trace.tb_next
         error = error.__context__  # the error that it replaced, shown or not
+
+
+_INSIDE = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")
+
+
+def _empty_cells(frame: FrameType) -> None:
+    """Clear the variables that a finished generator or comprehension shares with the call, also finished, that made it.
+
+    Its function holds them, and the frame holds its function for ever.
+    """
+    for function in gc.get_referents(frame):
+        if isinstance(function, FunctionType) and function.__code__ is frame.f_code:
+            for cell in function.__closure__ or ():
+                with contextlib.suppress(ValueError):  # it is empty already
+                    del cell.cell_contents
 
 
 def pins_nothing(function: Callable[P, R]) -> Callable[P, R]:

@@ -18,7 +18,7 @@ from ..autograd.graph import leaves
 from ..autograd.tensor import Tensor
 from ..devices import cuda_problem
 from ..dtypes import float16, float32, is_half
-from ..errors import ArgumentError, GraphError
+from ..errors import ArgumentError, GraphError, pins_nothing
 from ..functional.creation import full
 from ..interrupts import uninterrupted, uninterruptible
 from ..optim.loading import like, mapping
@@ -119,6 +119,7 @@ class GradScaler:
 
     # --- a window -------------------------------------------------------------------------------------------------------
 
+    @pins_nothing
     def scale(self, outputs: Any) -> Any:
         """``outputs``, a tensor or an iterable of them, times the scale. A float16 loss without dimensions becomes float32.
 
@@ -143,6 +144,7 @@ class GradScaler:
             return loss * full((), self._scale, dtype=float32, device=loss.device)
         return loss * self._scale
 
+    @pins_nothing
     def unscale_(self, optimizer: Any) -> None:
         """Divide the optimizer's gradients by the scale, in place, and check that they are finite. Call it before clipping.
 
@@ -160,6 +162,7 @@ class GradScaler:
             raise RuntimeError("unscale_() is being called after step().")
         uninterrupted(window.unscale, _gradients(optimizer), _float32(1 / scale) if scale else math.inf)
 
+    @pins_nothing
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """:meth:`unscale_` the gradients, unless that was done, and ``optimizer.step(*args, **kwargs)`` if all are finite.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import scope
 from ..dtypes import FLOATING
-from ..errors import DeviceError, GraphError, NotOfferedError
+from ..errors import DeviceError, GraphError, NotOfferedError, pins_nothing
 from ..scope import local
 from . import core, node_hooks
 from .sharing import Sharing
@@ -212,6 +212,7 @@ class Function:
         raise NotOfferedError("Function.jvp: forward-mode differentiation is not offered; use backward")
 
     @classmethod
+    @pins_nothing
     def apply(cls, *args: Any) -> Any:
         """Run forward. Record it if an argument requires grad and grad mode is on.
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DTypeError, GradcheckError
+from ..errors import DTypeError, GradcheckError, pins_nothing
 from .backward import grad
 from .tensor import Tensor
 
 
+@pins_nothing
 def gradcheck(
     func: Callable[..., Any],
     inputs: Tensor | Sequence[Any],

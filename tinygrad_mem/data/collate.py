@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import dtypes
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentTypeError, ShapeError
+from ..errors import ArgumentTypeError, ShapeError, pins_nothing
 from ..functional.creation import tensor as make_tensor
 from ..functional.join import stack
 
@@ -77,6 +77,7 @@ def _stack(batch: Sequence[Tensor]) -> Tensor:
     return Tensor._wrap(out, where)
 
 
+@pins_nothing
 def default_collate(batch: Sequence[Any]) -> Any:
     """A batch of samples: tensors, arrays and numbers are stacked, strings are listed, containers are collated by item.
 

@@ -16,7 +16,7 @@ from ..autograd.hooks import RemovableHandle
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import arithmetic, as_dtype
-from ..errors import GraphError, NotOfferedError, pins_nothing
+from ..errors import GraphError, NotOfferedError, clear_frames, pins_nothing
 from ..interrupts import LiveObjects, uninterrupted
 from . import loading, rows
 from . import state as states
@@ -195,8 +195,9 @@ class Optimizer:
             self._make_missing(due, fresh)
             rooms = self._workspaces(due)
             uninterrupted(scope.run, self._write, due, fresh, rooms)
-        except BaseException:
+        except BaseException as error:
             fresh.clear()  # the exception's traceback holds this frame, and would hold the state that was made
+            clear_frames(error)
             raise
         finally:
             self.work = None

@@ -82,15 +82,11 @@ class _Paged(Optimizer):
 
     def _make_missing(self, due: list[tuple[dict[str, Any], Tensor]], fresh: dict[Tensor, dict[str, Tensor]]) -> None:
         made: dict[Tensor, dict[str, Tensor]] = {}
-        try:
-            for group, p in due:
-                if p not in fresh:
-                    super()._make_missing([(group, p)], made)
-                if made:
-                    fresh[p] = _out(made.pop(p), p, self._kept(group, p))  # the device has those of one parameter
-        except BaseException:
-            made.clear()  # the exception's traceback holds this frame, and would hold the state that was made
-            raise
+        for group, p in due:
+            if p not in fresh:
+                super()._make_missing([(group, p)], made)
+            if made:
+                fresh[p] = _out(made.pop(p), p, self._kept(group, p))  # the device has those of one parameter
 
     def _workspaces(self, due: list[tuple[dict[str, Any], Tensor]]) -> dict[Any, Any]:
         sizes: dict[Device, int] = {}

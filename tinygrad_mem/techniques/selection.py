@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..autograd.tensor import Tensor
-from ..errors import DataDependenceError, ShapeError
+from ..errors import DataDependenceError, ShapeError, pins_nothing
 from ..functional.choose import nonzero
 from ..functional.gather import index_select
 
 
+@pins_nothing
 def labelled_positions(labels: Tensor, ignore_index: int = -100) -> Tensor:
     """The positions whose labels are not ``ignore_index``: int64, counted through ``labels`` row by row.
 
@@ -28,6 +29,7 @@ def labelled_positions(labels: Tensor, ignore_index: int = -100) -> Tensor:
     return nonzero(labels.flatten().ne(ignore_index)).flatten()
 
 
+@pins_nothing
 def select_labelled(
     hidden: Tensor, labels: Tensor, ignore_index: int = -100, positions: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

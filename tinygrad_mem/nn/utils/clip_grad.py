@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from ...autograd.grad_mode import no_grad
 from ...autograd.gradients import SparseTensor
 from ...autograd.tensor import Tensor
-from ...errors import GraphError
+from ...errors import GraphError, pins_nothing
 from ...functional import choose, creation, join, reduce
 
 Tensors = Tensor | Iterable[Tensor]
@@ -47,6 +47,7 @@ def _over_ranks(tensors: list[Tensor], norm_type: float) -> list[Tensor]:
     return found
 
 
+@pins_nothing
 @no_grad()
 def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
@@ -78,6 +79,7 @@ def get_total_norm(
     return total
 
 
+@pins_nothing
 @no_grad()
 def clip_grads_with_norm_(parameters: Tensors, max_norm: float, total_norm: Tensor, foreach: bool | None = None) -> None:
     """Scale all gradients by ``max_norm / total_norm`` if that is below 1."""
@@ -86,6 +88,7 @@ def clip_grads_with_norm_(parameters: Tensors, max_norm: float, total_norm: Tens
         grad.mul_(factor.to(grad.device))
 
 
+@pins_nothing
 def clip_grad_norm_(
     parameters: Tensors, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
 ) -> Tensor:
@@ -101,6 +104,7 @@ def clip_grad_norm_(
     return total
 
 
+@pins_nothing
 @no_grad()
 def clip_grad_value_(parameters: Tensors, clip_value: float, foreach: bool | None = None) -> None:
     """Clamp each element of each gradient to ``[-clip_value, clip_value]``."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...autograd.tensor import Tensor
-from ...errors import DeviceError, ShapeError
+from ...errors import DeviceError, ShapeError, pins_nothing
 from ...functional import join
 
 
+@pins_nothing
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     """One vector of all parameters, differentiable. Raises: DeviceError: they are on different devices."""
     every = list(parameters)
@@ -17,6 +18,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     return join.cat([p.reshape(-1) for p in every])
 
 
+@pins_nothing
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     """Make each parameter a view of its part of ``vec``: they share the vector's memory afterwards.
 
