@@ -150,6 +150,26 @@ def test_tensors_on_two_devices_are_refused(name: str):
     assert text.startswith("Expected all tensors to be on the same device, but found at least two devices")
 
 
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_cudnn_takes_states_of_the_dtype_of_the_input(kind: str):
+    """Under autocast all are of one."""
+
+    def run() -> None:
+        layer = getattr(nn, kind)(4, 5).to("cuda")
+        state = torch.zeros(1, 3, 5, device="cuda", dtype=torch.float16)
+        layer(torch.ones(2, 3, 4, device="cuda"), (state, state) if kind == "LSTM" else state)
+
+    words = "Input and hidden tensors are not the same dtype, found input tensor with Float and hidden tensor with Half"
+    with pytest.raises(RuntimeError, match=words):
+        predict(run)
+    predict(_in_half, run)
+
+
+def _in_half(run: Callable[[], None]) -> None:
+    with torch.autocast("cuda", dtype=torch.float16):
+        run()
+
+
 def test_what_pytorch_accepts_runs():
     def program() -> None:
         half, index = ones("cuda", 4, dtype=HALF), torch.tensor([0, 1])

@@ -22,6 +22,7 @@ from .refusing import check_devices
 
 Tensors = list[torch.Tensor]
 _autograd: Any = torch._C._autograd  # type: ignore[attr-defined]
+_NAMES = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double"}
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 _FLAT = (torch.float64, torch.float32, torch.float16)
 """Dtypes whose weights a layer puts into one buffer. Those of bfloat16, which cuDNN takes too, are copied in each call."""
@@ -233,6 +234,7 @@ def _layer(
         kept.append(_bytes(input.detach(), random_states(gpu)))
     if torch.is_autocast_enabled("cuda"):
         input, states, params = _lowered(input, states, params)
+    _check_dtypes(input, hidden=states, parameter=params)
     steps, batch = shape or input.shape[:2][:: -1 if batch_first else 1]
     cells = Cells(
         _MODES[name], steps, batch, input.shape[-1], states[-1].shape[-1], states[0].shape[-1], num_layers,
@@ -242,6 +244,17 @@ def _layer(
     flat = len({weight.untyped_storage()._cdata for weight in params}) == 1
     output, *after = _Recurrent.apply(_LayerCall(cells, batch_first, train, flat), input, len(params), *params, *states)  # type: ignore[misc]
     return (output, *after)
+
+
+def _check_dtypes(input: torch.Tensor, **others: Tensors) -> None:
+    """Raise PyTorch's error where cuDNN gets tensors of several dtypes. Source: ``aten/src/ATen/native/RNN.h``."""
+    for name, tensors in others.items():
+        for each in tensors:
+            if each.dtype != input.dtype:
+                raise RuntimeError(
+                    f"Input and {name} tensors are not the same dtype, found input tensor with {_NAMES.get(input.dtype)} and "
+                    f"{name} tensor with {_NAMES.get(each.dtype)}"
+                )
 
 
 def _packed_layer(
