@@ -27,14 +27,15 @@ def callback_depth() -> int:
     fast, each pair of a function and its caller is examined once.
     """
     frame, count = sys._getframe(1), 0
-    code = frame.f_code
+    here = id(frame.f_code)
     while (caller := frame.f_back) is not None:
-        callers = caller.f_code
-        found = _callbacks.get((id(code), id(callers)))
-        if found is None:
-            found = _callbacks[id(code), id(callers)] = _is_callback(frame), code, callers
-        count += found[0]
-        frame, code = caller, callers
+        above = id(caller.f_code)
+        try:
+            count += _callbacks[here, above][0]
+        except KeyError:
+            found = _callbacks[here, above] = _is_callback(frame), frame.f_code, caller.f_code
+            count += found[0]
+        frame, here = caller, above
     return count
 
 

@@ -9,8 +9,10 @@ from types import CodeType
 
 _PACKAGE = str(Path(__file__).parent) + os.sep
 _USERS = tuple(_PACKAGE + room + os.sep for room in ("models", "cli"))  # these are written as users would write them
-_engines: dict[CodeType, bool] = {}
-_lines: dict[tuple[CodeType, int], str] = {}
+# By the ids of code objects, which are kept, so that ids stay unique: a function of another file may be equal to this one, and
+# the hash of code is that of all its constants.
+_engines: dict[int, tuple[bool, CodeType]] = {}
+_lines: dict[tuple[int, int], str] = {}
 
 
 def source_line() -> str:
@@ -18,11 +20,10 @@ def source_line() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        engine = _engines.get(code)
-        if engine is None:
-            engine = is_engine(code)
-        if not engine:
-            key = code, frame.f_lasti
+        here = id(code)
+        known = _engines.get(here)
+        if not (is_engine(code) if known is None else known[0]):
+            key = here, frame.f_lasti
             line = _lines.get(key)
             if line is None:
                 line = _lines[key] = source_name(code, frame.f_lineno)
@@ -39,7 +40,8 @@ def source_name(code: CodeType, line: int) -> str:
 def is_engine(code: CodeType) -> bool:
     """True for code of this package, except its networks and commands, which are written as users would write them."""
     name = code.co_filename
-    _engines[code] = answer = name.startswith(_PACKAGE) and not name.startswith(_USERS)
+    answer = name.startswith(_PACKAGE) and not name.startswith(_USERS)
+    _engines[id(code)] = answer, code
     return answer
 
 

@@ -226,6 +226,14 @@ def test_the_networks_of_the_package_are_users_code():
     assert out.shape == (2, 10)
 
 
+def test_a_line_is_of_its_own_file():
+    """Code of two files may be equal: Python does not compare their names."""
+    for name in ("first.py", "second.py"):
+        with memory.track() as track:
+            exec(compile("def f():\n    return tm.ones(8)\n\nx = f()", name, "exec"), {"tm": tm})
+        assert [event.line for event in track.log if event.kind is Kind.MALLOC] == [f"{name}:2 f"]
+
+
 def test_lives_of_blocks():
     with memory.track() as track:
         x = tm.ones(1000, requires_grad=True)

@@ -40,6 +40,7 @@ CODE = {category.name: code for code, category in enumerate(CATEGORIES)}
 NOWHERE = 255  # the category of a block before it is allocated and after it is freed
 _DTYPES = (np.int32, np.uint8, np.uint8, np.int64)  # of the columns
 _TEMPORARY, _UNTRACKED = CODE["TEMPORARY"], CODE["UNTRACKED"]
+_OLDER, _MALLOC, _FREE, _ENTER, _NAME = map(int, (Kind.OLDER, Kind.MALLOC, Kind.FREE, Kind.ENTER, Kind.NAME))
 
 
 class Attribution(NamedTuple):
@@ -75,11 +76,12 @@ class _Block:
 
     def change_role(self, kind: int, role: int) -> int:
         """Add or remove one holder in ``role``. Returns the category from now on."""
-        if kind == Kind.ENTER:
+        if kind == _ENTER:
             self.roles.append(role)
+            self.now = min(self.now, role)
         elif role in self.roles:
             self.roles.remove(role)
-        self.now = min(self.birth, *self.roles) if self.roles else self.birth
+            self.now = min(self.birth, *self.roles) if self.roles else self.birth
         return self.now
 
 
@@ -93,26 +95,30 @@ class _Blocks:
 
     def read(self, records: np.ndarray) -> Attribution:
         """The changes made by the next events."""
-        rows = []
+        changes: tuple[list, ...] = [], [], [], []
+        add_born, add_before, add_after, add_size = (column.append for column in changes)
         roles = [CODE.get(text, NOWHERE) for text in self._texts]
         columns = (records[name].tolist() for name in ("kind", "address", "rounded", "role"))
         for index, (kind, address, rounded, text) in enumerate(zip(*columns, strict=True), self._read):
             block, before, after = None, NOWHERE, NOWHERE
-            if kind == Kind.MALLOC:
+            if kind == _MALLOC:
                 after = roles[text] if text else _TEMPORARY
                 block = self._live[address] = _Block(index, rounded, after)
-            elif kind == Kind.FREE:
+            elif kind == _FREE:
                 block = self._free(address, rounded)
                 before = NOWHERE if block is None else block.now
-            elif kind == Kind.OLDER:
+            elif kind == _OLDER:
                 block, before, after = self._older(index, address, rounded, roles[text] if text else _UNTRACKED)
-            elif Kind.ENTER <= kind <= Kind.NAME and address in self._live:
+            elif _ENTER <= kind <= _NAME and address in self._live:
                 block = self._live[address]
                 before, after = block.now, block.change_role(kind, roles[text])
             size = rounded if block is self._unknown else 0 if block is None else block.size
-            rows.append((-1 if block is None else block.born, before, after, size))
-        self._read += len(rows)
-        return Attribution(*(np.array(column, dtype) for column, dtype in zip(zip(*rows, strict=True), _DTYPES, strict=True)))
+            add_born(-1 if block is None else block.born)
+            add_before(before)
+            add_after(after)
+            add_size(size)
+        self._read += len(records)
+        return Attribution(*map(np.array, changes, _DTYPES))
 
     def _older(self, index: int, address: int, rounded: int, birth: int) -> tuple:
         """Bytes older than the log. Address 0: their sum. Any other: one block of them, or one that the sum did not include."""

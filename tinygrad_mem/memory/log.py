@@ -122,7 +122,9 @@ class Log:
             taken.extend(map(operator.call, repeat(self._waiting.popleft, count - len(taken))))  # one call of C
             columns = dict(zip(RECORD.names or (), zip(*taken, strict=True), strict=True))
             columns |= {name: self.codes(columns[name]) for name in TEXTS}
-            columns["thread"] = [self._threads.setdefault(t, len(self._threads)) for t in columns["thread"]]
+            for thread in dict.fromkeys(columns["thread"]):
+                self._threads.setdefault(thread, len(self._threads))
+            columns["thread"] = [*map(self._threads.__getitem__, columns["thread"])]
             part = chunks[-1][_CHUNK - room :][:count]
             for name, column in columns.items():
                 part[name] = column
@@ -132,7 +134,7 @@ class Log:
     def codes(self, texts: Iterable[str]) -> list[int]:
         """The codes of texts. New texts get the next codes, in their order."""
         try:
-            return [self._codes[text] for text in texts]
+            return [*map(self._codes.__getitem__, texts)]
         except KeyError:  # a text is new
             return [self._code(text) for text in texts]
 
