@@ -52,6 +52,13 @@ def test_no_line_is_too_wide_and_no_number_is_cut(command: list[str], snapshot: 
         assert set(NUMBER.findall(shown[width])) <= set(NUMBER.findall(shown[200])), "a number was cut"
 
 
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "--ranks" in c], ids=" ".join)
+def test_in_fewer_columns_than_a_table_needs_the_terminal_wraps_it(command: list[str]):
+    """At 40 columns, 61,361,111,040 was printed as 61,361,111,…"""
+    shown = {width: CliRunner().invoke(app, command, env={"COLUMNS": str(width)}).stdout for width in (40, 60)}
+    assert shown[40] == shown[60]
+
+
 @pytest.mark.parametrize("width", [60, 70, 80, 99, 100, 120])
 def test_the_table_of_all_claims_has_each_figure_whole(width: int):
     """At 80 columns the units were cut off, and at 100 the numbers too."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from ..claims import CLAIMS, Claim, by_error, examine, page, show, summary
 from ..errors import ArgumentError
 from .one_by_one import check_names, ended, one_by_one
+from .screen import screen
 
 
 def run(*, names: list[str] | None, about: str | None, html: Path | None, as_json: bool) -> int:
@@ -22,7 +22,7 @@ def run(*, names: list[str] | None, about: str | None, html: Path | None, as_jso
     judged, interrupted = one_by_one(
         "claims", chosen, examine, lambda it: it.name, lambda it: it.verdict.text if it.verdict else show.found_text(it)
     )
-    rows, console = by_error(judged), Console(highlight=False)
+    rows, console = by_error(judged), screen(highlight=False)
     if as_json:
         print(json.dumps([each.data() for each in rows], indent=2))
     elif names:

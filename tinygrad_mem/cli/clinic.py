@@ -14,6 +14,7 @@ from ..clinic.show import listed, question
 from ..errors import ArgumentError
 from ..starting import INTERRUPTED
 from .one_by_one import check_names
+from .screen import screen
 
 
 def run(*, case: str | None, answer: bool, as_json: bool) -> int:
@@ -24,7 +25,7 @@ def run(*, case: str | None, answer: bool, as_json: bool) -> int:
     if as_json:
         print(json.dumps([_asked(each) for each in CASES.values()] if case is None else _answered(CASES[case]), indent=2))
         return 0
-    console = Console(highlight=False)
+    console = screen(highlight=False)
     if case is None:
         listed(CASES.values(), console)
         console.print("Guess one: python -m tinygrad_mem clinic CASE", markup=False)

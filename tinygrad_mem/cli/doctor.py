@@ -25,6 +25,7 @@ from ..errors import install
 from ..memory.sizes import bytes_text
 from . import checks, choices
 from .checks import Check
+from .screen import screen
 
 PACKAGE = "tinygrad_mem"
 CORE_TYPES = {
@@ -78,7 +79,7 @@ class Need:
 
 def run(*, as_json: bool = False) -> int:
     """Print what was found and what is wrong. Returns 1 if an installed library is too old or a check failed, else 0."""
-    console, errors, found = Console(quiet=as_json), Console(stderr=True), needs()
+    console, errors, found = screen(quiet=as_json), Console(stderr=True), needs()
     console.print(_table_of("this machine", ("what", "found"), machine().items()))
     made = choices.choices()
     console.print(_table_of("choices", ("what", "chosen", "why"), ((each.what, each.chosen, each.why) for each in made)))

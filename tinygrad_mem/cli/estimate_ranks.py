@@ -29,6 +29,7 @@ from ..text import visible
 from .estimate_layers import say_if_it_fits
 from .estimate_options import EstimateOptions
 from .networks import unwrapped
+from .screen import screen
 
 ZERO = (
     "data parallel: nothing is divided",
@@ -88,7 +89,7 @@ def answer(
         ]
         print(json.dumps({**facts, "different": different, "budget": room, "fits": fits}))
     else:
-        console = Console()
+        console = screen()
         _show(title, found, largest, said, console)
         say_if_it_fits("every rank fits", fits, largest.peak, room, console)
     return int(fits is False)

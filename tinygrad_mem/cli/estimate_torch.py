@@ -22,6 +22,7 @@ from ..pytorch.predict import Prediction, in_words, predicted
 from ..text import visible
 from .estimate_options import EstimateOptions
 from .one_by_one import telling
+from .screen import screen
 from .torch_programs import TorchProgram
 from .users import forgotten
 
@@ -137,7 +138,7 @@ def run(asked: EstimateOptions) -> int:
         rows = {} if advice is None else {"advice": [asdict(row) for row in (*advice.rows, *advice.together)]}
         print(json.dumps(asdict(found) | rows, indent=2))
     else:
-        console = Console(highlight=False)
+        console = screen(highlight=False)
         _show(found, console)
         if advice is not None:
             print(advice.table(console.width))

@@ -18,6 +18,7 @@ from ..text import visible
 from . import plan_mesh
 from .networks import OPTIMIZERS, network_of, size_of, told_elsewhere
 from .one_by_one import telling
+from .screen import screen
 
 
 def run(
@@ -112,7 +113,7 @@ def _data(network: str, batch_size: int, found: planner.Plan, front: list[planne
 
 
 def _show(network: str, batch_size: int, found: planner.Plan) -> None:
-    console = Console(highlight=False, markup=False)
+    console = screen(highlight=False, markup=False)
     print(found.table(min(console.width, 128)))
     times = f"of ops measured on {found.device}" if found.measured else "modelled from bytes and multiplications"
     where = "with the workspaces of a GPU's kernels" if found.search.like == "cuda" else "to the byte"

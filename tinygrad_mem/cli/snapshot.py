@@ -28,6 +28,7 @@ from ..pytorch.what_if import what_if as trials
 from ..text import visible
 from .networks import size_of
 from .one_by_one import telling
+from .screen import screen
 
 _WHOLE = 72  # columns of a terminal that has room for all columns beside the names of settings
 _TITLES = {"peak": "allocated peak", "out of memory": "out of memory", "reserved peak": "reserved peak", "end": "end"}
@@ -54,7 +55,7 @@ def run(
     room = size_of("--capacity", capacity)
     if html is not None and html.exists() and file.exists() and html.samefile(file):
         raise ArgumentError(f"--html {html} is the snapshot itself: name another file")
-    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
+    console, errors = screen(highlight=False), Console(stderr=True, highlight=False)
     with telling(errors) as show:
         found, evidence = _read(file, device, show)
         if found.track is not None and not what_if:

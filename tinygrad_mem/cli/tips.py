@@ -20,6 +20,7 @@ from ..tips.table import STYLES, table, timelines
 from ..tips.verdict import Row, biggest, reason, result_words, summary
 from .networks import network_of, told_elsewhere
 from .one_by_one import check_names, ended, one_by_one
+from .screen import screen
 
 BIGGEST = 10
 """The number of tips in the table, unless all are asked for."""
@@ -51,7 +52,7 @@ def run(
     where.require()  # once, not for each tip
     if picture is not None and len(chosen) != 1:
         raise ArgumentError(f"--picture shows one tip, named by --tip; {len(chosen)} were asked for")
-    console = Console()
+    console = screen()
     rows, interrupted = one_by_one(
         "tips", chosen, lambda each: (each, measure(each, device)), lambda each: each.name, lambda row: verdict(row[1]).text
     )

@@ -26,6 +26,7 @@ from ..nn import functional as F
 from ..techniques import optimizer_in_backward
 from .networks import IN_BACKWARD, OPTIMIZERS
 from .one_by_one import progress
+from .screen import screen
 
 _RATES = {"momentum": 0.05, "momentum-half": 0.05, "sgd8bit": 0.05, "lomo": 0.1, "adadelta": 1.0, "adagrad": 0.01}
 _RATES |= {"adafactor": 0.02, "adalomo": 0.02, "lion": 1e-3, "muon": 5e-3, "radam": 0.02}
@@ -114,7 +115,7 @@ def run(
     as_json: bool,
 ) -> int:
     """Train, print the accuracy, print what the memory of a step was used for. Returns 0."""
-    console = Console(stderr=as_json)
+    console = screen(stderr=as_json)
     where = tm.device(device)
     if where.type == "meta":
         raise DeviceError("a network on meta has no values, so it cannot be trained: use cpu or cuda")
