@@ -226,7 +226,8 @@ def prints(frame: FrameType) -> bool:
 # --- math and json --------------------------------------------------------------------------------------------------------
 
 _ASKED = {"isfinite": True, "isnan": False, "isinf": False}
-_BY_METHODS = ("floor", "ceil", "trunc", "factorial", "gcd", "lcm", "comb", "perm", "isqrt")  # of the number
+_BY_METHODS = {"floor", "ceil", "trunc", "prod", "factorial", "gcd", "lcm", "comb", "perm", "isqrt"}
+"""Functions that use the methods of a number by themselves."""
 _PAIRS = ("modf", "frexp")
 _lock = threading.Lock()
 _own: list[tuple[Any, str, Any]] = []
@@ -253,7 +254,8 @@ def followed() -> Iterator[None]:
 
 def _replace() -> None:
     changes: list[tuple[Any, str, Callable[..., Any]]] = [(json.JSONEncoder, "iterencode", _written)]
-    changes += [(math, name, _of_math) for name, function in vars(math).items() if callable(function) and name[0] != "_"]
+    functions = {name for name, function in vars(math).items() if callable(function) and name[0] != "_"}
+    changes += [(math, name, _of_math) for name in functions - _BY_METHODS]
     for owner, name, change in changes:
         own = getattr(owner, name)
         _own.append((owner, name, own))
@@ -284,7 +286,7 @@ def _of_math(own: Callable[..., Any]) -> Callable[..., Any]:
     def function(*args: Any, **kwargs: Any) -> Any:
         given = [each for arg in args for each in (arg if isinstance(arg, (list, tuple)) else (arg,))]
         number = next((each for each in given if isinstance(each, Unknown)), None)
-        if number is None or name in _BY_METHODS:
+        if number is None:
             return own(*args, **kwargs)
         if name in _ASKED:
             return number.finite(sys._getframe(1)) is _ASKED[name]
