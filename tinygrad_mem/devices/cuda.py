@@ -149,7 +149,7 @@ class CUDA(device, kind="cuda"):
         owner = getattr(memory, "_owner", None)
         if isinstance(owner, MethodType):  # of PoolEvents.reporting
             memory = owner.__self__
-        return memory if self.pool.gave(memory) else None
+        return memory if getattr(memory, "pool", None) is self.pool.mark else None
 
     def sizes(self, array: Any) -> tuple[int, int]:
         piece = self._piece(array)

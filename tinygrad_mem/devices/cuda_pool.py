@@ -77,14 +77,14 @@ def _hook(device: Any) -> Any:
 
         def malloc_postprocess(self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
             segment, taken.segment = getattr(taken, "segment", None), None
-            if mem_ptr and device.pool.gave(_alive(pmem_id)):  # 0: out of memory, or an empty request
+            if mem_ptr and _mark_of(pmem_id) is device.pool.mark:  # 0: out of memory, or an empty request
                 if segment is not None:
                     device.pool.settle(*segment)
                 for listener in scope.listeners_of(device.pool):
                     listener.malloc(str(device), mem_ptr, size, mem_size)
 
         def free_preprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
-            if mem_size and device.pool.gave(_alive(pmem_id)):
+            if mem_size and _mark_of(pmem_id) is device.pool.mark:
                 for listener in scope.listeners_of(device.pool):
                     listener.free(str(device), mem_ptr, mem_size)
 
@@ -92,9 +92,12 @@ def _hook(device: Any) -> Any:
     return Hook()
 
 
-def _alive(identity: int) -> Any:
-    """The object that has this ``id``. It must be alive: CuPy calls hooks while the piece that it describes is alive."""
-    return ctypes.cast(identity, ctypes.py_object).value
+def _mark_of(identity: int) -> Any:
+    """The mark of the pool that gave the piece with this ``id``. CuPy calls hooks while the piece is alive, or just ends.
+
+    No variable may hold the piece: the traceback of an interrupt would keep what is about to be freed.
+    """
+    return ctypes.cast(identity, ctypes.py_object).value.pool
 
 
 def _current_stream() -> Any:
@@ -121,7 +124,7 @@ class CuPyPool:
     def __init__(self, pool: Any, gpu: Any, device: str) -> None:
         self._pool, self._gpu, self.device = pool, gpu, device
         self.malloc = pool.malloc  # on the current GPU
-        self._mark = self._found_mark()
+        self.mark = self._found_mark()
         self.peak_used = self.peak_total = 0  # CuPy keeps no peaks: they are updated after each allocation of ours
         self._reported = 0  # bytes taken from the machine, as last reported to listeners
         self._host: dict[bool, Pool] = {}
@@ -140,10 +143,6 @@ class CuPyPool:
             if self._pool.total_bytes() > before:
                 self._pool.free_all_blocks(stream=_current_stream())  # where nothing else is free, or it would have been that
             return mark
-
-    def gave(self, memory: Any) -> bool:
-        """True if ``memory`` is a piece of this pool, not of another one of the program's."""
-        return getattr(memory, "pool", None) is self._mark
 
     def notice(self) -> None:
         """Keep the peaks up to date; the GPU is current."""
