@@ -71,7 +71,8 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         DimensionError: ``dim`` is outside the tensor, or has no elements.
         DTypeError: bools.
     """
-    refuse_bools("median", input.array)
+    if input.numel():  # of nothing PyTorch has an answer, for bools too
+        refuse_bools("median", input.array)
     if dim is None:
         return apply(ops.MedianOfAll, input)
     axis = normalize_dim(dim, input.ndim)
