@@ -172,6 +172,16 @@ def refuse_complex(*values: Any) -> None:
             raise DTypeError(f"complex numbers are not offered: found {value}; compute with its real and imaginary parts")
 
 
+_ALL_HOLD = 65504  # the largest float16: finfo takes microseconds
+
+
+def want_fitting(dtype: np.dtype, *numbers: Any) -> None:
+    """Check that the arithmetic of a floating dtype holds numbers. Raises: ArgumentError: as :func:`fitting`."""
+    for number in numbers:
+        if not -_ALL_HOLD <= number <= _ALL_HOLD:
+            fitting(number, arithmetic(dtype))
+
+
 def fitting(value: Any, dtype: np.dtype) -> Any:
     """A Python number as an array of ``dtype`` takes it: an integer below 0 wraps round in an unsigned one, as PyTorch's does.
 
@@ -183,6 +193,8 @@ def fitting(value: Any, dtype: np.dtype) -> Any:
     if dtype.kind == "b":
         return value
     if is_floating(dtype):
+        if -_ALL_HOLD <= value <= _ALL_HOLD:
+            return value
         if abs(value) > finfo(dtype).max and not math.isinf(value):
             raise _overflow(value, dtype)
         return value

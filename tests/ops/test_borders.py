@@ -22,6 +22,10 @@ REFUSED = """
     M.unflatten(M.ones(1, 0, 2), 0, (6,)) | Provided sizes \\[6\\] don't multiply up to the size of dim 0 \\(1\\)
     M.unflatten(M.ones(0, 3), 1, (2, -1)) | don't multiply up to the size of dim 1 \\(3\\)
     M.tile(M.ones(2), (1, -1)) | tile: .*negative dimension: found \\[1, -1\\]
+    F.max_pool2d(M.ones(4, 3, 5), 3, 3, 2, 3) | pad should be at most half of kernel size, but got pad=2
+    F.max_pool3d(M.ones(1, 4, 4, 4), 2, 1, 2, 3) | half of kernel size, but got pad=2, kernel_size=2
+    F.avg_pool3d(M.ones(1, 1, 1, 1, 3), 4, 3, 1) | input image \\[1, 1, 3\\] smaller than kernel size \\[4, 4, 4\\]
+    F.avg_pool3d(M.ones(1, 1, 1, 3), 4, 3, 0, True) | input image \\[1, 1, 3\\] smaller than kernel size
     F.pad(M.ones(3), (-5, 2)) | length must be non-negative: \\[-5, 2\\] crops more than \\[3\\] has
     M.gather(M.ones(0), 3, M.zeros(0, dtype=M.int64)) | Dimension out of range .* but got 3
     M.isclose(M.ones(2), M.ones(2), float("nan")) | must be greater than or equal to zero, found nan
@@ -62,6 +66,9 @@ ANSWERED = """
     M.unflatten(M.ones(0, 3), 0, (0, 2))
     M.unflatten(M.ones(2, 3), 1, (-1, 1, 3))
     M.tile(M.ones(2), (0, 2))
+    F.max_pool1d(M.ones(1, 9), 3, 3, 1, 3)
+    F.max_pool2d(M.ones(1, 9, 9), 2, 1, 1, 2)
+    F.avg_pool2d(M.ones(1, 3, 3), 4, 1, 1)
     F.pad(M.ones(3), (-1, -2))
     F.pad(M.ones(3), (-3, 2))
     M.clamp(M.ones(2), max=float("inf"))

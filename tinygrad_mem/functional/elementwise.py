@@ -10,7 +10,7 @@ from typing import Any
 from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
-from ..dtypes import arithmetic, fitting, is_floating, result_type
+from ..dtypes import is_floating, result_type, want_fitting
 from ..errors import ArgumentError, DTypeError
 from ..ops import addcmul as three
 from ..ops import elementwise as ops
@@ -55,7 +55,7 @@ def times(input: Tensor | Number, other: Tensor | Number, alpha: Number) -> Tens
     if dtype.kind == "b":
         return other if alpha else False
     if is_floating(dtype):
-        fitting(alpha, arithmetic(dtype))
+        want_fitting(dtype, alpha)
     return mul(other.to(dtype=dtype), alpha) if isinstance(other, Tensor) else other * alpha
 
 

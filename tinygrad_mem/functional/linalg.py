@@ -9,7 +9,7 @@ from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
-from ..dtypes import arithmetic, fitting, float32, float64, int32
+from ..dtypes import float32, float64, int32, want_fitting
 from ..errors import ArgumentTypeError, DTypeError, NotOfferedError, ShapeError
 from ..ops import linalg as ops
 from ..ops.base import refuse_bools
@@ -172,8 +172,7 @@ def _added(run: Any, name: str, ndim: int, input: Tensor, a: Tensor, b: Tensor, 
     if not input.is_floating_point():
         beta, alpha = int(beta), int(alpha)
     else:
-        for number in (beta, alpha):
-            fitting(number, arithmetic(input.dtype))
+        want_fitting(input.dtype, beta, alpha)
     return run(ops.AddMM, input, a, b, beta=beta, alpha=alpha)
 
 

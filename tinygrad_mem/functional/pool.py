@@ -57,10 +57,8 @@ def _outs(name: str, shape: tuple, kernel: tuple, step: tuple, pad: tuple, sprea
             f"{name}: kernel size, stride and dilation should be greater than zero, found {kernel}, {step}, {spread}"
         )
     for p, k, d in zip(pad, kernel, spread, strict=True):
-        if p < 0 or p > ((k - 1) * d + 1) // 2:
-            raise ShapeError(
-                f"pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k} and dilation={d}"
-            )
+        if not 0 <= p <= k // 2:
+            raise ShapeError(f"pad should be at most half of kernel size, but got pad={p}, kernel_size={k} and dilation={d}")
     outs = tuple(
         _out_size(size, k, s, p, d, ceil_mode)
         for size, k, s, p, d in zip(shape[-len(kernel) :], kernel, step, pad, spread, strict=True)
@@ -155,7 +153,10 @@ def _avg_pool(
     if not is_floating(input.dtype):
         raise DTypeError(f'"{name}" not implemented for {input.dtype}: convert it with .float()')
     want_planes(input, n, name)
-    outs, geometry = _geometry(input, n, name, kernel_size, stride, padding, 1, ceil_mode)
+    kernel = sizes_of(name, "kernel_size", kernel_size, n)
+    if n == 3 and any(size < k for size, k in zip(input.shape[-n:], kernel, strict=True)):  # padded or not, as in PyTorch
+        raise ShapeError(f"{name}: input image {list(input.shape[-n:])} smaller than kernel size {list(kernel)}")
+    outs, geometry = _geometry(input, n, name, kernel, stride, padding, 1, ceil_mode)
     return apply(ops.AvgPool, input, outs=outs, geometry=geometry, count_include_pad=count_pad, divisor=divisor)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import dtypes
-from ..dtypes import arithmetic, fitting, is_floating
+from ..dtypes import fitting, is_floating, want_fitting
 from ..errors import DTypeError, ShapeError
 from .base import Op, refuse_bools, want_floating, want_numbers, want_real
 from .unary import Unary
@@ -43,7 +43,7 @@ class LeakyReLU(Op):
     @staticmethod
     def forward(ctx, x, *, slope):
         want_floating("leaky_relu", x)
-        fitting(slope, arithmetic(x.dtype))
+        want_fitting(x.dtype, slope)
         y = ctx.output_like(x)
         ctx.slope = slope
         if ctx.needs[0] and slope <= 0:
@@ -68,8 +68,7 @@ class Activation(Unary):
     @classmethod
     def forward(cls, ctx, x, **numbers):
         want_floating(cls.kernel, x)
-        for number in numbers.values():
-            fitting(number, arithmetic(x.dtype))
+        want_fitting(x.dtype, *numbers.values())
         y = ctx.output_like(x)
         if ctx.needs[0]:
             ctx.save(x=x)

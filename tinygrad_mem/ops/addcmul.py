@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..dtypes import arithmetic, fitting, is_floating, result_type
+from ..dtypes import is_floating, result_type, want_fitting
 from ..errors import DTypeError
 from .base import Op, broadcast, refuse_bools, want_floating, want_numbers
 from .elementwise import factor, keep_factor
@@ -14,11 +14,6 @@ def _output(ctx: Any, name: str, *operands: Any) -> Any:
     """The output of a broadcasting, promoting op."""
     shape = broadcast(name, *[z.shape for z in operands if type(z) not in (int, float, bool)])  # of 0-d tensors from elsewhere
     return ctx.output(shape, result_type(*operands))
-
-
-def _fitting(value: Any, out: Any) -> Any:
-    """The number, which a floating output's arithmetic must hold."""
-    return fitting(value, arithmetic(out.dtype)) if is_floating(out.dtype) else value
 
 
 class Addcmul(Op):
@@ -39,7 +34,9 @@ class Addcmul(Op):
             keep_factor(ctx, "a", a)
         if ctx.needs[1]:
             keep_factor(ctx, "b", b)
-        ctx.value = _fitting(value, out)
+        if is_floating(out.dtype):
+            want_fitting(out.dtype, value)
+        ctx.value = value
         ctx.kernels.addcmul(x, a, b, value, out=out)
         return out
 
@@ -71,7 +68,9 @@ class Addcdiv(Op):
             keep_factor(ctx, "a", a)
         if ctx.needs[1] or ctx.needs[2]:
             keep_factor(ctx, "b", b)
-        ctx.value = _fitting(value, out)
+        if is_floating(out.dtype):
+            want_fitting(out.dtype, value)
+        ctx.value = value
         ctx.kernels.addcdiv(x, a, b, value, out=out)
         return out
 
@@ -105,7 +104,9 @@ class Lerp(Op):
             if getattr(other, "dtype", x.dtype) != x.dtype:
                 raise DTypeError(f"lerp: expected dtype {x.dtype} for `{name}` but got dtype {other.dtype}: convert one")
         out = _output(ctx, "lerp", x, end, weight)
-        weight = float(fitting(weight, arithmetic(x.dtype))) if isinstance(weight, (int, float)) else weight
+        if isinstance(weight, (int, float)):
+            want_fitting(x.dtype, weight)
+            weight = float(weight)
         if ctx.needs[2]:
             ctx.save(x=x, end=end)
         if ctx.needs[0] or ctx.needs[1]:
