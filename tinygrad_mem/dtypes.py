@@ -193,9 +193,11 @@ def fitting(value: Any, dtype: np.dtype) -> Any:
     if dtype.kind == "b":
         return value
     if is_floating(dtype):
-        if -_ALL_HOLD <= value <= _ALL_HOLD:
+        plain = type(value) is _builtin_float or type(value) is _builtin_int
+        known = value if plain else getattr(value, "stated", value)  # of a number that a dry run does not know: 1
+        if -_ALL_HOLD <= known <= _ALL_HOLD:
             return value
-        if abs(value) > finfo(dtype).max and not math.isinf(value):
+        if abs(known) > finfo(dtype).max and not math.isinf(known):
             raise _overflow(value, dtype)
         return value
     limits = np.iinfo(dtype)

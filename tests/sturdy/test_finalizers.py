@@ -174,7 +174,7 @@ HOMES = {
     "pass": "data/loader.py",
     "parked": "techniques/offload.py",
     "token": "pytorch/program/roles.py",
-    "events": "devices/cuda.py",
+    "events": "devices/cuda_pool.py",
 }
 
 

@@ -22,7 +22,6 @@ import json
 import math
 import operator
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from functools import wraps
@@ -33,7 +32,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import DataDependenceError
-from ..interrupts import context
+from ..interrupts import cleanup, context, reentrant, uninterrupted
 from ..source import is_engine
 
 DECIDE = (
@@ -229,7 +228,7 @@ _ASKED = {"isfinite": True, "isnan": False, "isinf": False}
 _BY_METHODS = {"floor", "ceil", "trunc", "prod", "factorial", "gcd", "lcm", "comb", "perm", "isqrt"}
 """Functions that use the methods of a number by themselves."""
 _PAIRS = ("modf", "frexp")
-_lock = threading.Lock()
+_lock = reentrant()
 _own: list[tuple[Any, str, Any]] = []
 _runs = 0
 
@@ -237,19 +236,30 @@ _runs = 0
 @context
 def followed() -> Iterator[None]:
     """Let functions of ``math`` return unknown numbers for unknown ones, and let ``json`` write them."""
-    global _runs
-    with _lock:
-        _runs += 1
-        if _runs == 1:
-            _replace()
+    begun: list[bool] = []
     try:
+        uninterrupted(_begin, begun)
         yield
     finally:
-        with _lock:
-            _runs -= 1
-            if not _runs:
-                while _own:
-                    setattr(*_own.pop())
+        if begun:
+            cleanup(_end)
+
+
+def _begin(begun: list[bool]) -> None:
+    global _runs
+    with _lock:
+        if not _runs:
+            _replace()
+        _runs += 1
+        begun.append(True)
+
+
+def _end() -> None:
+    global _runs
+    with _lock:
+        _runs -= 1
+        while _own and not _runs:
+            setattr(*_own.pop())
 
 
 def _replace() -> None:
