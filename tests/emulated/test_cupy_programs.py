@@ -226,3 +226,14 @@ def test_peaks_hold_whatever_two_threads_allocate(gpu_pool: Any):
         assert pool.peak_used == gpu_pool.used_bytes() == 4096 + 12288, "the peak that a thread saw is lost"
         assert pool.peak_total == gpu_pool.total_bytes()
         del kept
+
+
+def test_what_another_thread_takes_between_two_questions_is_not_negative(gpu_pool: Any, monkeypatch: pytest.MonkeyPatch):
+    """The driver and the pool are asked one after the other. The track could not be read: it had -512 bytes outside."""
+    pool = tm.device("cuda").pool
+    monkeypatch.setattr(type(pool), "total_bytes", lambda self: 1 << 60, raising=False)
+    with memory.track("cuda") as track:
+        kept = tm.ones(4, device="cuda")
+    assert track.outside() == 0
+    assert track.peak == 512
+    del kept

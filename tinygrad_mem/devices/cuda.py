@@ -163,7 +163,7 @@ class CUDA(device, kind="cuda"):
     def outside(self) -> int:
         with self._device:
             free, total = self._cupy.cuda.runtime.memGetInfo()
-        return total - free - self.pool.total_bytes()
+        return max(total - free - self.pool.total_bytes(), 0)  # another thread may allocate between the two questions
 
     def current(self) -> Any:
         if scope.listeners:
