@@ -93,7 +93,7 @@ def train(call: Any, steps: int = 2) -> tuple[list[float], Net, recompute.count_
             memory.mark("forward ends")
             loss.backward()
             optimizer.step()
-            losses.append(float(loss.item()))
+            losses.append(loss.item())
     return losses, net, ops
 
 

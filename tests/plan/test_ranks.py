@@ -62,7 +62,7 @@ def test_the_plan_is_the_fastest_of_all_that_were_tried_and_fit():
         assert found.peak <= budget
         fitting = [p.time for p in found.search.tried if p.reserved <= budget]
         assert found.point.time <= 1.001 * min(fitting)
-    with pytest.raises(BudgetError, match=r"The closest \(.*on 4 ranks\) needs .* or more ranks, a smaller batch"):
+    with pytest.raises(BudgetError, match=r"The closest \(.*on 4 ranks\) needs .* or use more ranks, a smaller batch"):
         base.within(base.search.smallest().peak - 1)
 
 

@@ -22,6 +22,7 @@ import json
 import math
 import operator
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from functools import wraps
@@ -32,7 +33,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..errors import DataDependenceError
-from ..interrupts import cleanup, context, reentrant, uninterrupted
+from ..interrupts import cleanup, context, uninterrupted
 from ..source import is_engine
 
 DECIDE = (
@@ -228,7 +229,7 @@ _ASKED = {"isfinite": True, "isnan": False, "isinf": False}
 _BY_METHODS = {"floor", "ceil", "trunc", "prod", "factorial", "gcd", "lcm", "comb", "perm", "isqrt"}
 """Functions that use the methods of a number by themselves."""
 _PAIRS = ("modf", "frexp")
-_lock = reentrant()
+_lock = threading.Lock()
 _own: list[tuple[Any, str, Any]] = []
 _runs = 0
 

@@ -372,7 +372,9 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     if indexing not in ("ij", "xy"):
         raise ArgumentError(f'meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
     axes = list(tensors[0]) if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else list(tensors)
-    for x in axes:
+    for index, x in enumerate(axes):
+        if not isinstance(x, Tensor):
+            raise ArgumentTypeError(f"meshgrid: expected a tensor as element {index}, but got {type(x).__name__}")
         if x.ndim > 1:
             raise ShapeError(f"meshgrid: Expected 0D or 1D tensor in the tensor list but found {list(x.shape)}")
         if x.dtype != axes[0].dtype:

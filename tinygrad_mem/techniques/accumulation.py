@@ -231,5 +231,6 @@ def _check_weight(weight: Any) -> None:
         raise ArgumentTypeError(
             f"accumulate: weight is the number of samples or tokens in the mean of the loss, found {type(weight).__name__}"
         )
-    if not 0 <= weight < math.inf:
+    number: Any = weight
+    if not 0 <= number < math.inf:
         raise ArgumentError(f"accumulate: weight is the number of samples or tokens in the mean of the loss, found {weight}")

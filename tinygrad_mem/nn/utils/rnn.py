@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...autograd.tensor import Tensor
-from ...errors import ArgumentError, ShapeError, pins_nothing
+from ...errors import ArgumentError, ShapeError
+from ...errors import pins_nothing as _pins_nothing
 from ...functional import creation, join
 
 _Given = Tensor | None
@@ -136,7 +137,7 @@ def invert_permutation(permutation: Tensor | None) -> Tensor | None:
     return creation.empty_like(permutation).scatter_(0, permutation, places)
 
 
-@pins_nothing
+@_pins_nothing
 def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True) -> PackedSequence:
     """Packs a padded batch (T, N, ...), or (N, T, ...) with ``batch_first``.
 
@@ -210,7 +211,7 @@ def _with_indices(data: Tensor, layout: Layout) -> PackedSequence:
     return _made(data, layout, sizes, _tensor(layout.order, data.device), _tensor(back, data.device))
 
 
-@pins_nothing
+@_pins_nothing
 def pad_packed_sequence(
     sequence: PackedSequence, batch_first: bool = False, padding_value: float = 0.0, total_length: int | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -242,7 +243,7 @@ def pad_packed_sequence(
     return flat.index_copy_(0, rows, data).reshape(*lead, *data.shape[1:]), lengths
 
 
-@pins_nothing
+@_pins_nothing
 def pad_sequence(sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right") -> Tensor:
     """Sequences (length, ...) of equal features, side by side: (T, N, ...), or (N, T, ...) with ``batch_first``.
 
@@ -273,7 +274,7 @@ def pad_sequence(sequences: Any, batch_first: bool = False, padding_value: float
     return out
 
 
-@pins_nothing
+@_pins_nothing
 def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:
     """Packs sequences (length, ...) of equal features, without a padded batch between. Arguments as
     :func:`pack_padded_sequence`.
@@ -295,7 +296,7 @@ def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> P
     return _with_indices(joined.index_select(0, _tensor(layout.rows(starts, 1), joined.device)), layout)
 
 
-@pins_nothing
+@_pins_nothing
 def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = False) -> list[Tensor]:
     """The sequences of a padded batch, each a view of it. Raises: RuntimeError: there are not as many lengths as sequences."""
     turned = padded_sequences if batch_first else padded_sequences.transpose(0, 1)
@@ -305,7 +306,7 @@ def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = F
     return [turned[i][: int(n)] for i, n in enumerate(sizes)]
 
 
-@pins_nothing
+@_pins_nothing
 def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
     """The sequences of a packed batch, in their original order."""
     padded, _ = pad_packed_sequence(packed_sequences, batch_first=True)
