@@ -228,7 +228,7 @@ def test_an_interrupt_anywhere_in_it_is_raised_after_it(
         deque(map(operator.call, (_thread.interrupt_main, kept.clear, lambda: time.sleep(60))), 0)
     assert not printed
     assert ended()
-    reliability("interrupts of finalizers, at each point where Python hears signals", len(places) + 1)
+    reliability("interrupts of finalizers, where Python handles signals", len(places) + 1)
 
 
 def test_an_error_of_a_finalizer_is_printed_as_ever(monkeypatch: pytest.MonkeyPatch):

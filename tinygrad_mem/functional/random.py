@@ -339,7 +339,8 @@ def random_(input: Tensor, *bounds: int | None, to: int | None = None, generator
     if len(bounds) + (to is not None) > 2:
         raise ArgumentTypeError(f"random_() takes at most 2 bounds, found {(*bounds, *[to][: to is not None])}")
     given = bounds if to is None else (*bounds, to)
-    first, last = given if len(given) == 2 else (0, given[0] if given else None)
+    first: Any = given[0] if len(given) == 2 else 0
+    last: Any = given[-1] if given else None
     for bound in (first, 1 if last is None else last):
         if isinstance(bound, bool) or not hasattr(bound, "__index__"):
             raise ArgumentTypeError(f"random_(): bounds must be integers, found {bound!r} ({type(bound).__name__})")
