@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -237,3 +239,24 @@ def test_what_another_thread_takes_between_two_questions_is_not_negative(gpu_poo
     assert track.outside() == 0
     assert track.peak == 512
     del kept
+
+
+def test_no_frame_of_an_interrupted_free_keeps_the_piece(gpu_pool: Any, monkeypatch: pytest.MonkeyPatch):
+    """Python keeps the traceback of what is raised while memory is freed. One that held the piece made the collector crash."""
+    from cupy.cuda.memory import PooledMemory
+
+    from tinygrad_mem import scope
+
+    class Interrupting(scope.Listener):
+        def free(self, *args: Any) -> None:
+            raise KeyboardInterrupt
+
+    raised: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: raised.append(found.exc_traceback))
+    with scope.listening(Interrupting()):
+        kept = tm.ones(4, device="cuda")
+        del kept
+    assert len(raised) == 1
+    frames = [frame for frame, _ in traceback.walk_tb(raised[0])]
+    assert "free_preprocess" in [frame.f_code.co_name for frame in frames]
+    assert not [value for frame in frames for value in frame.f_locals.values() if isinstance(value, PooledMemory)]

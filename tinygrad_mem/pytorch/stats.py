@@ -79,14 +79,8 @@ class Stats:
 
     def _count(self, name: str, small: bool, amount: int) -> None:
         counters = self._counters[name]
-        for counter in (counters[0], counters[1 + small]):  # Counter.add, without a call: each request comes here ten times
-            counter.current += amount
-            if amount < 0:
-                counter.freed -= amount
-            else:
-                counter.allocated += amount
-                if counter.current > counter.peak:
-                    counter.peak = counter.current
+        counters[0].add(amount)
+        counters[1 + small].add(amount)
 
     def _count_oversize(self, name: str, size: int) -> None:
         if abs(size) >= self._least:

@@ -52,10 +52,7 @@ def padded(
         sizes = batch_sizes.tolist()
         lengths = torch.tensor([sum(size > place for size in sizes) for place in range(sizes[0])])
     if 0 < total_length < len(sizes):
-        raise RuntimeError(
-            "Expected total_length to be at least the length of the longest sequence in input, but got "
-            f"total_length={total_length} and max sequence length being {len(sizes)}"
-        )
+        raise RuntimeError(f"pad_packed_sequence: total_length={total_length}, but the longest sequence has {len(sizes)} steps")
     output = data.new_full((max(total_length, len(sizes)), sizes[0], *data.shape[1:]), padding_value)
     own(lengths)
     begin = 0
@@ -74,7 +71,7 @@ def _runs(sizes: list[int]) -> list[tuple[int, int]]:
 
 
 def _check(by_step: torch.Tensor, lengths: list[int]) -> None:
-    """Refuse what PyTorch refuses."""
+    """Refuse what PyTorch refuses, and lengths beyond the steps, of which it packs less than it says."""
     steps, batch = by_step.shape[:2]
     if by_step.numel() == 0:
         raise RuntimeError("pack_padded_sequence: the batch is empty")
