@@ -453,7 +453,7 @@ def test_losses_may_be_logged():
         lambda: 1 if torch.randn(4, device=GPU).sum() > 0 else 2,
         lambda: torch.randn(4, device=GPU).sum().item() > 0,
         lambda: range(int(torch.randn((), device=GPU))),
-        lambda: torch.randn(4, device=GPU)[torch.randn(4, device=GPU) > 0],
+        lambda: torch.randn(4, device=GPU).repeat_interleave(torch.randint(1, 9, (4,), device=GPU)),
         lambda: max(torch.randn(4, device=GPU).tolist()),
     ],
 )

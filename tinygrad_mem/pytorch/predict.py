@@ -115,8 +115,10 @@ def predict(
 
     Returns:
         A track: ``peak`` is what ``torch.cuda.max_memory_allocated()`` would say, ``peak_reserved`` what
-        ``torch.cuda.max_memory_reserved()`` would. For ``ranks="all"`` a list of the ranks that ask for the same bytes in the
-        same order, each with its ``.track``. ``print`` shows their peaks, ``.plot(file)`` draws them.
+        ``torch.cuda.max_memory_reserved()`` would. A result that is as long as values say (``x[mask]``, ``nonzero``,
+        ``unique``) is counted at its longest: ``unknown`` says how much lower the peak may be. For ``ranks="all"`` a list of
+        the ranks that ask for the same bytes in the same order, each with its ``.track``. ``print`` shows their peaks,
+        ``.plot(file)`` draws them.
 
     Raises:
         DataDependenceError: the program branches on values; the message names the line.

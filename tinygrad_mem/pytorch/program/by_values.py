@@ -12,6 +12,7 @@ import torch
 from torch.autograd import forward_ad
 
 from .dispatcher import operators
+from .fake import without_modes
 
 aten = torch.ops.aten
 _below_autograd: Any = torch._C._AutoDispatchBelowAutograd  # type: ignore[attr-defined]
@@ -72,6 +73,39 @@ def made_by_forward(func: Any, args: list[Any]) -> None:
                 x, w1, w2, w3, w4, hx, cx, reverse, sizes, mode, hidden, layers, biases, bidirectional, batch_first, train
             )
         args[7], args[8], args[9], args[22] = made
+
+
+ALL_CHOSEN = "how many elements a mask chooses, or how many differ, is not known: all were counted. With fewer, less is needed"
+_MOST = 1 << 27  # bytes of a real result
+_DIFFERENT = {*operators("_unique _unique2 unique_dim unique_consecutive")}
+_CHOSEN = {*operators("nonzero masked_select")}
+
+
+def longest(func: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | None:
+    """A real call with the longest result that values can make: all elements are chosen, or all differ.
+
+    ``None``: only values say how long it is, or this machine should not make it.
+    """
+    if func not in _CHOSEN and func not in _DIFFERENT:
+        return None
+    given, *others = args
+    shape = torch.broadcast_shapes(given.shape, others[0].shape) if func is aten.masked_select.default else given.shape
+    narrow = func is aten.unique_dim.default and given.dtype.itemsize == 1  # their rows are many, their numbers few
+    if narrow or shape.numel() * max(8 * given.dim(), given.element_size()) > _MOST:
+        return None
+    with without_modes():
+        if func in _DIFFERENT:
+            return [_different(shape.numel(), given.dtype).reshape(shape), *others], kwargs
+        all_of_them = torch.ones((), dtype=torch.bool)
+        if func is aten.masked_select.default:
+            return [torch.zeros((), dtype=given.dtype).expand(given.shape), all_of_them.expand(others[0].shape)], kwargs
+        return [all_of_them.expand(shape)], kwargs
+
+
+def _different(count: int, dtype: torch.dtype) -> torch.Tensor:
+    if dtype.is_floating_point:
+        return torch.full((count,), torch.nan, dtype=dtype)  # which differs from itself
+    return (torch.arange(count) % (2 if dtype is torch.bool else count + 1)).to(dtype)
 
 
 _DEPENDENT = {

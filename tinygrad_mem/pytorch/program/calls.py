@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from ...autograd.unknown import has_unknown, stated
 from ...errors import DeviceError, NotOfferedError
 from .alone import measured
+from .arrays import UnknownArray
 from .asking import pin
 from .fake import on_gpu, without_modes
 from .places import OURS, release
@@ -157,7 +158,7 @@ def _tensor(watch: Watch, data: Any, *, device: Any = None, **kwargs: Any) -> Te
         made = _to(watch, data, device=torch.device(device) if device is not None else None, dtype=kwargs.get("dtype"))
     else:
         made = torch.tensor(stated(data), device="cpu", **kwargs)
-        if has_unknown(data):
+        if has_unknown(data) or isinstance(data, UnknownArray):
             watch.numbers.written(made)
         made = _to(watch, made, default_device() if device is None else torch.device(device))
     return made.requires_grad_() if trained else made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from time import perf_counter_ns
 from typing import NamedTuple
 
@@ -151,6 +152,17 @@ class Ledger:
             elif kind == Kind.RELEASE:
                 other.empty_cache()
         return abs(other.memory_stats()["allocated_bytes.all.peak"] - peak)
+
+    def above_first(self, count: int) -> int:
+        """Bytes by which the peak is above that of the first ``count`` events."""
+        signs = {Kind.MALLOC: 1, Kind.FREE: -1}
+        used = list(accumulate((signs.get(Kind(event[0]), 0) * event[4] for event in self._events), initial=0))
+        return max(used) - max(used[: count + 1])
+
+    @property
+    def count(self) -> int:
+        """The number of events so far."""
+        return len(self._events)
 
     @property
     def asked(self) -> bool:

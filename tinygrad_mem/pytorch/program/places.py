@@ -133,7 +133,7 @@ class Places:
             code = frame.f_code
             known = self._users.get(id(code))
             if known is None:
-                known = self._users[id(code)] = code, _kind(code.co_filename)
+                known = self._users[id(code)] = code, owner(code.co_filename)
             kind = known[1]
             if kind and (kind == 2 or not other):
                 key = id(code), frame.f_lineno
@@ -147,7 +147,7 @@ class Places:
         return other
 
 
-def _kind(filename: str) -> int:
+def owner(filename: str) -> int:
     """The owner of a file: 2 for the user's code, 1 for a library's, 0 for PyTorch's or ours."""
     if filename.startswith((OURS, TORCH)):
         return 0
@@ -181,7 +181,7 @@ def users_line(error: BaseException) -> str:
     """The user's line that an error came from."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     for wanted in (2, 1):
-        found = next((each for each in reversed(frames) if _kind(each[0].co_filename) == wanted), None)
+        found = next((each for each in reversed(frames) if owner(each[0].co_filename) == wanted), None)
         if found is not None:
             return source_name(*found)
     return "an unknown line"

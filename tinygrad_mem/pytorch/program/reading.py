@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ...autograd.unknown import DECIDE, FINITE, Unknown, prints, reader
 from ...errors import DataDependenceError
 from ...interrupts import changed
+from .arrays import TO_NUMPY, UnknownArray, array
 from .fake import without_modes
 from .unknown import UnknownNumber
 from .watch import Watch
@@ -32,7 +33,7 @@ _REDRAWN = (
 _HALF = 0.5  # of the numbers that are drawn evenly are kept, about
 _VECTORS = "was counted with its vectors, which it does not make without gradients: it needs less"
 _COUNTED = "torch.bincount: the numbers were assumed to be below minlength. With a larger one the result is longer"
-_TO_NUMPY = "Leave out of the prediction what NumPy does with it, such as plots and metrics: its memory is not PyTorch's"
+_AS_ARRAY = f"Write tensor.numpy() in its place. {TO_NUMPY}"
 _LBFGS = "torch/optim/lbfgs.py"
 _GENERATE = "transformers/generation/utils.py"
 _MASKS = "transformers/masking_utils.py"
@@ -259,18 +260,45 @@ def _decides(what: str, convert: Callable[[Tensor], Any], watch: Watch, tensor: 
             return 1
         raise DataDependenceError(
             f"the program asks for {what} of a tensor, whose values are not known in a prediction. "
-            f"{_TO_NUMPY if convert is Tensor.numpy else 'It may log loss.item(). ' + DECIDE}"
+            f"{_AS_ARRAY if convert is Tensor.numpy else 'It may log loss.item(). ' + DECIDE}"
         )
     with without_modes():
         return convert(known)
+
+
+@handles(Tensor.numpy)
+def _numpy(watch: Watch, tensor: Tensor, *, force: bool = False) -> Any:
+    tensor = tensor.detach().cpu() if force else tensor
+    known = _known(watch, tensor)
+    if known is None:
+        return array(watch, tensor)
+    with without_modes():
+        return known.numpy()
+
+
+@handles(Tensor.tolist)
+def _list(watch: Watch, tensor: Tensor) -> Any:
+    known = _known(watch, tensor)
+    if known is None:
+        return array(watch, tensor.detach().cpu()).tolist()
+    with without_modes():
+        return known.tolist()
+
+
+@handles(torch.from_numpy)
+def _from_numpy(watch: Watch, data: Any) -> Tensor:
+    """A tensor in NumPy's memory: without known values, if the array has none."""
+    made = torch.from_numpy(data)
+    if isinstance(data, UnknownArray):
+        made = watch.adopt(made)
+        watch.numbers.written(made)
+    return made
 
 
 for _function, _what, _convert in (
     (Tensor.__bool__, "the truth", bool),
     (Tensor.__int__, "a whole number", int),
     (Tensor.__index__, "an index", operator.index),
-    (Tensor.tolist, "tolist()", Tensor.tolist),
-    (Tensor.numpy, "numpy()", Tensor.numpy),
     (Tensor.__array__, "a NumPy array", Tensor.numpy),
 ):
     HANDLERS[_function] = partial(_decides, _what, _convert)

@@ -78,6 +78,8 @@ def run_program(
         watch.raise_lost()
         if changed := ledger.changed_by_addresses():
             watch.bound(changed, _ADDRESSES)
+        if watch.sure is not None and (more := ledger.above_first(watch.sure)):
+            watch.bound(more, by_values.ALL_CHOSEN)
         log = ledger.log()
     attributes: dict[str, Any] = {"peak_reserved": ledger.peak_reserved, "out_of_memory": refused, "looks": ledger.looks}
     attributes["grid"] = None if watch.processes is None else watch.processes.grid
@@ -141,6 +143,8 @@ def _words(watch: Watch) -> Iterator[None]:
         place, said = f"predict: at {users_line(error)}", _explained(error, watch)
         if said is None:
             error.add_note(place)
+            if watch.assumed and isinstance(error, (RuntimeError, ValueError, IndexError)):
+                error.add_note(f"predict: {watch.assumed}. If sizes do not fit because of that: {_FIXED}")
             raise
         raise said[0](f"{place}: {said[1]}") from error
 

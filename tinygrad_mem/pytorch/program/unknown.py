@@ -51,6 +51,10 @@ class UnknownNumber(Unknown):
     def another(self, stated: Any) -> Unknown:
         return UnknownNumber(stated, self._watch)
 
+    def item(self) -> Unknown:
+        """As of NumPy's numbers."""
+        return self
+
     def say(self, text: str, frame: FrameType) -> None:
         self._watch.note(f"{self._watch.places.line()}: {text}")
 

@@ -20,7 +20,7 @@ from ...memory.sizes import bytes_text
 from . import recurrent, refusing
 from .alone import Alone, as_made, measured
 from .attention import attention, whole_layers
-from .by_values import is_mask, products
+from .by_values import ALL_CHOSEN, is_mask, longest, products
 from .composite import BELOW_AUTOGRAD, KERNELS, compared, made_of_others, max_pool1d
 from .described import described
 from .dispatcher import Kernel, decomposed, operator, operators, written_in_python
@@ -55,6 +55,8 @@ class Watch(Storages, TorchDispatchMode):
         draws: how often ``trunc_normal_`` has drawn the numbers of its tensor.
         alarms: False while PyTorch itself checks values: the check finds nothing.
         supports_higher_order_operators: PyTorch calls this mode with them, too; they are refused with a reason.
+        assumed: what was said of the last result that was counted at its longest.
+        sure: the number of events before the first such result; ``None``: there is none.
         keys: the dispatch keys that the program's own call has included, and excluded, in inference mode. There an op that is
             made of others gets here whole, where autograd and autocast are excluded, and its ops need both.
     """
@@ -66,6 +68,8 @@ class Watch(Storages, TorchDispatchMode):
         self.alarms, self.draws = True, 0
         self.sized: tuple[Any, int] | None = None  # the code and the instruction that last took an unknown number for a size
         self.keys: tuple[Any, Any] | None = None
+        self.assumed = ""
+        self.sure: int | None = None
         self.elsewhere = ""  # why what another thread does cannot be counted
         self.gpu, self._table = gpu, Kernels(gpu)
         self.in_place = AutogradWrites(self.born)
@@ -149,13 +153,16 @@ class Watch(Storages, TorchDispatchMode):
             self.note(f"{func}: an op that PyTorch's tables do not have. What it takes beside its results is not counted")
         func, args = self.in_place.op(func, args)
         if func in _CHOOSE and any(map(is_mask, args[1])) and (func is _INDEX or args[2].numel() > 1):
-            args = args[0], self._places_of(args), *args[2:]
+            args = args[0], self._places_of(args, None if func is _INDEX else args[2].shape), *args[2:]
         if func is PACK and (lengths := self.numbers.value(args[1])) is not None:
             with self:
                 return packed(self.own, args[0], lengths, args[2])
         number = self.numbers.before(func, args, kwargs)
         if facts.by_values and (real := self.numbers.whole(func, args, number)) is not None:
             return self._of_values(func, args, kwargs, real, known=number is not None)
+        if facts.by_values and (real := longest(func, args, kwargs)) is not None:
+            self._assume_all()
+            return self._of_values(func, args, kwargs, real, known=False)
         refusing.check(func, args, kwargs, facts.lists)
         try:
             made = self._alone(func, args, kwargs) if self.device.type == "cpu" else self._results.of(func, args, kwargs)
@@ -180,11 +187,22 @@ class Watch(Storages, TorchDispatchMode):
                 self.numbers.set(fake, each)
         return made
 
-    def _places_of(self, args: tuple) -> list[Any]:
-        """Indices with the places that known masks choose. Source: ``IndexingUtils.h``, ``expandTensors``."""
+    def _assume_all(self) -> None:
+        """Say that a result is counted at its longest."""
+        self.assumed = f"{self.places.line()}: {ALL_CHOSEN}"
+        self.note(self.assumed)
+        self.sure = self.ledger.count if self.sure is None else self.sure
+
+    def _places_of(self, args: tuple, values: tuple[int, ...] | None = None) -> list[Any]:
+        """Indices with the places that masks choose. Source: ``IndexingUtils.h``, ``expandTensors``.
+
+        Args:
+            values: the shape of what is put there; unless it fits to all places, those of an unknown mask stay unknown.
+        """
         places: list[Any] = []
         for index in args[1]:
-            if not is_mask(index) or self.numbers.value(index) is None:
+            most = values is None or (is_mask(index) and index.numel() in values)
+            if not is_mask(index) or not (most or self.numbers.value(index) is not None):
                 places.append(index)
                 continue
             axis = len(places)
