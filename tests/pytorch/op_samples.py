@@ -47,7 +47,7 @@ def outcomes(op: Any, most: int) -> Iterator[Outcome]:
     """Of at most ``most`` samples of an op, spread over all; samples that PyTorch itself refuses are left out."""
     dtype = torch.float32 if torch.float32 in op.dtypes or not op.dtypes else min(op.dtypes, key=str)
     trained = op.supports_autograd and dtype is torch.float32
-    samples = list(op.sample_inputs("cpu", dtype, requires_grad=trained))
+    samples = list(op.sample_inputs_func(op, "cpu", dtype, trained))
     for sample in samples[:: -(-len(samples) // most)]:
         given = tree_map(lambda v: _Held(v) if isinstance(v, torch.Tensor) else v, (sample.input, sample.args, sample.kwargs))
         run = _program(op.op, given, trained)

@@ -248,15 +248,16 @@ def test_a_program_that_fails_with_a_change_says_so():
 
 
 def test_the_largest_batch_and_what_fits():
-    least = pytorch.predict(train, 512).peak_reserved
-    advice = pytorch.advise(train, capacity=least - MIB)
+    run = partial(train, optimizer=torch.optim.SGD)  # to which fewer changes apply: each is a prediction
+    least = pytorch.predict(run, 512).peak_reserved
+    advice = pytorch.advise(run, capacity=least - MIB)
     assert advice.plain.fits is False
     fitting = advice.together[0]
     assert fitting.fits or any(row.fits for row in advice.rows)
     batch = advice.batch[0]
     assert 0 < batch.batch_size < 512
-    assert pytorch.predict(train, batch.batch_size, capacity=least - MIB).fits
-    assert not pytorch.predict(train, batch.batch_size + 1, capacity=least - MIB).fits
+    assert pytorch.predict(run, batch.batch_size, capacity=least - MIB).fits
+    assert not pytorch.predict(run, batch.batch_size + 1, capacity=least - MIB).fits
     assert batch.names == [f"batch_size={batch.batch_size}"]
     assert "gradients of 2 batches, accumulated for one of 512" in batch.cost
     assert advice.batch[-1].batch_size > batch.batch_size
@@ -264,10 +265,11 @@ def test_the_largest_batch_and_what_fits():
 
 def test_without_a_capacity_or_an_argument_the_batch_says_what_to_do(advice: pytorch.Advice):
     assert "give a capacity" in advice.row("largest batch").refused
-    found = pytorch.advise(lambda: train(4), capacity="4 GiB")
+    small = {"make": partial(nn.Linear, WIDE, WIDE), "optimizer": torch.optim.SGD}
+    found = pytorch.advise(lambda: train(4, **small), capacity="4 GiB")
     assert "add an argument batch_size" in found.row("largest batch").refused
-    small = pytorch.advise(train, 4, capacity=MIB)
-    assert "not even batch_size=1 fits" in small.batch[0].refused
+    none = pytorch.advise(train, 4, capacity=MIB, **small)
+    assert "not even batch_size=1 fits" in none.batch[0].refused
 
 
 def test_the_table(advice: pytorch.Advice):

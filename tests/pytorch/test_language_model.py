@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tests.profiles import pairs  # noqa: E402
 from tests.pytorch.language_model import AdamW, Model, Size, cross_entropy  # noqa: E402
 from tests.pytorch.recorded import frees_as_before_3_14, recording, traces  # noqa: E402
 from tinygrad_mem import pytorch  # noqa: E402
@@ -88,8 +89,8 @@ def train(steps: int) -> None:
 
 @pytest.fixture(scope="module")
 def trained() -> pytorch.Prediction:
-    """A step of warm-up less than the recording would do as well: from the second step on all are alike."""
-    return pytorch.predict(train, 3)
+    """With a step of warm-up less than the recording: from the second step on all are alike."""
+    return pytorch.predict(train, 2)
 
 
 def test_a_training_step_is_the_recorded_one_event_for_event(trained: pytorch.Prediction) -> None:
@@ -183,9 +184,9 @@ def from_the_mark_on(events: list[tuple[str, int, int, str]]) -> list[Event]:
     return numbered(kept[begin:])
 
 
-@pytest.mark.parametrize(("batch", "tokens"), [(1, 5), (1, 64), (4, 16)])
-@pytest.mark.parametrize(("width", "heads"), [(16, 2), (24, 3)])
-def test_other_sizes_ask_and_end_as_pytorchs_engine_does(batch: int, tokens: int, width: int, heads: int) -> None:
+@pytest.mark.parametrize(("ids", "layers"), pairs([(1, 5), (1, 64), (4, 16)], [(16, 2), (24, 3)]), ids=str)
+def test_other_sizes_ask_and_end_as_pytorchs_engine_does(ids: tuple[int, int], layers: tuple[int, int]) -> None:
+    (batch, tokens), (width, heads) = ids, layers
     size = Size(53, width, 2, heads, 4 * width, tokens)
     kinds = {Kind.MALLOC: "ask", Kind.FREE: "end"}
     log = pytorch.predict(step_of, size, batch, "cuda").log

@@ -171,6 +171,7 @@ def _eligible(value: Any) -> bool:
     return value.device.type == "cuda"
 
 
+@cache
 def _exists(name: str) -> bool:
     packet, _, overload = name.partition(".")
     found = getattr(torch.ops.aten, packet, None)

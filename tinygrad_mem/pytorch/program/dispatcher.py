@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -55,6 +56,7 @@ def _ours(name: str, key: str, kernel: Kernel) -> Kernel:
     return run
 
 
+@cache
 def operator(name: str) -> Any:
     """The op of a name with its overload, such as ``"pow.Tensor_Scalar"``."""
     packet, _, overload = name.partition(".")

@@ -66,9 +66,10 @@ class AutogradWrites:
         adds: True within an op that adds to its own product, of plain tensors.
     """
 
+    _alone = -1, -1  # references to a gradient that only autograd has, and to its storage; of all predictions
+
     def __init__(self, born: Callable[[torch.Tensor], Any]) -> None:
         self._born, self.adds = born, False
-        self._alone = 0, 0  # references to a gradient that only autograd has, and to its storage
 
     def linear_layer(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """``aten::linear``, which adds its bias in place; see :meth:`op`."""
@@ -83,11 +84,11 @@ class AutogradWrites:
             return decomposed(op, args, kwargs)
 
     def calibrate(self) -> None:
-        """Count the references to a gradient that only autograd has: the count differs between versions of PyTorch."""
-        self._alone = -1, -1
-        with torch.inference_mode(False), torch.enable_grad():
-            leaf = torch.empty(1, requires_grad=True)
-            (leaf * 2 + leaf * 3).sum().backward()
+        """Count the references to a gradient that only autograd has, once: the count differs between versions of PyTorch."""
+        if AutogradWrites._alone == (-1, -1):
+            with torch.inference_mode(False), torch.enable_grad():
+                leaf = torch.empty(1, requires_grad=True)
+                (leaf * 2 + leaf * 3).sum().backward()
 
     def op(self, func: Any, args: tuple) -> tuple[Any, tuple]:
         """The op that runs in place of ``func``, and its arguments."""
@@ -112,7 +113,7 @@ class AutogradWrites:
         first = args[0]
         counts = first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata)
         if self._alone == (-1, -1):
-            self._alone = counts
+            AutogradWrites._alone = counts
         if not isinstance(args[1], torch.Tensor) or args[1].shape != first.shape or args[1].dtype != first.dtype:
             return False
         if self._born(first) is None:
