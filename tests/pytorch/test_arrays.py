@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.pytorch_memory import pytorch_peak
 from tinygrad_mem.autograd.unknown import Unknown
 from tinygrad_mem.errors import DataDependenceError
 from tinygrad_mem.pytorch import predict
@@ -160,6 +161,18 @@ def test_other_libraries_read_ones_which_is_said():
     (note,) = predict(evaluation(lambda scores, labels: None)).notes[:1]
     assert note.startswith("tests/pytorch/test_arrays.py:")
     assert "other libraries read the ones" in note
+
+
+def kept_as_arrays() -> Any:
+    """An array is a view of its tensor's memory, and so is its row; a copy is not."""
+    rows = [torch.rand(64, 64).softmax(1)[:, 1].numpy() for _ in range(3)]
+    again = [torch.from_numpy(torch.rand(64, 64).numpy()[1]) for _ in range(3)]
+    copies = [torch.rand(64, 64).numpy().copy() for _ in range(3)]
+    return rows, again, copies, torch.rand(1000)
+
+
+def test_an_array_keeps_the_memory_of_its_tensor():
+    assert predict(kept_as_arrays, device="cpu").peak == pytorch_peak(kept_as_arrays)
 
 
 @pytest.mark.parametrize(

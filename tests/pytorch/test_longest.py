@@ -110,3 +110,21 @@ def test_without_a_longest_length_it_is_refused():
         predict(lambda: torch.arange(3).repeat_interleave(torch.randint(1, 9, (3,))))
     with pytest.raises(DataDependenceError, match="depends on values"):
         predict(lambda: mask(1 << 25, part=0.5).nonzero())
+
+
+def rows_of_the_best() -> Any:
+    """A number of an index that is a tensor chooses one row, whichever it is."""
+    x = torch.randn(8, 5)
+    kept = [x[x.sum(1).argmax()].exp(), x[:, x.sum(0).argmin()], x[1, x[1].argmax()].exp(), x[x[:, 0].argmax(), 1:3].exp()]
+    x[x.sum(1).argmax(), 2] = 0
+    x[x.sum(1).argmax()] = 1.0
+    return kept, torch.rand(3000)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_number_that_is_a_tensor_chooses_one_row(device: str):
+    with torch.device(device):
+        track = predict(rows_of_the_best, device=device)
+    assert (track.notes, track.unknown) == ([], {})
+    if device == "cpu":
+        assert track.peak == pytorch_peak(rows_of_the_best)

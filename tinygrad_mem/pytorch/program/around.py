@@ -21,6 +21,7 @@ from ...autograd.unknown import followed
 from ...errors import DeviceError, NotOfferedError
 from ...interrupts import context
 from .asking import begin
+from .arrays import from_numpy
 from .calls import swap
 from .fake import without_modes
 from .hugging_face import hugging_face
@@ -66,6 +67,7 @@ def around(watch: Watch) -> Iterator[None]:
         (nn.RNNBase, {"flatten_parameters": flatten_parameters}),
         (torch.cuda, {"make_graphed_callables": partial(_graphed, watch), "graph": _graph, "CUDAGraph": _graph}),
         (torch._C, {"_group_tensors_by_device_and_dtype": _grouped}),
+        handled(watch, torch, from_numpy=from_numpy),
         handled(watch, torch.utils, swap_tensors=swap),
         handled(watch, torch.UntypedStorage, data_ptr=begin),
         handled(watch, transformer, _detect_is_causal_mask=_causal),

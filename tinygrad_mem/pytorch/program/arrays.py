@@ -48,9 +48,22 @@ def array(watch: Watch, tensor: torch.Tensor) -> UnknownArray:
     if place.type != "cpu":
         raise TypeError(f"can't convert {place} device type tensor to numpy. Use Tensor.cpu() first.")
     with without_modes():  # PyTorch's own errors
-        made = torch.ones((), dtype=dtype, requires_grad=trained).expand(shape).numpy().copy()
+        kind = torch.ones((), dtype=dtype, requires_grad=trained).numpy().dtype
     watch.note(f"{watch.places.line()}: {_ONES}")
-    return _followed(made, watch)
+    made = np.ndarray.__new__(UnknownArray, shape, kind)
+    made.view(np.ndarray).fill(1)
+    made.watch, made.shares = watch, tensor
+    return made
+
+
+def from_numpy(watch: Watch, own: Callable[[Any], torch.Tensor], data: Any) -> torch.Tensor:
+    """``torch.from_numpy``: of values that are not known the tensor has none."""
+    made = own(data)
+    if isinstance(data, UnknownArray):
+        watch.numbers.written(made)
+        storage: Any = made.untyped_storage()
+        storage.read = data  # whose memory it is
+    return made
 
 
 def _refuse(what: str) -> NoReturn:
@@ -113,9 +126,14 @@ def _check(name: str, others: Any, kwargs: dict[str, Any]) -> None:
 
 
 class UnknownArray(np.ndarray):
-    """The values of a tensor of a prediction. In memory it has ones."""
+    """The values of a tensor of a prediction. In memory it has ones.
+
+    Attributes:
+        shares: the tensor whose memory it is in a real run: as long as this array, or a view of it, lives, it does.
+    """
 
     watch: Watch
+    shares: torch.Tensor
 
     def __array_finalize__(self, source: Any) -> None:
         self.watch = getattr(source, "watch", None)  # type: ignore[assignment]

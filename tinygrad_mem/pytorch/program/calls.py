@@ -90,6 +90,7 @@ def _without_memory(watch: Watch) -> torch.device:
     return torch.device("cpu")
 
 
+_PLACES = {torch.int8, torch.int16, torch.int32, torch.int64}
 _attributes: Any = vars(torch._C.TensorBase)  # by name, with the functions that read and set them
 
 
@@ -291,6 +292,23 @@ def _with_its_storage(tensor: Tensor, memo: dict) -> Tensor:
     return tensor.new_empty(()).set_(held.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
+@handles(Tensor.__getitem__)
+def _get_item(watch: Watch, tensor: Tensor, index: Any) -> Tensor:
+    return tensor[_place(watch, index)]
+
+
+def _place(watch: Watch, index: Any) -> Any:
+    """An index with 0 for each number that is a tensor, such as ``x.argmax()``: whichever it is, the part is as large.
+
+    Source: ``aten/src/ATen/TensorIndexing.h``, ``handleDimInMultiDimIndexing``.
+    """
+    if type(index) is tuple:
+        return tuple([_place(watch, each) for each in index])
+    if type(index) is FakeTensor and index.dim() == 0 and index.dtype in _PLACES and watch.numbers.value(index) is None:
+        return 0
+    return index
+
+
 @handles(Tensor.__setitem__)
 def _set_item(watch: Watch, tensor: Tensor, index: Any, value: Any) -> None:
     """Assign a number to elements of a GPU's tensor: as a number on the host, as C++ does when it sees the GPU.
@@ -300,7 +318,7 @@ def _set_item(watch: Watch, tensor: Tensor, index: Any, value: Any) -> None:
     given: Any = value
     if isinstance(value, (bool, int, float, complex)) and on_gpu(watch.local(tensor)):
         given = torch.full((), value, dtype=tensor.dtype, device="cpu")
-    tensor[index] = given
+    tensor[_place(watch, index)] = given
 
 
 # --- layers ---------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ...autograd.unknown import DECIDE, FINITE, Unknown, prints, reader
 from ...errors import DataDependenceError
 from ...interrupts import changed
-from .arrays import TO_NUMPY, UnknownArray, array
+from .arrays import TO_NUMPY, array
 from .fake import without_modes
 from .unknown import UnknownNumber
 from .watch import Watch
@@ -283,16 +283,6 @@ def _list(watch: Watch, tensor: Tensor) -> Any:
         return array(watch, tensor.detach().cpu()).tolist()
     with without_modes():
         return known.tolist()
-
-
-@handles(torch.from_numpy)
-def _from_numpy(watch: Watch, data: Any) -> Tensor:
-    """A tensor in NumPy's memory: without known values, if the array has none."""
-    made = torch.from_numpy(data)
-    if isinstance(data, UnknownArray):
-        made = watch.adopt(made)
-        watch.numbers.written(made)
-    return made
 
 
 for _function, _what, _convert in (
