@@ -20,8 +20,8 @@ from torch.utils._foreach_utils import _foreach_supported_types as works_in_list
 from ...autograd.unknown import followed
 from ...errors import DeviceError, NotOfferedError
 from ...interrupts import context
-from .asking import begin
 from .arrays import from_numpy
+from .asking import begin
 from .calls import swap
 from .fake import without_modes
 from .hugging_face import hugging_face
