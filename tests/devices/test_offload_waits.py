@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import signal
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -12,8 +15,9 @@ import pytest
 
 import tinygrad_mem as tm
 from tests.emulated.device import LATENESS, ORDERS, Device
+from tests.tracing import signal_points
 from tinygrad_mem import nn
-from tinygrad_mem.devices import device
+from tinygrad_mem.devices import cuda, device
 from tinygrad_mem.devices.cuda import CUDA
 from tinygrad_mem.techniques import offload, save_on_cpu
 
@@ -58,6 +62,44 @@ def test_in_each_order_of_threads_and_streams(emulated: Device, order: str, late
     with emulated.mode(order, late):
         for pinned in (False, True):
             assert equal(trained(lambda pinned=pinned: save_on_cpu(pin_memory=pinned)), plain)
+
+
+def interrupted_backward(point: int) -> bool:
+    """Ctrl-C at a point of a backward that copies ahead; and then all of it is let go."""
+    seen = 0
+
+    def at(frame: FrameType, position: int) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == point:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+
+    with tm.device("cuda"):
+        x = tm.ones(WIDTH, WIDTH, requires_grad=True)
+        with save_on_cpu(pin_memory=True):
+            y = x.exp().tanh().sigmoid().exp()
+        try:
+            with signal_points(lambda code: code.co_filename in (offload.__file__, cuda.__file__), at):
+                y.backward(tm.ones_like(y))
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+def test_a_copy_that_ctrl_c_parts_from_its_tensor_is_waited_for(emulated: Device, gpu_pool: Any):
+    """The memory went back at once, and the copy then came into the next tensor."""
+    point, wrong = 0, []
+    with emulated.mode("forward", "late"):
+        while interrupted_backward(point := point + 1):
+            gc.collect()
+            assert gpu_pool.used_bytes() == 0, point
+            kept = [tm.full((WIDTH, WIDTH), 7.0, device="cuda") for _ in range(3)]
+            device("cuda").synchronize()
+            wrong += [point] * any((t != 7).any() for t in kept)
+            del kept
+    assert point > 100
+    assert wrong == []
 
 
 def without_waiting_for_what_comes_ahead(patch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from ..autograd.tensor import Tensor
 from ..callbacks import finalizer
 from ..devices import device as Device
 from ..dtypes import uint8
+from ..interrupts import uninterrupted
 from ..recompute.frame import Checkpoint
 from ..scope import local
 from .packing import Once, UnpackedTensor, stays
@@ -158,8 +159,9 @@ class Parked:
                 block = self.device.empty(self.bytes.shape, uint8)
                 self.device.from_host(self.bytes, block)
             else:
-                (block, copy), self._ahead = self._ahead, None
+                block, copy = self._ahead
                 self.device.wait(copy)
+                self._ahead = None  # not before: what Ctrl-C lets go must have been waited for
         window = self.device.window(block, offset, layout)
         self._here += weakref.ref(block), weakref.ref(window)
         return window
@@ -174,8 +176,10 @@ class Parked:
     def fetch_ahead(self) -> None:
         """Start to copy it back, unless it is on the device."""
         if self._ahead is None and self._in_use() is None:
-            block = self.device.empty(self.bytes.shape, uint8)
-            self._ahead = block, self.device.from_host(self.bytes, block, ahead=True)
+            uninterrupted(self._begin_copy, self.device.empty(self.bytes.shape, uint8))
+
+    def _begin_copy(self, block: Any) -> None:
+        self._ahead = block, self.device.from_host(self.bytes, block, ahead=True)
 
     @finalizer
     def __del__(self) -> None:
