@@ -182,6 +182,15 @@ def want_fitting(dtype: np.dtype, *numbers: Any) -> None:
             fitting(number, arithmetic(dtype))
 
 
+def want_held(dtype: np.dtype, *numbers: Any) -> None:
+    """Check that an integer dtype holds the integers among ``numbers``. Raises: OverflowError, as NumPy: one is too large."""
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        for number in numbers:
+            if type(number) is _builtin_int and not limits.min <= number <= limits.max:
+                raise OverflowError(f"Python integer {number} out of bounds for {dtype}")
+
+
 def fitting(value: Any, dtype: np.dtype) -> Any:
     """A Python number as an array of ``dtype`` takes it: an integer below 0 wraps round in an unsigned one, as PyTorch's does.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import dtypes
-from ..dtypes import fitting, is_floating, want_fitting
+from ..dtypes import fitting, is_floating, want_fitting, want_held
 from ..errors import DTypeError, ShapeError
 from .base import Op, refuse_bools, want_floating, want_numbers, want_real
 from .unary import Unary
@@ -133,6 +133,7 @@ class Ramp(Op):
             low, high = _of_dtype(x, low), _of_dtype(x, high)
             if x.dtype == dtypes.uint8 and low < 0:
                 raise DTypeError(f"hardtanh: {x.dtype} cannot hold the limit {low}: convert the tensor to a dtype with a sign")
+            want_held(x.dtype, low, high)
         else:
             want_floating("hardsigmoid", x)
         y = ctx.output_like(x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..dtypes import is_floating, result_type, want_fitting
+from ..dtypes import is_floating, result_type, want_fitting, want_held
 from ..errors import DTypeError
 from .base import Op, broadcast, refuse_bools, want_floating, want_numbers
 from .elementwise import factor, keep_factor
@@ -26,7 +26,7 @@ class Addcmul(Op):
         want_numbers("addcmul", value=value)
         out = _output(ctx, "addcmul", x, a, b)
         refuse_bools("addcmul", out)
-        if isinstance(value, float) and not is_floating(out.dtype):
+        if is_floating(result_type(value)) and not is_floating(out.dtype):
             raise DTypeError(
                 f"addcmul: For integral input tensors, argument value must not be a floating point number: {value}"
             )
@@ -36,6 +36,7 @@ class Addcmul(Op):
             keep_factor(ctx, "b", b)
         if is_floating(out.dtype):
             want_fitting(out.dtype, value)
+        want_held(out.dtype, value)
         ctx.value = value
         ctx.kernels.addcmul(x, a, b, value, out=out)
         return out

@@ -21,6 +21,7 @@ class Clamp(Op):
         refuse_bools("clamp", y)
         for bound in bounds if is_floating(y.dtype) else ():
             dtypes.fitting(bound, y.dtype)
+        dtypes.want_held(y.dtype, *bounds)
         ctx.save(x=x)
         ctx.low, ctx.high = low, high
         ctx.kernels.clamp(x, low, high, out=y)
@@ -44,6 +45,7 @@ class Where(Op):
             raise DTypeError(f"where expected condition to be a boolean tensor, but got a tensor with dtype {condition.dtype}")
         shape = broadcast("where", *[z.shape for z in (condition, x, y) if hasattr(z, "shape")])
         out = ctx.output(shape, result_type(x, y))
+        dtypes.want_held(out.dtype, x, y)
         ctx.save(condition=condition)
         ctx.kernels.where(condition, x, y, out=out)
         return out

@@ -35,8 +35,12 @@ def _shape_and_dtype(name: str, x: Any, y: Any) -> tuple[tuple, Any]:
     """Of two operands that are not alike; a number has no influence on an array's dtype unless its category is higher."""
     array, number = (x, y) if type(y) in _NUMBERS else (y, x)
     if type(number) in _NUMBERS and category(array.dtype) >= _NUMBERS[type(number)]:
-        return array.shape, array.dtype
-    return broadcast(name, *[z.shape for z in (x, y) if hasattr(z, "shape")]), result_type(x, y)
+        shape, dtype = array.shape, array.dtype
+    else:
+        shape, dtype = broadcast(name, *[z.shape for z in (x, y) if hasattr(z, "shape")]), result_type(x, y)
+    if type(number) is int:
+        dtypes.want_held(dtype, number)
+    return shape, dtype
 
 
 def alike(ctx, x, y, of_y=None):

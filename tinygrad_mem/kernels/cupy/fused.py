@@ -44,7 +44,7 @@ class Fused:
         self._kernels: dict[tuple, Any] = {}
 
     def __call__(self, *arguments: Any, size: int | None = None) -> None:
-        if any(isinstance(x, int) and abs(x) >= 1 << 63 for x in arguments):
+        if any(isinstance(x, int) and not -(1 << 63) <= x < 1 << 63 for x in arguments):
             arguments = self._as_floats(arguments)
         numbers = ()
         for letter, places in self._places:

@@ -1,0 +1,67 @@
+"""Python's numbers beside integer tensors: each device refuses those that the tensor's dtype does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_mem as tm
+from tests.conftest import DEVICES
+from tinygrad_mem.errors import ArgumentError, DTypeError
+from tinygrad_mem.nn import functional as F
+
+CALLS: dict[str, Callable[[Any, int], Any]] = {
+    "add": lambda x, n: x + n,
+    "sub": lambda x, n: n - x,
+    "mul": lambda x, n: x * n,
+    "mul of bools": lambda x, n: (x > 0) * (n << 63),
+    "in place": lambda x, n: x.mul_(n),
+    "alpha": lambda x, n: tm.add(x, x, alpha=n),
+    "addcmul": lambda x, n: tm.addcmul(x, x, x, value=n),
+    "floor_divide": lambda x, n: x // n,
+    "remainder": lambda x, n: n % x,
+    "fmod": lambda x, n: tm.fmod(x, n),
+    "trunc": lambda x, n: tm.div(x, n, rounding_mode="trunc"),
+    "shift": lambda x, n: x << n,
+    "right shift": lambda x, n: n >> x,
+    "and": lambda x, n: x & n,
+    "or": lambda x, n: x | n,
+    "clamp": lambda x, n: tm.clamp(x, n, 5),
+    "clip": lambda x, n: x.clip(max=n),
+    "hardtanh": lambda x, n: F.hardtanh(x, 0, n) if n > 0 else F.hardtanh(x, n, 0),
+    "where": lambda x, n: tm.where(x > 0, x, n),
+    "where not": lambda x, n: tm.where(x > 0, n, x),
+    "masked_fill": lambda x, n: x.masked_fill(x > 0, n),
+}
+
+
+@pytest.mark.parametrize("dev", [*DEVICES, "meta"])
+@pytest.mark.parametrize(("dtype", "number"), [("int8", 300), ("int8", -300), ("int32", 1 << 31), ("int64", -(1 << 70))])
+def test_a_number_that_the_dtype_does_not_hold_is_refused_on_every_device(dev: str, dtype: str, number: int):
+    """CuPy takes some, and some beside an empty array: clamp and where were wrong. On meta a prediction went on."""
+    for call in CALLS.values():
+        for size in (3, 0):
+            x = tm.ones(size, dtype=getattr(tm, dtype), device=dev)
+            with pytest.raises(ArgumentError, match=r"out of bounds for|without overflow"):
+                call(x, number)
+
+
+def test_numbers_that_are_held_are_taken(dev: str):
+    x = tm.tensor([1, -2, 3], dtype=tm.int64, device=dev)
+    least = -(1 << 63)
+    assert (x << least).tolist() == [0, 0, 0]
+    assert tm.clamp(x.int(), -(1 << 31), 2).tolist() == [1, -2, 2]
+    assert (x == 1 << 70).tolist() == [False] * 3
+    assert (x.double() + (1 << 70)).tolist() == [2.0**70] * 3
+
+
+def test_a_numpy_float_is_no_factor_of_integers(dev: str):
+    """It was rounded down on a GPU, in silence."""
+    x = tm.ones(3, dtype=tm.int32, device=dev)
+    numbers: list[Any] = [1.5, np.float32(1.5), np.float64(1.5)]
+    for number in numbers:
+        with pytest.raises(DTypeError, match="must not be a floating point number"):
+            tm.addcmul(x, x, x, value=number)
