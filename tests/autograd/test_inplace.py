@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tinygrad_mem as tm
+from tinygrad_mem.errors import GraphError
 
 
 @pytest.fixture(params=[torch, tm], ids=["torch", "ours"])
@@ -262,3 +263,18 @@ def test_an_operator_in_place_does_not_grow_its_tensor(library):
     with pytest.raises(RuntimeError, match="shape"):
         x //= library.ones(2, 3)
     assert x.shape == (3,)
+
+
+def test_elements_in_one_place_are_not_written(dev: str):
+    """CuPy marks no array as read-only: kernels wrote each element several times, and .grad of a leaf too."""
+    base = tm.ones(3, device=dev)
+    for view in (base.expand(2, 3), base[:1].expand(3), base.as_strided((2, 2), (0, 1)), base.expand(2, 3).T):
+        for write, argument in (("mul_", 2), ("copy_", base.sum())):
+            with pytest.raises(GraphError, match=r"read-only, for example expanded; write into a clone\(\)"):
+                getattr(view, write)(argument)
+    assert base.tolist() == [1, 1, 1]
+    leaf = tm.ones(2, device=dev, requires_grad=True)
+    leaf.grad = tm.ones(1, device=dev).expand(2)
+    with pytest.raises(GraphError, match=r"the memory of \.grad is read-only, for example expanded"):
+        leaf.sum().backward()
+    assert base.expand(1, 3).mul_(2).tolist() == [[2, 2, 2]], "nothing is repeated"

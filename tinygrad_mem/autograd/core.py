@@ -25,7 +25,7 @@ from .. import scope
 from ..dtypes import FLOATING, FOREIGN, admitted
 from ..errors import DeviceError, GraphError, clear_frames
 from ..interrupts import counter, may_wait, reentrant
-from ..ops.base import Context, Op, RowsGradient, root_of
+from ..ops.base import Context, Op, RowsGradient, refuses_writes, root_of
 from ..scope import local, quiet_numpy
 from . import node_hooks
 from .gradients import PARTIAL, SparseTensor, accumulate_rows, add_partial, copy, copy_rows, memory_of, unbroadcast, whole
@@ -622,7 +622,7 @@ def _add(leaf: Tensor, grad: Any, owned: bool) -> None:
     if type(grad) is RowsGradient or isinstance(present, SparseTensor):
         accumulate_rows(leaf, grad, owned)
     elif present is not None:
-        if not getattr(present.array.flags, "writeable", True):  # CuPy's arrays always are
+        if refuses_writes(present.array):
             raise GraphError("backward: the memory of .grad is read-only, for example expanded; give it a clone()")
         if present.array.shape != grad.shape:  # .data was set to another shape
             raise GraphError(f"backward: .grad is {list(present.shape)} and new is {list(grad.shape)}: set .grad to None")

@@ -9,7 +9,7 @@ import numpy as np
 from .. import scope
 from ..dtypes import FLOATING, FOREIGN, admitted
 from ..errors import GraphError
-from ..ops.base import Context, Op, address_of
+from ..ops.base import Context, Op, address_of, refuses_writes
 from ..scope import local
 from . import node_hooks
 from .core import Node, connect, next_sequence, observed, one_device, remember
@@ -47,8 +47,8 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
             arrays.append(x.array)
         else:
             arrays.append(admitted(x) if isinstance(x, FOREIGN) else x)
-    if not getattr(target.array.flags, "writeable", True):  # CuPy's arrays are always writeable
-        raise GraphError(f"{op.__name__}: the tensor's memory is read-only; write into a clone()")
+    if refuses_writes(target.array):
+        raise GraphError(f"{op.__name__}: the tensor's memory is read-only, for example expanded; write into a clone()")
     if target._storage is not None:
         for x in inputs[1:]:
             if isinstance(x, Tensor) and x._storage is target._storage:

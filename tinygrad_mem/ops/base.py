@@ -37,6 +37,15 @@ def root_of(array: Any) -> Any:
     return array
 
 
+def refuses_writes(array: Any) -> bool:
+    """True if the memory is read-only, or has two elements in one place, as an expanded array. NumPy marks most of these, CuPy
+    none."""
+    flags = array.flags
+    if not flags.c_contiguous and any(step == 0 and size > 1 for step, size in zip(array.strides, array.shape, strict=True)):
+        return array.size > 0
+    return not getattr(flags, "writeable", True)
+
+
 def address_of(array: Any) -> int:
     """The address of the array's first element."""
     return array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
