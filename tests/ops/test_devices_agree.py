@@ -181,3 +181,44 @@ def test_the_lists_name_rows():
     names = [case.name for case in cases.CASES]
     assert set(FINITE) <= FAMILIES.keys()
     assert all(any(name.startswith(begin) for name in names) for begin in DIFFERENCES)
+
+
+def with_gradient(function: Any, array: Any) -> list[Any]:
+    """What the function makes of the array, and the array's gradient."""
+    x = tm.tensor(array, requires_grad=True)
+    results = flat(function(x))
+    tm.autograd.backward(results, [tm.arange(1, y.numel() + 1).to(y.dtype).reshape(y.shape) for y in results])
+    return [*results, x.grad]
+
+
+def no_sequences(kind: str) -> list[Any]:
+    return with_gradient(getattr(tm.nn, kind)(3, 2, 2, bidirectional=True).double(), np.ones((4, 0, 3)))
+
+
+LINES = np.array([[0.5, 2.0, -1.0], [3.0, 0.0, -0.0]])
+
+
+def in_dtype(name: str, *arguments: Any) -> list[Any]:
+    """Of numbers in another dtype than that of the result and its gradient."""
+    return with_gradient(lambda x: getattr(tm, name)(x, *arguments, dtype=tm.float32), LINES)
+
+
+BORDERS: dict[str, Any] = {
+    "a power below 0 of zeros of both signs": lambda: [tm.norm(tm.tensor([[0.0, 3.0], [-0.0, 4.0]]), -1, 0)],
+    "the nan-norm of nothing": lambda: [tm.norm(tm.ones(0, 3), np.nan), tm.norm(tm.ones(0, 3), np.nan, 0)],
+    **{f"{kind} of no sequences": lambda kind=kind: no_sequences(kind) for kind in ("RNN", "LSTM", "GRU")},
+    **{f"{name} in float32": lambda name=name: in_dtype(name) for name in ("sum", "mean", "prod", "nansum")},
+    **{f"{name} in float32": lambda name=name: in_dtype(name, -1) for name in ("cumsum", "cumprod", "softmax", "log_softmax")},
+}
+
+
+@pytest.mark.parametrize("name", BORDERS)
+def test_borders(name: str):
+    found = []
+    for device in ("cpu", "cuda"):
+        with tm.device(device):
+            found.append([(t.dtype, values(t)) for t in BORDERS[name]()])
+    for (kind, here), (other, there) in zip(*found, strict=True):
+        assert kind == other
+        assert here.shape == there.shape
+        assert np.allclose(here, there, 1e-5, 1e-6, equal_nan=True)

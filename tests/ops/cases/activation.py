@@ -26,6 +26,7 @@ CASES = [
     case("relu6", "Ramp", y_bytes),
     case("leaky_relu", "LeakyReLU", y_bytes),
     case("leaky_relu", "LeakyReLU", x_bytes, "leaky_relu_negative", negative_slope=-0.2),
+    case("leaky_relu", "LeakyReLU", y_bytes, "leaky_relu_one", negative_slope=1.0),
     case("elu", "ELU", x_bytes, alpha=0.7),
     case("selu", "ELU", x_bytes),
     OpCase(

@@ -19,6 +19,8 @@ _HOST, _DEFAULT_ALGORITHM = 0, -1
 def _layout(x: Any) -> tuple[int, int, int]:
     """(transposed, leading dimension, batch stride) of (batch, rows, columns) read in rows; a batch of one is repeated."""
     (batch, rows, columns), (step, down, right), size = x.shape, x.strides, x.itemsize
+    if not x.size:  # of which the strides say nothing
+        return 0, max(columns, 1), 0
     step = step // size if batch > 1 else 0
     if (right == size or columns == 1) and (down >= size * columns or rows == 1):
         return 0, max(down // size if rows > 1 else columns, columns), step

@@ -131,7 +131,7 @@ def variance(x, mean, axes, scale, out):
 
 
 _prod_backward = Fused(
-    "T gy, T y, raw T x, int64 n",
+    "G gy, G y, raw T x, int64 n",
     "T out",
     """
     T here = x[i];
@@ -182,7 +182,7 @@ def logsumexp(x, axes, top, out):
 
 
 _largest = Reduction("T x", "U y", "(U)x", "(a != a || a > b) ? a : b", "y = a", _MINUS_INF, "tinygrad_mem_largest")
-_SIZE = "((U)x < U(0) ? -(U)x : (U)x)"
+_SIZE = "((U)x > U(0) ? (U)x : U(0) - (U)x)"  # +0 of -0, which has powers below 0
 
 
 def _norm(name, term, step="a + b", end="y = a", start="0"):
@@ -200,7 +200,7 @@ _any_norm = _norm("power", f"pow({_SIZE}, U(p))", end="y = pow(a, U(1 / p))")
 
 
 def norm(x, axes, p, out):
-    _reduce(_NORMS.get(p, _any_norm), axes, 0, out, x, numbers=(float(p),))
+    _reduce(_NORMS.get(p, _any_norm), axes, nan if p != p else 0, out, x, numbers=(float(p),))
 
 
 _norm_backward = Fused(

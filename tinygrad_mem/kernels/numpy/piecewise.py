@@ -57,9 +57,17 @@ def _both_sides(x, slope, out):
     return np.maximum(x, 0) + np.minimum(x, 0) * slope
 
 
-@computed
+@formula(lambda gy, s, slope: np.where(s > 0, gy, gy * slope), traced=True)
 def leaky_relu_backward(gy, s, slope, out):
     """out = gy where s > 0, else slope * gy; s is x, or y where the slope is positive."""
+    if slope == 1:  # nothing to choose between
+        np.copyto(out, gy)
+    else:
+        _one_of_both(gy, s, slope, out)
+
+
+@computed
+def _one_of_both(gy, s, slope, out):
     return np.where(s > 0, gy, gy * slope)
 
 
