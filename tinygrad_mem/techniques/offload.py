@@ -161,7 +161,7 @@ class Parked:
             else:
                 block, copy = self._ahead
                 self.device.wait(copy)
-                self._ahead = None  # not before: what Ctrl-C lets go must have been waited for
+                self._ahead = None  # not before: Ctrl-C may free the block here, when the copy has been waited for
         window = self.device.window(block, offset, layout)
         self._here += weakref.ref(block), weakref.ref(window)
         return window
