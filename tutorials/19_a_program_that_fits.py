@@ -32,7 +32,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 # The program: a small language model, written as usual. It names its device, makes its own data, and takes two steps.
 
 # %%
-WORDS, WIDE, LAYERS, HEADS, TOKENS, BATCH = 4096, 256, 3, 4, 256, 8
+WORDS, WIDE, LAYERS, HEADS, TOKENS, BATCH = 4096, 256, 2, 4, 256, 8
 
 
 class DecoderLayer(nn.Module):
@@ -88,11 +88,11 @@ logits = 4 * BATCH * TOKENS * WORDS
 # %% [markdown]
 # ## Predicted
 #
-# If the card has 190 MiB for it, the program gets the same error as on a GPU. Without a limit, the prediction says how much the
+# If the card has 180 MiB for it, the program gets the same error as on a GPU. Without a limit, the prediction says how much the
 # program needs, and for what.
 
 # %%
-CARD = 190 * MIB
+CARD = 180 * MIB
 failed = pytorch.predict(train, capacity=CARD)
 print(failed.out_of_memory)
 RESULT.agree("the program fits", by_hand=0, predicted=int(failed.fits), unit="")

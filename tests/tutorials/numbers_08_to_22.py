@@ -178,12 +178,12 @@ def lesson_18(found: dict[str, float], dev: str) -> None:
 
 
 def lesson_19(found: dict[str, float], dev: str) -> None:
-    mib, card, words, wide, layers, tokens = 1 << 20, 190 << 20, 4096, 256, 3, 8 * 256
+    mib, card, words, wide, layers, tokens = 1 << 20, 180 << 20, 4096, 256, 2, 8 * 256
     weights = 4 * (2 * words * wide + layers * (12 * wide * wide + 4 * wide))
     assert found["parameters"] == found["parameters, held"] == weights
     assert found["states of AdamW"] == found["states, held"] == 2 * weights
     assert found["the largest block"] == 4 * tokens * words
-    assert card + 70 * mib < found["peak"] <= found["reserved"]
+    assert card + 40 * mib < found["peak"] <= found["reserved"]
     assert found["changed: peak"] < card
     # qkv, what attention gives, two norms' results, x twice; and up's result and GELU's of four times the width
     assert found["peak"] - found["changed: peak"] > layers * 4 * tokens * wide * 12
@@ -267,4 +267,4 @@ def lesson_22(found: dict[str, float], dev: str) -> None:
     assert len(losses) == 4
     assert max(losses) - min(losses) < 0.1
     assert 0.085 < found["NF4: error of rounding, relative to the weights"] < 0.1
-    assert max(found["8,192 tokens, recomputed: peak"], found["8,192 tokens, and in tiles: peak"]) < card
+    assert found["8,192 tokens: peak"] < card
