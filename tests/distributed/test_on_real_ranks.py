@@ -11,9 +11,9 @@ import pytest
 from tests.distributed.ranks import passes
 from tests.profiles import every
 
-FOUR = ["collectives", "data_parallel", "zero_optimizer", "tensor_parallel", "context_parallel", "pipelining", "fsdp"]
-FOUR += ["norms", "mesh", "estimated", "tips"]
-TWO = ["fsdp_options", "fsdp_offload", "quantized", "planned"]
+FOUR = ["collectives", "data_parallel", "zero_optimizer", "tensor_parallel", "context_parallel", "pipelining"]
+FOUR += ["norms", "mesh", "tips"]
+TWO = ["fsdp", "estimated", "fsdp_options", "fsdp_offload", "quantized", "planned"]
 ALL = every(2) == 1
 """A thorough run tries each program on two ranks and on four."""
 

@@ -31,7 +31,7 @@ MESHES = {
         Mesh(data=2, count=2, zero=3),
     ],
     4: [  # each two ways together, each stage of ZeRO, each order
-        Mesh(tensor=2, pipeline=2, count=4, chunks=2),
+        Mesh(tensor=2, pipeline=2, count=4 if THOROUGH else 2, chunks=2),
         Mesh(tensor=2, context=2),
         Mesh(pipeline=2, data=2, count=2, gpipe=True),
         Mesh(pipeline=2, context=2, count=2),
