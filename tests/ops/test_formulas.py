@@ -13,9 +13,9 @@ import pytest
 
 import tinygrad_mem as tm
 from tests.case import OpCase, ours
-from tests.memory.test_predicted import RULES, layer, trained
+from tests.memory.test_predicted import RULES, layer, trained, trained_rows
 from tests.nn.rows import ROWS
-from tests.profiles import every, on_devices, share_of_each
+from tests.profiles import every, on_devices, pairs, share_of_each
 from tinygrad_mem.devices import device
 from tinygrad_mem.dtypes import is_floating
 from tinygrad_mem.errors import DTypeError
@@ -144,16 +144,14 @@ def test_of_ops(case: OpCase, dev: str, checked: Checked):
         run(case, "float16", dev)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_of_layers(row: Any, checked: Checked):
-    layer(row, train=True)
-    layer(row, train=False)
+@pytest.mark.parametrize(("row", "train"), trained_rows(3), ids=str)
+def test_of_layers(row: Any, train: bool, checked: Checked):
+    layer(row, train)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=str)
-def test_of_optimizers(rule: tuple, checked: Checked):
-    for masters in (False, True):
-        trained(*rule, masters, "float32")
+@pytest.mark.parametrize(("rule", "masters"), pairs(RULES, (False, True)), ids=str)
+def test_of_optimizers(rule: tuple, masters: bool, checked: Checked):
+    trained(*rule, masters, "float32")
 
 
 def rows_moved(name: str, dtype: str) -> None:

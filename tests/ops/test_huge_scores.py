@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import tinygrad_mem as tm
+from tests.profiles import share
 
 SIZES = {"float64": (1.0, 50.0, 1e4, 1e10, 1e15, 1e300), "float32": (1.0, 50.0, 1e4, 1e7, 1e30), "float16": (1.0, 2e3, 6e4)}
 TOLERANCE = {"float64": 1e-12, "float32": 3e-6, "float16": 2e-3}
@@ -87,7 +88,7 @@ def test_cross_entropy(dtype: str, dev: str):
         with np.errstate(all="ignore"):
             flat = rows(classes, size)
         for x in (flat, np.ascontiguousarray(flat.reshape(2, -1, classes).swapaxes(1, 2))):
-            for kind, weight, options in settings(classes):
+            for kind, weight, options in share([*settings(classes)], 2, (size, classes, dtype, dev, x.shape)):
 
                 def run(
                     lib: Any, x: np.ndarray = x, kind: str = kind, weight: Any = weight, options: dict = options
