@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,12 +103,14 @@ def recorded() -> Iterator[list[Run]]:
         yield runs
 
 
-def _watched(op: type[Op], forward: Any, runs: list[Run]) -> Any:
-    signature = inspect.signature(forward)
+_signature = cache(inspect.signature)  # of a forward, asked at each of its runs
 
+
+def _watched(op: type[Op], forward: Any, runs: list[Run]) -> Any:
     def run(ctx: Any, *arrays: Any, **params: Any) -> Any:
         out = forward(ctx, *arrays, **params)
         if op is ctx.op and any(ctx.needs):
+            signature = _signature(forward)
             bound = signature.bind(ctx, *arrays, **params)
             bound.apply_defaults()
             names = dict(bound.arguments)

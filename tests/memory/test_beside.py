@@ -160,7 +160,7 @@ def _trail(do: Callable[[], object]) -> list[tuple]:
 @pytest.mark.parametrize("by", ["a second thread", "a handler"])
 def test_tracks_that_begin_and_end_at_every_bytecode_of_the_pool_and_the_tape(by: str, training, reliability):
     """One begins and ends there; another begins there and is read at rest."""
-    points = ends(_trail(training.step))[:: step_of(8)]
+    points = ends(_trail(training.step))[:: step_of(16)]
     reached = 0
     for point in points:
         tracks: list[memory.Track] = []

@@ -262,7 +262,7 @@ def check_roles(track: memory.Track, where: Any) -> None:
 
 
 @pytest.mark.parametrize("where", ["cpu", "meta", pytest.param("cuda", marks=pytest.mark.cuda)])
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(programs, st.booleans())
 def test_categories_add_up_and_are_what_holds_the_blocks(where: str, program: list, before: bool):
     here, pool = device(where), device(where).pool
@@ -386,6 +386,7 @@ def test_a_thread_frees_the_last_tensor_over_an_array_of_cupys(gpu_pool: Any, si
 
 
 @pytest.mark.cuda
+@pytest.mark.usefixtures("only_memory")
 def test_on_a_gpu_the_categories_add_up_to_cupys_own_count():
     pool = device("cuda").pool
     gc.collect()

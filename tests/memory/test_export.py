@@ -90,6 +90,7 @@ def test_two_steps_of_a_network_and_what_a_loaded_track_cannot_know(tmp_path: Pa
         loaded.mark("late")
 
 
+@settings(max_examples=examples(15))
 @given(events, st.integers(1, 9))
 def test_any_log_survives_the_way_there_and_back(tmp_path_factory: Any, rows: list, length: int):
     log = write(rows)
@@ -190,9 +191,9 @@ def most(use: Callable[[], Any]) -> int:
 
 @functools.cache
 def long(events: int) -> Log:
-    """A log in chunks of 4,096 events; it is read and not changed."""
+    """A log in chunks of 1,024 events; it is read and not changed."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(log_module, "_CHUNK", 1 << 12)
+        patched.setattr(log_module, "_CHUNK", 1 << 10)
         log = Log("cpu")
         for i in range(events // 2):
             where = ("forward", f"m{i % 7}", "Conv", "a.py:1 f")
@@ -205,7 +206,7 @@ def long(events: int) -> Log:
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_long_log_is_streamed(tmp_path: Path, format: str):
     """An event more needs at most 64 bytes more, the snapshot's table of blocks; as Python's objects it would be 2,000."""
-    sizes = 1 << 13, 1 << 14
+    sizes = 1 << 11, 1 << 12
     few, many = (most(functools.partial(Track.of(long(size)).save, tmp_path / "run", format)) for size in sizes)
     assert few < 20 << 20
     assert many - few < 64 * (sizes[1] - sizes[0])

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 import tinygrad_mem as tm
+from tests.profiles import some
 from tinygrad_mem import memory, nn, scope
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.interrupts import context
@@ -114,8 +115,10 @@ def test_refusals(tmp_path: Path):
 HOSTILE = ["$", "$x_{", "\\frac{$1$}", "100% of $5 & $6", "x\x1b[31m\x9b0m", "\u202eneve\0", "\ud800", "\U0001f642 \u5c42"]
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-@pytest.mark.parametrize("ending", ["svg", "png"])
+DRAWN = [(name, ending) for ending in ("svg", "png") for name in HOSTILE]
+
+
+@pytest.mark.parametrize(("name", "ending"), some(DRAWN, DRAWN[: len(HOSTILE) + 2]), ids=lambda value: ascii(value)[1:-1])
 def test_any_text_is_drawn_as_it_is(name: str, ending: str, tmp_path: Path):
     with memory.track() as track:
         model = nn.Sequential()

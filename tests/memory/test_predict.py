@@ -68,7 +68,9 @@ def assert_predicted(run: Callable[[], Any]) -> memory.Track:
     return said
 
 
-@pytest.mark.parametrize("workload", networks.WORKLOADS[:3], ids=lambda workload: workload.name.split()[0])
+@pytest.mark.parametrize(
+    "workload", some(networks.WORKLOADS[:4], networks.WORKLOADS[:3]), ids=lambda workload: workload.name.split()[0]
+)
 def test_the_networks(workload: networks.Workload):
     def run() -> None:
         step = workload.build(tm, "cpu")
@@ -87,24 +89,36 @@ SIZES = {
     "resnet18": [(2, (3, 64, 64)), (1, (3, 100, 70))],
     "resnet34": [(2, (3, 32, 32)), (1, (3, 64, 96))],
     "resnet101": [(2, (3, 32, 32)), (1, (3, 64, 64))],
-    "resnet50": [(2, (3, 64, 64)), (1, (3, 96, 64))],
+    "resnet50": [(2, (3, 64, 64)), (1, (3, 64, 32))],
     "resnet152": [(2, (3, 32, 32)), (1, (3, 64, 64))],
     "vgg11": [(2, (3, 32, 32)), (1, (3, 64, 96))],
     "vgg13": [(2, (3, 32, 64))],
     "vgg16": [(2, (3, 64, 32))],
     "vgg16_bn": [(3, (3, 64, 64))],
     "vgg19": [(1, (3, 64, 64))],
-    "mobilenet_v2": [(2, (3, 64, 64)), (3, (3, 96, 64))],
-    "densenet121": [(2, (3, 64, 64)), (1, (3, 96, 64))],
+    "mobilenet_v2": [(2, (3, 64, 64)), (3, (3, 64, 32))],
+    "densenet121": [(2, (3, 64, 64)), (1, (3, 64, 32))],
     "squeezenet": [(2, (3, 64, 64)), (1, (3, 100, 70))],
-    "unet": [(1, (3, 64, 64)), (2, (3, 32, 48))],
+    "unet": [(1, (3, 64, 64)), (1, (3, 32, 16))],
     "gpt2": [(2, (40,))],
     "lstm": [(2, (16,)), (32, (64,))],
     "lstm-tied": [(1, (7,)), (3, (40,))],
     "bert-tiny": [(1, (16,)), (3, (40,))],
 }
 NAMED = [(name, *size) for name, sizes in SIZES.items() for size in sizes]
-SAME_CODE = {"resnet34", "resnet101", "resnet152", "resnet1001", "vgg11", "vgg13", "vgg16", "vgg16_bn", "vgg19", "gpt2"}
+SAME_CODE = {
+    "resnet34",
+    "resnet110",
+    "resnet101",
+    "resnet152",
+    "resnet1001",
+    "vgg11",
+    "vgg13",
+    "vgg16",
+    "vgg16_bn",
+    "vgg19",
+    "gpt2",
+}
 """More of the layers that others have; VGG's and GPT's are those of networks that are planned and trained in ``tests/plan``."""
 
 
@@ -172,7 +186,7 @@ def test_random_networks(layers: list, width: int, batch: int, steps: int, optim
     assert_predicted(run)
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(12))
 @given(
     layers=st.lists(st.sampled_from(sorted(LAYERS)), min_size=2, max_size=8),
     width=st.integers(1, 200),

@@ -12,13 +12,24 @@ import pytest
 import tinygrad_mem as tm
 from tests.case import OpCase, ours
 from tests.memory.predicted_rows import PROGRAMS
-from tests.memory.test_predicted import DTYPES, FAMILIES, LAYOUTS, PLAIN, RULES, SIZES, called, layer, parted, trained
+from tests.memory.test_predicted import (
+    DTYPES,
+    FAMILIES,
+    LAYOUTS,
+    PLAIN,
+    RULES,
+    SIZES,
+    called,
+    layer,
+    parted,
+    trained,
+    trained_rows,
+)
 from tests.memory.test_predicted import short_logs as short_logs
-from tests.nn.rows import ROWS
 from tests.ops.cases import CASES, loss
 from tests.ops.test_contract import arrays_of, step
 from tests.predicted import difference_on_gpu
-from tests.profiles import every, pairs, some
+from tests.profiles import every, pairs, share_of_each, some
 from tinygrad_mem import optim
 
 pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("ignore")]
@@ -70,7 +81,7 @@ def test_functions(family: str, reliability: Callable[[str, int], None]):
 def test_layers(reliability: Callable[[str, int], None]):
     found: list[str] = []
     count = 0
-    for row, train in itertools.product(ROWS, (True, False)):
+    for row, train in trained_rows(4):
         count += parted((str(row), train), lambda: layer(row, train), found, difference_on_gpu)  # noqa: B023
     assert found == []
     reliability("layers trained on a GPU and predicted event by event", count)
@@ -79,7 +90,8 @@ def test_layers(reliability: Callable[[str, int], None]):
 def test_optimizers(reliability: Callable[[str, int], None]):
     found: list[str] = []
     count = 0
-    for (name, options), dtype, masters in pairs(RULES, ("float32", "float16"), (False, True)):
+    rows = pairs(RULES, ("float32", "float16"), (False, True))
+    for (name, options), dtype, masters in share_of_each(rows, 2, lambda row: row[0][0]):
         what = name, options, masters, dtype
         count += parted(what, lambda: trained(*what), found, difference_on_gpu)  # noqa: B023
     assert found == []

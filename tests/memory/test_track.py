@@ -50,6 +50,7 @@ def test_categories_of_a_training_step_are_what_the_formulas_say():
 
 
 @pytest.mark.parametrize("where", ["cpu", "meta", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.usefixtures("only_memory")
 def test_a_track_begun_in_the_middle_knows_what_is_there(where: str):
     """Roles are found by asking the living; only who asked for it is not known any more."""
     with tm.device(where):
