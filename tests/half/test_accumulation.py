@@ -18,7 +18,7 @@ import tinygrad_mem as tm
 from tests.case import OpCase, flat, ours, theirs, values
 from tests.ops.cases import CASES
 from tests.ops.test_contract import arrays_of
-from tests.profiles import pairs
+from tests.profiles import on_devices, pairs, share_of_each
 from tests.witness import numpy_allocations
 from tinygrad_mem import memory
 from tinygrad_mem.functional import recurrent
@@ -243,7 +243,7 @@ def rounding(exact: np.ndarray, half: str) -> float:
     ("row", "half", "dev"),
     [
         *[(row, half, "cpu") for row, half in pairs(ROWS, HALVES)],
-        *[pytest.param(row, "float16", "cuda", marks=pytest.mark.cuda) for row in ROWS],
+        *on_devices([(row, "float16", "cuda") for row in share_of_each(ROWS, 2, lambda row: row.op)]),
     ],
     ids=lambda each: f"{each.op}-{each.name}" if isinstance(each, Row) else each,
 )

@@ -15,7 +15,7 @@ import pytest
 
 import tinygrad_mem as tm
 from tests.memory.test_predicted import RULES
-from tests.profiles import every
+from tests.profiles import every, pairs
 from tests.sturdy.test_failing_steps import Run, failing_at, same
 from tests.sturdy.test_failing_techniques import held, stepped
 from tinygrad_mem import nn, optim, techniques
@@ -173,8 +173,7 @@ CASES |= {rule: lambda rule=rule: Small(rule) for rule in RULE if rule != "Lomo"
 CASES |= {f"paged {rule}": lambda rule=rule: Paged(rule) for rule in ("Adam", "AdamW8bit", "Adam4bit", "Adafactor")}
 
 
-@pytest.mark.parametrize("before", [0, 1])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "before"), pairs([*CASES], [0, 1]))
 def test_a_step_that_fails_at_an_allocation_can_be_made_again(
     case: str, before: int, monkeypatch: pytest.MonkeyPatch, reliability: Callable[[str, int], None]
 ):
@@ -229,8 +228,10 @@ def _hooked(run: Run, where: str) -> Any:
     }[where]()
 
 
-@pytest.mark.parametrize("where", ["forward", "before forward", "gradient", "accumulated", "before step"])
-@pytest.mark.parametrize("case", CASES)
+HOOKS = ["forward", "before forward", "gradient", "accumulated", "before step"]
+
+
+@pytest.mark.parametrize(("case", "where"), pairs([*CASES], HOOKS))
 def test_a_step_that_a_hook_ends_can_be_made_again(case: str, where: str):
     undisturbed, run = stepped(CASES[case](), 2), stepped(CASES[case](), 1)
     run.where.generator.manual_seed(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import tinygrad_mem as tm
-from tests.profiles import every
+from tests.profiles import every, on_devices, pairs
 from tinygrad_mem import nn, optim
 from tinygrad_mem.devices import device
 
@@ -81,9 +82,10 @@ def same(a: list, b: list) -> bool:
     return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("kind", ["out of memory", "interrupt"])
-@pytest.mark.parametrize("before", [0, 2], ids=["first step", "third step"])
-@pytest.mark.parametrize("rule", RULES)
+WAYS = [*itertools.product([0, 2], ["out of memory", "interrupt"], ["cpu", "cuda"])]
+
+
+@pytest.mark.parametrize(("before", "kind", "dev", "rule"), on_devices([(*way, rule) for way, rule in pairs(WAYS, [*RULES])]))
 def test_a_failed_step_loses_nothing_and_can_be_made_again(
     rule: str, before: int, kind: str, dev: str, monkeypatch: pytest.MonkeyPatch
 ):

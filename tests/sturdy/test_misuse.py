@@ -165,7 +165,7 @@ def cases(call: Call) -> list[Misuse]:
 @pytest.mark.parametrize("call", CALLS, ids=[f"{n}-{c.name}" for n, c in enumerate(CALLS)])
 def test_as_pytorch(call: Call):
     found, names = {}, set()
-    for misuse in cases(call):
+    for misuse in share(cases(call), 3, call.name):
         theirs = attempt(misuse, torch, *arguments(misuse, torch))
         with limit(60):
             ours = attempt(misuse, tm, *arguments(misuse, tm))
@@ -183,7 +183,7 @@ def test_as_pytorch(call: Call):
 @pytest.mark.parametrize("where", ["cpu", "meta", pytest.param("cuda", marks=pytest.mark.cuda)])
 @pytest.mark.parametrize("call", CALLS, ids=[f"{n}-{c.name}" for n, c in enumerate(CALLS)])
 def test_nothing_is_lost(call: Call, where: str):
-    """PyTorch's answers are asked of all misuses, each call on every device. A usual run tries a share of the misuses there."""
+    """Each call on every device. As where PyTorch is asked, a usual run tries a share of the misuses, others on each device."""
     gc.collect()  # a request that fails lets the collector run, and what other tests left would count here
     tried = share(cases(call), 3 if where == "cpu" else 10, (call.name, where))
     with memory.limit(device(where).pool.used_bytes() + ROOM, where):
