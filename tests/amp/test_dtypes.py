@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import re
+from functools import cache
 
 import pytest
 import torch
 
 import tinygrad_mem as tm
 from tests.amp.oracle import MIXES, dtypes_of, ours, outcome, pytorchs, theirs
+from tests.profiles import some
 from tests.sturdy.calls import CALLS, Call, Of, f
 from tinygrad_mem import memory
 from tinygrad_mem.functional.door import POLICIES
@@ -30,18 +32,18 @@ if torch.version.cuda:
     DIFFERENCES["cuda", "T.__setitem__"] = "mixed dtypes are refused; the fake tensors of a build for CUDA do not look"
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> dict:
-    return {key: (ours(CALLS, *key), theirs(CALLS, *key)) for key in itertools.product(("cpu", "cuda"), HALVES)}
+@cache
+def outcomes(device: str, half: str) -> tuple[dict, dict]:
+    return ours(CALLS, device, half), theirs(CALLS, device, half)
 
 
-HALVES = ("float16", "bfloat16")
+# The lists of a device are the same for both halves.
+REGIONS = some([*itertools.product(("cpu", "cuda"), ("float16", "bfloat16"))], [("cpu", "bfloat16"), ("cuda", "float16")])
 
 
-@pytest.mark.parametrize("half", HALVES)
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_function_gives_pytorchs_dtypes(outcomes: dict, device: str, half: str):
-    mine, other = outcomes[device, half]
+@pytest.mark.parametrize(("device", "half"), REGIONS)
+def test_every_function_gives_pytorchs_dtypes(device: str, half: str):
+    mine, other = outcomes(device, half)
     wrong = set()
     for (i, mix), expected in other.items():
         if not isinstance(expected, Exception) and mine[i, mix] != expected:
@@ -50,12 +52,12 @@ def test_every_function_gives_pytorchs_dtypes(outcomes: dict, device: str, half:
     assert wrong == {key for key in DIFFERENCES if key[0] == device}, "a difference is no more"
 
 
-@pytest.mark.parametrize("half", HALVES)
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_comparison_is_of_something(outcomes: dict, device: str, half: str):
-    answered = [key for key, value in outcomes[device, half][1].items() if not isinstance(value, Exception)]
+@pytest.mark.parametrize(("device", "half"), REGIONS)
+def test_the_comparison_is_of_something(device: str, half: str):
+    _, other = outcomes(device, half)
+    answered = [key for key, value in other.items() if not isinstance(value, Exception)]
     assert len(answered) > 0.8 * len(CALLS) * len(MIXES)
-    mixed = {CALLS[i].name for (i, mix) in answered if half in outcomes[device, half][1][i, mix] and mix == ("float32",)}
+    mixed = {CALLS[i].name for (i, mix) in answered if half in other[i, mix] and mix == ("float32",)}
     assert {"matmul", "F.linear", "F.conv2d"} <= mixed, "nothing was cast"
 
 

@@ -14,6 +14,7 @@ import torch
 
 import tinygrad_mem as tm
 from tests.predicted import difference
+from tests.profiles import pairs
 from tinygrad_mem import from_torch
 from tinygrad_mem.errors import NotOfferedError
 
@@ -67,9 +68,9 @@ def batch(library: Any, images: bool) -> dict[str, Any]:
     return {name: library.tensor(array) for name, array in arrays.items()}
 
 
-@pytest.mark.parametrize(("name", "config", "sizes"), MODELS, ids=[name for name, _, _ in MODELS])
-@pytest.mark.parametrize("recomputed", [False, True], ids=["plain", "checkpointed"])
-def test_a_step_is_pytorchs_and_is_foretold(name: str, config: str, sizes: dict[str, Any], recomputed: bool):
+@pytest.mark.parametrize(("model", "recomputed"), pairs(MODELS, [False, True]), ids=lambda it: it[0] if it in MODELS else it)
+def test_a_step_is_pytorchs_and_is_foretold(model: tuple[str, str, dict[str, Any]], recomputed: bool):
+    name, config, sizes = model
     torch.manual_seed(0)
     theirs = getattr(transformers, name)(getattr(transformers, config)(**sizes)).train()
     images = "image_size" in sizes

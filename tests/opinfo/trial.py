@@ -107,8 +107,8 @@ def offered() -> dict[str, list[Any]]:
 
 
 def trials(op: Any, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Iterator[list[Trial]]:
-    """Each sample of a row in every form that is offered. In a usual run, as a function and in every second of the other forms:
-    these by turns, from sample to sample.
+    """Each sample of a row in every form that is offered. In a usual run, as a function and in every third of the other forms:
+    these by turns, from sample to sample; of float64 half of the samples, of other dtypes a third.
     """
     forms = list(_forms(op))
     for turn_of_dtype, dtype in enumerate(dtypes):
@@ -118,10 +118,11 @@ def trials(op: Any, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Iterator[list[T
         random.seed(0)
         drawn = op.sample_inputs_func(op, "cpu", dtype, dtype.is_floating_point and op.supports_autograd)
         samples = list(itertools.islice(drawn, 8 * CAP))
-        for i in range(min(CAP, len(samples))):
-            sample = samples[i * len(samples) // min(CAP, len(samples))]
-            turn = (i + turn_of_dtype) % every(2)
-            asked = forms if len(samples) == 1 else [f for at, f in enumerate(forms) if at == 0 or at % every(2) == turn]
+        tried = min(CAP // every(2 if dtype == torch.float64 else 3), len(samples))
+        for i in range(tried):
+            sample = samples[i * len(samples) // tried]
+            turn = (i + turn_of_dtype) % every(3)
+            asked = forms if len(samples) == 1 else [f for at, f in enumerate(forms) if at == 0 or at % every(3) == turn]
             fit = [f for f in asked if not (sample.kwargs and f[0].endswith("operator"))]  # which take no keywords
             yield [Trial(op, name, form, dtype, sample, theirs, ours) for form, name, theirs, ours in fit]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.optim.test_lr_scheduler import momentum, ours, pair, rows, theirs
+from tests.profiles import share
 
 # a nested schedule takes more than one step when it is made, before the optimizer's first
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")
@@ -74,20 +76,20 @@ def rates(module: Any, make: Callable, form: Form, resumed_at: int | None, last_
 @pytest.mark.parametrize("form", FORMS)
 @rows
 def test_equals_pytorch_alone_and_composed(name: str, options: dict, form: str):
-    for last_epoch in (-1, 3):
+    begun = [*itertools.product((-1, 3), (None, 0, 5))]
+    for last_epoch, resumed_at in share(begun, 2, (name, options, form)):
         further = {} if last_epoch == -1 else {"last_epoch": last_epoch}
 
         def make(module: Any, o: Any, further: dict = further) -> Any:
             return getattr(module, name)(o, **options, **further)
 
-        for resumed_at in (None, 0, 5):
-            mine, other = (rates(m, make, FORMS[form], resumed_at, last_epoch) for m in (ours, theirs))
-            assert [type(each) for each in mine] == [type(each) for each in other]
-            for step, (found, expected) in enumerate(zip(mine, other, strict=True)):
-                if isinstance(found, str):
-                    assert found == expected
-                else:
-                    np.testing.assert_allclose(found, expected, 1e-12, 1e-15, err_msg=f"{last_epoch} {resumed_at} {step}")
+        mine, other = (rates(m, make, FORMS[form], resumed_at, last_epoch) for m in (ours, theirs))
+        assert [type(each) for each in mine] == [type(each) for each in other]
+        for step, (found, expected) in enumerate(zip(mine, other, strict=True)):
+            if isinstance(found, str):
+                assert found == expected
+            else:
+                np.testing.assert_allclose(found, expected, 1e-12, 1e-15, err_msg=f"{last_epoch} {resumed_at} {step}")
 
 
 @pytest.mark.parametrize("library", [ours, theirs], ids=["ours", "torch"])

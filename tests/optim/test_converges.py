@@ -13,7 +13,7 @@ from tinygrad_mem import nn, optim
 from tinygrad_mem.data.digits import load_digits
 from tinygrad_mem.nn import functional as F
 
-STEPS = 80
+STEPS, DIGITS = 80, 500
 MARGIN = 0.03  # of the loss, which falls from 2.3 to about 0.15
 
 
@@ -44,9 +44,9 @@ RULES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 def trained(make: Callable[..., Any], dtype: tm.dtype = tm.float32) -> tuple[float, float]:
-    """The first and the last loss of a small network on the digits, all of them at once."""
+    """The first and the last loss of a small network on some of the digits, all at once."""
     images, labels, _, _ = load_digits()
-    x, y = tm.tensor(images).flatten(1).to(dtype), tm.tensor(labels)
+    x, y = tm.tensor(images[:DIGITS]).flatten(1).to(dtype), tm.tensor(labels[:DIGITS])
     tm.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 10)).to(dtype)
     optimizer, losses = make(model.parameters()), []

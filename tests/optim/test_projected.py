@@ -11,6 +11,7 @@ import pytest
 import tinygrad_mem as tm
 from tests.optim.light import LIGHT
 from tests.optim.test_light import SHAPES, adamw
+from tests.profiles import on_devices, pairs
 from tests.witness import numpy_allocations
 from tinygrad_mem import memory, optim
 from tinygrad_mem.devices import device
@@ -60,29 +61,30 @@ def apollo(p: Array, g: Array, s: dict, t: int, o: dict, random: Array) -> Array
     return p - o["lr"] * o["scale"] * u
 
 
+@pytest.mark.parametrize(("dtype", "dev"), on_devices(pairs(["float64", "float32"], ["cpu", "cuda"])))
 @grid
-def test_fifty_steps_are_the_papers(name: str, options: dict, dev: str):
+def test_fifty_steps_are_the_papers(name: str, options: dict, dtype: str, dev: str):
     o = DEFAULTS[name] | {"lr": 1e-3, "weight_decay": 0.0} | options
     starts = [np.asarray(np.random.default_rng(i).standard_normal(shape)) for i, shape in enumerate(SHAPES)]
-    for dtype, tolerance in (("float64", 1e-7), ("float32", 1e-4)):  # eps beside the scales is not the paper's
-        ours = [tm.tensor(a.astype(dtype), device=dev).requires_grad_() for a in starts]
-        papers, states, rule = list(starts), [{} for _ in starts], getattr(optim, name)(ours, **options)
-        for t in range(1, 51):
-            gs = [np.asarray(np.random.default_rng([t, i]).standard_normal(p.shape)) for i, p in enumerate(ours)]
-            for p, g in zip(ours, gs, strict=True):
-                p.grad = tm.tensor(g.astype(dtype), device=dev)
-            rule.step()
-            for i, (p, g) in enumerate(zip(ours, gs, strict=True)):
-                g = -g if o.get("maximize") else g
-                decayed = papers[i] * (1 - o["lr"] * o["weight_decay"])
-                if p.ndim != 2 or min(p.shape) <= o["rank"]:
-                    papers[i] = adamw(decayed, g, states[i], t, lr=o["lr"])
-                elif name == "GaLore":
-                    papers[i] = galore(decayed, g, states[i], t, o, rule.state[p]["projection"].cpu().numpy())
-                else:
-                    papers[i] = apollo(decayed, g, states[i], t, o, drawn(rule, p, t, o))
-        for p, expected in zip(ours, papers, strict=True):
-            np.testing.assert_allclose(p.detach().cpu().numpy(), expected, rtol=tolerance, atol=tolerance)
+    tolerance = {"float64": 1e-7, "float32": 1e-4}[dtype]  # eps beside the scales is not the paper's
+    ours = [tm.tensor(a.astype(dtype), device=dev).requires_grad_() for a in starts]
+    papers, states, rule = list(starts), [{} for _ in starts], getattr(optim, name)(ours, **options)
+    for t in range(1, 51):
+        gs = [np.asarray(np.random.default_rng([t, i]).standard_normal(p.shape)) for i, p in enumerate(ours)]
+        for p, g in zip(ours, gs, strict=True):
+            p.grad = tm.tensor(g.astype(dtype), device=dev)
+        rule.step()
+        for i, (p, g) in enumerate(zip(ours, gs, strict=True)):
+            g = -g if o.get("maximize") else g
+            decayed = papers[i] * (1 - o["lr"] * o["weight_decay"])
+            if p.ndim != 2 or min(p.shape) <= o["rank"]:
+                papers[i] = adamw(decayed, g, states[i], t, lr=o["lr"])
+            elif name == "GaLore":
+                papers[i] = galore(decayed, g, states[i], t, o, rule.state[p]["projection"].cpu().numpy())
+            else:
+                papers[i] = apollo(decayed, g, states[i], t, o, drawn(rule, p, t, o))
+    for p, expected in zip(ours, papers, strict=True):
+        np.testing.assert_allclose(p.detach().cpu().numpy(), expected, rtol=tolerance, atol=tolerance)
 
 
 def drawn(rule: Any, p: tm.Tensor, t: int, o: dict) -> Array:
