@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tinygrad_mem as tm
+from tests.profiles import some
 from tinygrad_mem import clinic, memory
 from tinygrad_mem.clinic import CASES, Case, Finding, Run
 from tinygrad_mem.clinic.case import run
@@ -54,7 +55,9 @@ def test_the_cure_needs_less(case: Case):
     assert before.died or after.peak < before.peak
 
 
-def test_programs_run_for_real_as_they_are_predicted(case: Case, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("name", some(list(CASES), [name for name in CASES if name != "kept_losses"]))  # seconds of products
+def test_programs_run_for_real_as_they_are_predicted(name: str, monkeypatch: pytest.MonkeyPatch):
+    case = CASES[name]
     if max(each.track.peak for each in examined(case.name)[:2]) > SMALL:
         pytest.skip("too large to run in a test")
     monkeypatch.setattr(tm.device("cpu"), "pool", Pool("cpu"))

@@ -144,13 +144,14 @@ def as_json(tiny: None) -> dict[str, Any]:
 
 
 def test_the_command(as_json: dict[str, Any]):
-    ran = plan("--capacity", "1GiB", "--optimizer", "adamw", "--tokens", "64")
+    one = "--batch-size", "1"  # over which fewer meshes go
+    ran = plan("--capacity", "1GiB", "--optimizer", "adamw", "--tokens", "64", *one)
     assert ran.exit_code == 0, ran.output
-    assert "tiny in bfloat16 with float32 masters, 2 samples of 64 tokens on 2 ranks" in ran.stdout
+    assert "tiny in bfloat16 with float32 masters, 1 samples of 64 tokens on 2 ranks" in ran.stdout
     assert "training = MeshTraining(size, Mesh(" in ran.stdout
     assert as_json["fits"]
     assert as_json["peak_used"] == max(each["peak"] for each in as_json["by_rank"]) <= as_json["peak_reserved"]
-    small = plan("--capacity", "1KiB", "--json")
+    small = plan("--capacity", "1KiB", "--json", *one)
     assert small.exit_code == 1
     assert "nothing fits into 1.00 KiB" in json.loads(small.stdout)["message"]
     refused = plan("--allow", "close", "--largest-batch")

@@ -32,7 +32,7 @@ def network(reversible: bool, inplace: bool) -> nn.Module:
         norm = [InPlaceABN(WIDTH)] if inplace else [nn.BatchNorm1d(WIDTH), nn.LeakyReLU()]
         return nn.Sequential(nn.Linear(WIDTH, WIDTH), *norm, nn.Dropout(0.2))
 
-    blocks = [ReversibleBlock(part(), part()) for _ in range(3)]
+    blocks = [ReversibleBlock(part(), part()) for _ in range(2)]
     return (ReversibleSequential if reversible else nn.Sequential)(*blocks)
 
 
