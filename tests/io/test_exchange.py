@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import tinygrad_mem as tm
-from tinygrad_mem.errors import DeviceError, DTypeError, GraphError
+from tinygrad_mem.errors import ArgumentError, DeviceError, DTypeError, GraphError
 
 POOL = tm.device("cpu").pool
 DTYPES = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
@@ -107,6 +109,72 @@ def test_refused():
 
     with pytest.raises(DeviceError, match="found DLPack device type 8"):
         tm.from_dlpack(Elsewhere())
+
+
+def flags(capsule: Any) -> int:
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return ctypes.c_uint64.from_address((pointer(capsule, b"dltensor_versioned") or 0) + 24).value
+
+
+COPIED = 2  # DLPACK_FLAG_BITMASK_IS_COPIED
+
+
+def test_copies_by_the_protocol(dev: str):
+    t = tm.arange(6.0, device=dev).view(2, 3)
+    host, wrong = (1, 0), (4, 0)
+    for options in ({}, {"max_version": (1, 0)}, {"max_version": (1, 0), "dl_device": t.__dlpack_device__()}):
+        for copy in (None, False, True):
+            capsule = t.T.__dlpack__(copy=copy, **options)
+            if options:
+                assert bool(flags(capsule) & COPIED) == bool(copy)
+            mine = tm.from_dlpack(capsule)
+            assert mine.device == t.device
+            assert (mine.data_ptr() == t.data_ptr()) == (not copy)
+            assert mine.tolist() == t.T.tolist()
+    for copy in (None, True):
+        there = tm.from_dlpack(t.__dlpack__(dl_device=host, copy=copy))
+        assert (there.device.type, there.tolist()) == ("cpu", t.tolist())
+    assert np.from_dlpack(t, device="cpu").tolist() == t.tolist()
+    if dev != "cpu":
+        with pytest.raises(ValueError, match="without copy"):
+            t.__dlpack__(dl_device=host, copy=False)
+    with pytest.raises(BufferError, match="unsupported device"):
+        t.__dlpack__(dl_device=wrong)
+
+
+def test_from_dlpack_copies_and_moves(dev: str):
+    t = tm.arange(3.0, device=dev)
+    for source in (t, t.array, t.__dlpack__):
+        made = tm.from_dlpack(source() if callable(source) else source, copy=True)
+        assert (made.data_ptr() != t.data_ptr(), made.device, made.tolist()) == (True, t.device, [0, 1, 2])
+        there = tm.from_dlpack(source() if callable(source) else source, device="cpu")
+        assert (there.device.type, there.tolist()) == ("cpu", [0, 1, 2])
+    assert tm.from_dlpack(t, device=dev, copy=False).data_ptr() == t.data_ptr()
+    if dev != "cpu":
+        with pytest.raises(ArgumentError, match="copy=False, but the array is on cuda:0: only a copy can be on cpu"):
+            tm.from_dlpack(t, device="cpu", copy=False)
+
+
+@pytest.mark.cuda
+def test_streams_of_the_consumer(gpu_pool: Any):
+    """1 is the default stream; a consumer's own stream waits for what was given before; -1 asks for no wait."""
+    import cupy
+
+    side = cupy.cuda.Stream(non_blocking=True)
+    t = tm.zeros(1000, device="cuda")
+    for stream in (None, 1, 2, -1, side.ptr):
+        t += 1
+        assert tm.from_dlpack(t.__dlpack__(stream=stream)).data_ptr() == t.data_ptr()
+    t += 1
+    mine = tm.from_dlpack(t.__dlpack__(stream=side.ptr))
+    with side:
+        assert (mine * 2).tolist() == [12.0] * 1000
+    for stream in (-2, "a"):
+        with pytest.raises(ValueError, match="the valid stream for the DLPack protocol"):
+            t.__dlpack__(stream=stream)
+    del mine
+    assert gpu_pool.used_bytes() == 4096
 
 
 def test_numpys_conversions():

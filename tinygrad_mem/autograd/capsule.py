@@ -16,6 +16,7 @@ from ..errors import DeviceError
 _NAMES = {b"dltensor": 0, b"dltensor_versioned": 32}  # of capsules; where in the structure the tensor begins
 _DEVICE, _CODE = 8, 20  # where in the tensor its device is, and the code of its dtype
 _UNSIGNED, _BFLOAT = 1, 4  # DLDataTypeCode
+_FLAGS, _IS_COPIED = 24, 2  # where in a versioned structure its flags are, and one of them
 
 
 def _address(capsule: Any) -> int:
@@ -35,6 +36,14 @@ def device_of(capsule: Any) -> tuple[int, int]:
 
 def _code(capsule: Any) -> Any:
     return ctypes.c_uint8.from_address(_address(capsule) + _CODE)
+
+
+def mark_copied(capsule: Any) -> Any:
+    """The capsule, which says that its memory is the consumer's own. One without a version cannot say it."""
+    tensor = _address(capsule)
+    if ctypes.pythonapi.PyCapsule_IsValid(capsule, b"dltensor_versioned"):
+        ctypes.c_uint64.from_address(tensor - _NAMES[b"dltensor_versioned"] + _FLAGS).value |= _IS_COPIED
+    return capsule
 
 
 def given(array: Any, **options: Any) -> Any:

@@ -12,7 +12,7 @@ from ..dtypes import borrowed
 from ..errors import DeviceError, GraphError, ShapeError
 from ..ops.base import address_of
 from ..scope import local
-from .capsule import given
+from .capsule import given, mark_copied
 from .formatting import format_tensor
 from .pickling import Memory, rebuild
 from .shape import Shaped
@@ -103,7 +103,13 @@ class Exchange(Shaped):
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
         if self.is_meta:
             raise BufferError("a tensor on device meta has no values: there is nothing to export")
-        return given(self.array, **options)
+        stays = options.get("dl_device") in (None, self.__dlpack_device__())
+        if not (self.device.type == "cuda" and options.get("copy") and stays):
+            return given(self.array, **options)
+        with self.device.current():  # CuPy makes copies for the host alone
+            array = self.device.empty(self.array.shape, self.array.dtype)
+            self.device.kernels.copy(self.array, out=array)
+        return mark_copied(given(array, **{**options, "copy": None}))
 
     def __dlpack_device__(self) -> tuple:
         return self.array.__dlpack_device__()

@@ -13,7 +13,7 @@ from .. import dtypes
 from ..autograd import capsule
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
-from ..errors import DeviceError, DTypeError
+from ..errors import ArgumentError, DeviceError, DTypeError
 
 _CPU, _CUDA = 1, 2  # DLDeviceType
 
@@ -40,18 +40,30 @@ class _Writable:
         self.__array_interface__ = {**interface, "data": (interface["data"][0], False), "strides": array.strides}
 
 
-def from_dlpack(ext_tensor: Any) -> Tensor:
+def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """A tensor over the memory of another library's array; writing one writes the other.
 
     Args:
         ext_tensor: an object with ``__dlpack__`` (NumPy, PyTorch, CuPy, ...), or a capsule, which can be used once.
+        device: where the tensor is to be; by default where the array is. On another device it is a copy.
+        copy: True: always a copy. False: never, or an error.
 
     Raises:
         TypeError: neither of them.
         DTypeError: a dtype that is not offered.
-        ValueError: negative strides.
+        ValueError: negative strides; a copy is needed, and ``copy`` is False.
         DeviceError: memory that is neither the host's nor a GPU's.
     """
+    found = _shared(ext_tensor)
+    where = found.device if device is None else Device(device)
+    if where is found.device:
+        return found.clone() if copy else found
+    if copy is False:
+        raise ArgumentError(f"from_dlpack: copy=False, but the array is on {found.device}: only a copy can be on {where}")
+    return found.to(where)
+
+
+def _shared(ext_tensor: Any) -> Tensor:
     if isinstance(ext_tensor, Tensor):
         return ext_tensor.detach()
     if type(ext_tensor).__name__ == "PyCapsule":
