@@ -28,7 +28,7 @@ MADE = [
     "{x}.gather(-1, {x}.argsort(-1))", "{x}[..., [0, -1]]", "{x}.half() * 2", "{x}.double()", "{x}.float()", "{x}.tril()",
     "F.gelu({x})", "F.layer_norm({x}, {x}.shape[-1:])", "F.mse_loss({x}, {y})", "F.normalize({x})",
     "F.pad({x}, (1, 2))", "F.avg_pool1d({x}, 2)", "F.max_pool1d({x}, 2)", "F.conv1d({x}, {y}[None])", "F.linear({x}, {y})",
-    "F.cross_entropy({x}, {y}.argmax(-1) * 0)", "F.scaled_dot_product_attention({x}, {y}, {y})", "{x}.cumprod(-1)",
+    "F.cross_entropy({x}, {y}.softmax(-1).detach())", "F.scaled_dot_product_attention({x}, {y}, {y})", "{x}.cumprod(-1)",
     "net({x}.float())", "checkpoint(net, {x}.float())", "checkpoint(mixed, {x}, {y})", "{x}.clone()", "{x}.norm()",
     "{x}.expand(2, *{x}.shape) * 2",
 ]  # fmt: skip

@@ -5,9 +5,12 @@ parameters and state are as before, no byte is left, and the step made again has
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import traceback
+import zlib
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -18,10 +21,13 @@ from tests.memory.test_predicted import RULES
 from tests.profiles import every, pairs
 from tests.sturdy.test_failing_steps import Run, failing_at, same
 from tests.sturdy.test_failing_techniques import held, stepped
+from tests.tracing import signal_points
 from tinygrad_mem import nn, optim, techniques
 from tinygrad_mem.amp import GradScaler, autocast
+from tinygrad_mem.devices import cuda, cuda_pool
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.nn.utils import clip_grad_norm_
+from tinygrad_mem.techniques import offload, paged
 
 RULE: dict[str, Callable[[list], Any]] = {}
 for _name, _options in RULES:
@@ -36,7 +42,7 @@ class Small(Run):
 
     def __init__(self, rule: str = "Adam") -> None:
         tm.manual_seed(3)
-        self.where = tm.device("cpu")
+        self.where = tm.get_default_device()
         self.model: Any = self.network()
         self.optimizer = self.make(RULE[rule])
         self.x, self.y = tm.randn(6, 8).to(self.dtype), tm.tensor([0, 1, 2, 0, 1, 2])
@@ -57,7 +63,7 @@ class Small(Run):
         self.optimizer.step()
 
     def parameters(self) -> list[np.ndarray]:
-        return [p.detach().float().numpy().copy() for p in self.model.parameters() if p.dtype.kind == "f"]
+        return [p.detach().cpu().float().numpy().copy() for p in self.model.parameters() if p.dtype.kind == "f"]
 
     def state(self) -> list:
         kept = [v for p in self.model.parameters() for _, v in sorted(self.optimizer.state.get(p, {}).items())]
@@ -106,7 +112,7 @@ class Reversible(Small):
 
 class Cast(Small):
     def loss(self) -> Any:
-        with autocast("cpu", dtype=tm.float16):
+        with autocast(self.where.type, dtype=tm.float16):
             return super().loss()
 
 
@@ -115,7 +121,7 @@ class Scaled(Cast):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scaler = GradScaler("cpu", init_scale=8.0, growth_interval=1)
+        self.scaler = GradScaler(self.where.type, init_scale=8.0, growth_interval=1)
 
     def step(self) -> None:
         self.optimizer.zero_grad()
@@ -173,20 +179,18 @@ CASES |= {rule: lambda rule=rule: Small(rule) for rule in RULE if rule != "Lomo"
 CASES |= {f"paged {rule}": lambda rule=rule: Paged(rule) for rule in ("Adam", "AdamW8bit", "Adam4bit", "Adafactor")}
 
 
-@pytest.mark.parametrize(("case", "before"), pairs([*CASES], [0, 1]))
-def test_a_step_that_fails_at_an_allocation_can_be_made_again(
-    case: str, before: int, monkeypatch: pytest.MonkeyPatch, reliability: Callable[[str, int], None]
-):
+def tried(case: str, before: int, monkeypatch: pytest.MonkeyPatch, step: int, first: int) -> int:
+    """At how many of its allocations a step failed, on the default device: each ``step``-th, from the ``first`` on."""
     gc.collect()
     undisturbed = stepped(CASES[case](), before + 1)
     run = stepped(CASES[case](), before)
     run.optimizer.zero_grad()
     run.where.generator.manual_seed(before)
-    at, step, tried = 1 + before, every(3), 0
+    at, count = first, 0
     photo, ticket, used, buffers = (run.parameters(), run.state()), run.where.generator.state, held(run), run.buffers()
     while True:
-        error = tm.OutOfMemoryError("cpu", 4, 0, 0, 0) if at % 2 else KeyboardInterrupt()
-        with failing_at(at, error, monkeypatch, "cpu") as reached:
+        error = tm.OutOfMemoryError(str(run.where), 4, 0, 0, 0) if count % 2 == 0 else KeyboardInterrupt()
+        with failing_at(at, error, monkeypatch, str(run.where)) as reached:
             try:
                 run.step()
             except (tm.OutOfMemoryError, KeyboardInterrupt) as caught:
@@ -197,12 +201,74 @@ def test_a_step_that_fails_at_an_allocation_can_be_made_again(
         run.restore(buffers, ticket)
         assert held(run) == used, f"allocation {at}: {np.subtract(held(run), used)} bytes are left"
         assert all(map(same, (run.parameters(), run.state()), photo)), f"allocation {at}: parameters or state have changed"
-        tried += 1
+        count += 1
         at += step
-    assert tried > 3
     assert same(run.parameters(), undisturbed.parameters())
     assert same(run.state(), undisturbed.state())
-    reliability("steps that fail at an allocation, with other techniques and optimizers", tried)
+    return count
+
+
+@pytest.mark.parametrize(("case", "before"), pairs([*CASES], [0, 1]))
+def test_a_step_that_fails_at_an_allocation_can_be_made_again(
+    case: str, before: int, monkeypatch: pytest.MonkeyPatch, reliability: Callable[[str, int], None]
+):
+    count = tried(case, before, monkeypatch, every(3), 1 + before)
+    assert count > 3
+    reliability("steps that fail at an allocation, with other techniques and optimizers", count)
+
+
+@pytest.mark.cuda
+@pytest.mark.usefixtures("gpu_pool")
+@pytest.mark.parametrize("case", CASES)
+def test_on_a_gpu_too(case: str, monkeypatch: pytest.MonkeyPatch, reliability: Callable[[str, int], None]):
+    """At few allocations of each: what is kept and freed is decided by the same code."""
+    with tm.device("cuda"):
+        number = zlib.crc32(case.encode())
+        count = tried(case, number % 2, monkeypatch, every(16), 1 + number % every(16))
+    assert count
+    reliability("steps that fail at an allocation, with other techniques and optimizers", count)
+
+
+def interrupted(run: Run, point: int) -> tuple[str, int]:
+    """A step with Ctrl-C at a point of the code of the device; where that was, and how many points there were."""
+    files, where, count = {module.__file__ for module in (cuda, cuda_pool, offload, paged)}, "", 0
+
+    def at(frame: FrameType, position: int) -> None:
+        nonlocal count, where
+        count += 1
+        if count == point:
+            where = f"{frame.f_code.co_name}:{frame.f_lineno}"
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+
+    try:
+        with signal_points(lambda code: code.co_filename in files, at):
+            run.step()
+    except KeyboardInterrupt:
+        assert where
+    run.optimizer.zero_grad()
+    gc.collect()  # the tracer and the frames that it saw hold each other
+    return where, count
+
+
+@pytest.mark.cuda
+@pytest.mark.usefixtures("gpu_pool")
+@pytest.mark.parametrize("case", CASES)
+def test_on_a_gpu_ctrl_c_leaves_no_bytes(case: str, reliability: Callable[[str, int], None]):
+    """Neither there nor on the host, wherever it comes in the code that takes memory and copies."""
+    with tm.device("cuda"):
+        run = stepped(CASES[case](), 1)
+        run.optimizer.zero_grad()
+        used, buffers, ticket = held(run), run.buffers(), run.where.generator.state
+        _, count = interrupted(run, 0)
+        points = range(1 + zlib.crc32(case.encode()) % every(count // 2), count + 1, every(count // 2))
+        for point in points:
+            where, _ = interrupted(run, point)
+            run.restore(buffers, ticket)
+            assert where
+            assert held(run) == used, f"{where}: {np.subtract(held(run), used)} bytes are left"
+        stepped(run, 1)
+    reliability("interrupts of steps in the code of a GPU", len(points))
 
 
 # --- hooks ----------------------------------------------------------------------------------------------------------------
