@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 
 import tinygrad_mem as tm
 from tests.plan.test_plan import NETWORKS, TIMES, images, mlp, planned, sgd, trained
-from tests.profiles import every, pairs
+from tests.profiles import every, share_of_each
 from tinygrad_mem import nn
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.errors import ArgumentError, BudgetError
@@ -54,6 +54,11 @@ RECOMPUTED = {
 }
 
 
+TOGETHER = [
+    (name, each)
+    for name, each in product(RECOMPUTED, CHOICES)
+    if name != "masked" or Choice(each).parts == 1  # else positions count through the whole batch
+]
 SHALLOW = (lambda: GPT(2, 2, 32, context=32, vocabulary=50), *NETWORKS["gpt"][1:])
 """For a search through everything."""
 
@@ -75,14 +80,15 @@ def plain(name: str) -> tuple[list[float], list[np.ndarray]]:
 
 @pytest.mark.parametrize(
     ("name", "techniques"),
-    [*pairs(list(RECOMPUTED), CHOICES), *(("llama", each) for each in LONG)],
+    [
+        *share_of_each(TOGETHER, 4, lambda row: text(row[1])),  # each choice with one network, or two
+        *(("llama", each) for each in LONG),
+    ],
     ids=lambda each: each if isinstance(each, str) else text(each),
 )
 def test_what_was_predicted_is_what_runs(name: str, techniques: tuple[Applied, ...]):
     """With recompute: bytes in use, here and on the host; losses and parameters."""
     choice = Choice((*RECOMPUTED[name], *techniques))
-    if name == "masked" and choice.parts > 1:
-        return  # positions count through the whole batch
     point = runs(name).point(choice)
     host = Pool("host")
     before, Pool.host = Pool.host, lambda self, *, pinned=False: host
@@ -124,9 +130,9 @@ def test_what_does_not_go_together_says_why():
 
 
 def test_numbers_change_only_where_nothing_else_fits():
-    found = {level: planned("gpt", level) for level in LEVELS}
+    found = {level: plan(*SHALLOW, sgd, allow=level, times=TIMES) for level in LEVELS}
     reached = []
-    least, most = found["approximate"].search.smallest().peak, found["identical"].plain.peak
+    least, most = found["approximate"].search.smallest().reserved, found["identical"].plain.reserved
     for budget in np.linspace(least, most, 2 + 4 // every(4)).astype(int).tolist():
         try:
             reached.append(found["approximate"].within(budget).choice.numbers)

@@ -70,7 +70,7 @@ def _alone() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seed", range(examples(40) // every(2)))
+@pytest.mark.parametrize("seed", range(examples(40) // every(4)))
 def test_at_each_statement_the_bytes_are_pytorchs(seed: int):
     program = RandomProgram(seed)
     gc.collect()
