@@ -37,7 +37,9 @@ SHORT, TOKENS, RANK, TILE = 512, 131072, 16, 32768
 CARD = card_of("RTX 4090").bytes - CONTEXT[1]  # what CUDA leaves for arrays
 
 # %% [markdown]
-# The program makes the model, applies some techniques to it, and trains for two steps.
+# The program makes the model, applies some techniques to it, and trains for a step. An optimizer makes its moments in its
+# first step: here in one before it, with gradients that are zeros. In a limited pool the step comes twice, because the second
+# one finds the pieces that the first one has left.
 
 
 # %%
@@ -62,7 +64,7 @@ def train(
     room: int = 0,
     **how: Any,
 ) -> list[tm.Tensor]:
-    """Two steps on one sequence, in a pool of ``room`` bytes at most; the loss of the second, and what was trained."""
+    """A step on one sequence, or two in a pool of ``room`` bytes at most; the loss of the last, and what was trained."""
     with memory.limit(room) if room else contextlib.nullcontext():
         tm.manual_seed(0)
         model = make(config, **how)
@@ -71,8 +73,11 @@ def train(
         model.in_tiles(tile)
         trained = [p for p in model.parameters() if p.requires_grad]
         optimizer = rule(trained)
+        for p in trained:
+            p.grad = tm.zeros_like(p)
+        optimizer.step()
         x = tm.randint(0, config.vocab_size, (1, tokens))
-        for _ in range(2):
+        for _ in range(2 if room else 1):
             optimizer.zero_grad()
             with checkpoints_on_cpu(pin_memory=True) if host else contextlib.nullcontext():
                 loss = model.loss(x, x)
@@ -233,8 +238,8 @@ def products(**how: Any) -> Counter[str]:
     return counts.found
 
 
-MLP = 2 * 2 * TOKENS * (3 * WIDTH * INNER + RANK * 3 * (WIDTH + INNER))  # of two blocks, in two steps
-ALL = 2 * 2 * TOKENS * (WEIGHTS + THIN // BLOCKS)
+MLP = 2 * TOKENS * (3 * WIDTH * INNER + RANK * 3 * (WIDTH + INNER))  # of two blocks
+ALL = 2 * TOKENS * (WEIGHTS + THIN // BLOCKS)
 RESULT.say(f"{thin}: share of the parameters that is trained", round(THIN / COUNT, 4), "")
 for name in (again, tiles):
     how = {key: value for key, value in ladder()[name].items() if key != "nf4"}
