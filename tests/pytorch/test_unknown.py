@@ -233,6 +233,8 @@ SIZES: list[Callable[[], Any]] = [
     lambda: torch.zeros(int(whole())),
     lambda: torch.full((whole(),), 1.0),
     lambda: torch.arange(whole()),
+    lambda: torch.range(0, whole()),
+    lambda: torch.range(start=part(), end=9),
     lambda: torch.arange(0, 9, part()),
     lambda: torch.linspace(0, 1, whole()),
     lambda: torch.randperm(whole()),

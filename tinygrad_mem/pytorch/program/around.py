@@ -17,8 +17,8 @@ from torch.optim.optimizer import _foreach_supported_types as steps_in_lists
 from torch.overrides import TorchFunctionMode
 from torch.utils._foreach_utils import _foreach_supported_types as works_in_lists
 
-from ...autograd.unknown import followed
-from ...errors import DeviceError, NotOfferedError
+from ...autograd.unknown import followed, has_unknown
+from ...errors import DataDependenceError, DeviceError, NotOfferedError
 from ...interrupts import context
 from .arrays import from_numpy
 from .asking import begin
@@ -30,6 +30,7 @@ from .loading import loading, of_prediction
 from .recurrent import flatten_parameters
 from .replacing import all_patched, handled, refused
 from .saving import saving
+from .unknown import SIZE
 from .watch import Watch
 
 _PACKAGE = __name__.rpartition(".")[0]
@@ -67,7 +68,7 @@ def around(watch: Watch) -> Iterator[None]:
         (nn.RNNBase, {"flatten_parameters": flatten_parameters}),
         (torch.cuda, {"make_graphed_callables": partial(_graphed, watch), "graph": _graph, "CUDAGraph": _graph}),
         (torch._C, {"_group_tensors_by_device_and_dtype": _grouped}),
-        handled(watch, torch, from_numpy=from_numpy),
+        handled(watch, torch, from_numpy=from_numpy, range=_range),
         handled(watch, torch.utils, swap_tensors=swap),
         handled(watch, torch.UntypedStorage, data_ptr=begin),
         handled(watch, transformer, _detect_is_causal_mask=_causal),
@@ -100,6 +101,13 @@ def around(watch: Watch) -> Iterator[None]:
 def _compiled(watch: Watch, model: Any = None, *args: Any, **kwargs: Any) -> Any:
     watch.note(_COMPILED)
     return (lambda function: function) if model is None else model
+
+
+def _range(watch: Watch, own: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+    """``torch.range``, whose C++ takes an unknown number for a plain one."""
+    if has_unknown([*args, *kwargs.values()]):
+        raise DataDependenceError(f"range: {SIZE}")
+    return own(*args, **kwargs)
 
 
 def _graphed(watch: Watch, callables: Any, *args: Any, **kwargs: Any) -> Any:

@@ -38,6 +38,9 @@ def fill(func: Any, tensors: list[torch.Tensor], most: bool) -> None:
         tensors[0].fill_(1)
     elif name in _BAGS:
         tensors[_BAGS[name]].fill_(int(most))  # no bag is empty
+    elif name == "_fused_moving_avg_obs_fq_helper":
+        tensors[1].fill_(1)  # the observer is on,
+        tensors[2].fill_(1)  # and so is the fake quantization
     elif name in _LOSSES:
         log_probs, targets, inputs, lengths = tensors[_LOSSES[name] :][:4]
         inputs.fill_(log_probs.shape[0])

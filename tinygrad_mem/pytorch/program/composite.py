@@ -72,6 +72,21 @@ def made_of_others(op: Any, version: tuple[int, int], *args: Any, **kwargs: Any)
     return op._op_dk(OF_OTHERS[op], *args, **kwargs)
 
 
+def observed(input: torch.Tensor, observer: torch.Tensor, fakes: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Quantization with an observer of each channel: the first call makes its tensors as long as the channels.
+
+    Source: ``quantized/cpu/fused_obs_fake_quant.cpp``, ``fused_moving_avg_obs_fake_quant_cpu``.
+    """
+    names = ("low", "high", "scale", "zero_point", "rate", "least", "most", "ch_axis", "per_row_fake_quant", "symmetric_quant")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    written = args[:4]
+    if given.get("per_row_fake_quant") and len(written) == 4 and written[0].numel() == 0:
+        with torch.no_grad():
+            for tensor in written:
+                tensor.resize_(input.shape[given["ch_axis"]])
+    return NotImplemented
+
+
 def max_pool1d(
     input: torch.Tensor,
     kernel_size: list[int],

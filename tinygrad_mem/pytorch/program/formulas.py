@@ -141,6 +141,13 @@ def _columns(func: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torc
     return _in_block(made, tensor.numel() * tensor.element_size()) if on_gpu(tensor) else made
 
 
+def _geqrf(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The reflections, column by column, and a number for each. Source: ``BatchLinearAlgebra.cpp``, ``geqrf_out_helper``."""
+    *batch, rows, columns = matrix.shape
+    made = matrix.new_empty((*batch, columns, rows)).mT
+    return made, matrix.new_empty((*batch, min(rows, columns)))
+
+
 def _quantized(tensor: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """The quantized numbers, and a mask of those between the bounds. Source: ``quantized/FakeQuantPerTensorAffine.cpp``."""
     return torch.empty_like(tensor), torch.empty_like(tensor, dtype=torch.bool)
@@ -221,6 +228,7 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     aten.log_sigmoid_forward.default: _log_sigmoid,
     aten._ctc_loss_backward.Tensor: _like_argument(1),
     aten.bincount.default: _bincount,
+    aten.geqrf.default: _geqrf,
     **dict.fromkeys(operators("_sample_dirichlet _dirichlet_grad _standard_gamma_grad binomial"), _like_argument(0)),
     **dict.fromkeys(
         operators("fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask"), _quantized

@@ -45,6 +45,8 @@ _PADDED = (
     "transformers: an attention mask was assumed to hide some tokens. Without such tokens no mask is made, and another "
     "attention may run"
 )
+_PARAMETRIZATIONS = "torch/nn/utils/parametrizations.py"
+_ORTHOGONAL = "parametrizations.orthogonal: the weight was assumed not to be orthogonal before: it is made so"
 _SYNC = "torch/nn/modules/_functions.py"
 _FALLING = count(0, -1)  # losses: it would end where they stay
 _LENGTHS = "ctc_loss: all targets and inputs were assumed to have the longest length. A real run with shorter ones needs less"
@@ -241,6 +243,16 @@ def _at_least(watch: Watch, tensor: Tensor, other: Any) -> Tensor:
             real = torch.ones(made.shape, dtype=torch.bool, device="cpu")
         watch.numbers.set(made, real)
     return made
+
+
+@handles(torch.allclose)
+def _all_close(watch: Watch, left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> bool:
+    """``allclose``: ``parametrizations.orthogonal`` asks it whether a weight is orthogonal already."""
+    if not _asking()[0].endswith(_PARAMETRIZATIONS) or _known(watch, left) is not None:
+        return torch.allclose(left, right, *args, **kwargs)
+    _is_close(watch, left, right, *args, **kwargs).all()
+    watch.note(_ORTHOGONAL)
+    return False
 
 
 @handles(torch.bincount, Tensor.bincount)

@@ -14,7 +14,7 @@ import torch
 from ...files import replacing
 from .described import AloneCall, Made, Within
 
-_FORMAT = "3"  # another one whenever what is learned of a call, or how a call is described, changes
+_FORMAT = "4"  # another one whenever what is learned of a call, or how a call is described, changes
 _MOST = 20_000  # calls in a file: about 4 MB
 _LIBRARIES = ("ATEN_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "TORCH_")  # variables that begin so
 _VARYING = {"processor", "physical id", "core id", "apicid", "initial apicid", "cpu mhz", "bogomips", "microcode"}

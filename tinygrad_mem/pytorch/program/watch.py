@@ -21,7 +21,7 @@ from . import recurrent, refusing
 from .alone import Alone, as_made, measured
 from .attention import attention, whole_layers
 from .by_values import ALL_CHOSEN, is_mask, longest, products
-from .composite import BELOW_AUTOGRAD, KERNELS, compared, made_of_others, max_pool1d
+from .composite import BELOW_AUTOGRAD, KERNELS, compared, made_of_others, max_pool1d, observed
 from .described import described
 from .dispatcher import Kernel, decomposed, operator, operators, written_in_python
 from .fake import DEVICE, GpuTensorMode, fake_tensors, flat, on_gpu, seen_by_cpp, without_modes
@@ -74,6 +74,7 @@ class Watch(Storages, TorchDispatchMode):
         self.gpu, self._table = gpu, Kernels(gpu)
         self.in_place = AutogradWrites(self.born)
         self.kernels: dict[str, Kernel] = {"linear": self.in_place.linear_layer, "max_pool1d": max_pool1d}
+        self.kernels["fused_moving_avg_obs_fake_quant"] = observed
         if device.type == "cuda":
             self.kernels = {
                 **KERNELS,

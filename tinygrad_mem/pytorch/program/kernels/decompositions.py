@@ -82,6 +82,15 @@ def householder(call: KernelCall) -> None:
         _orgqr(call, call["input"])
 
 
+@row(
+    "geqrf",
+    takes="an integer and cuSOLVER's workspace, or addresses of small matrices and cuBLAS's workspace",
+    source=f"{_CUDA}, geqrf_kernel",
+)
+def reflections(call: KernelCall) -> None:
+    _geqrf(call, call["self"])
+
+
 @row("ormqr", takes="as linalg_householder_product", source=f"{_CUDA}, ormqr_kernel", seen="h100")
 def ormqr(call: KernelCall) -> None:
     call.temporary(NUMBER)

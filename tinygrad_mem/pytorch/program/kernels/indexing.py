@@ -236,6 +236,15 @@ def masked_scatter_backward(call: KernelCall) -> None:
 
 
 @row(
+    "embedding_renorm_",
+    takes="sorted copies of the indices, their order, the temporary storage of the sort, and the different ones: a bound",
+    source="cuda/Embedding.cu, embedding_renorm_cuda_",
+)
+def embedding_renorm(call: KernelCall) -> None:
+    call.bound(8 * LONG * prod(call["indices"].shape) + (1 << 16), "embedding_renorm_ sorts the indices")
+
+
+@row(
     "nonzero",
     takes="before the result: the count (4 bytes) and the temporary storage of CUB's reduction; after it, that of CUB's "
     "selection",

@@ -194,6 +194,24 @@ def unique(call: KernelCall) -> None:
 
 
 @row(
+    "isin.Tensor_Tensor",
+    takes="for a few test elements, a mask of each element with each of them, and one of the elements; else sorted copies and "
+    "masks: a bound",
+    source="TensorCompare.cpp, isin_Tensor_Tensor_out, isin_sorting; cuda/TensorCompare.cpp, isin_default_kernel_gpu",
+)
+def isin(call: KernelCall) -> None:
+    elements, tests = call["elements"], call["test_elements"]
+    count, most = prod(elements.shape), prod(tests.shape)
+    call.result(0)
+    if most < int(10.0 * count**0.145):
+        call.ask(count * most)
+        call.ask(count)
+    elif count:
+        size = (count + most) * (6 * max(elements.element_size(), tests.element_size()) + 8 * LONG + 4)
+        call.bound(size, "the temporaries of isin depend on the values that it sorts")
+
+
+@row(
     "median.default nanmedian.default",
     takes="a sorted copy of all elements, their indices (8 bytes each), and a few numbers; nanmedian also a mask of one byte "
     "for each element, and what its sum allocates",
