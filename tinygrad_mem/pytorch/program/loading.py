@@ -22,7 +22,7 @@ from .replacing import all_patched, handled
 from .watch import Watch
 
 _EVENLY = "WeightedRandomSampler: samples were drawn as if their weights were equal"
-_SHARED = "DataLoader: batches that its workers make are in shared memory, which is not PyTorch's allocator's: they are not counted"
+_SHARED = "DataLoader: batches that its workers make are in shared memory, and are not counted"
 _LIFT = torch.ops.aten.lift_fresh.default  # of a tensor that PyTorch has just made of numbers
 
 

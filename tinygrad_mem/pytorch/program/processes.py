@@ -39,7 +39,7 @@ _REDUCING = [  # what it is called differs between versions
 ]
 _NAMESPACES = ("c10d", "_c10d_functional", "_dtensor")
 _EMPTY = torch.ops.aten.empty.memory_format
-_LEFT_OUT = ("find_unused_parameters", "static_graph", "mixed_precision", "delay_all_reduce_named_params", "batched_grad_copy")
+_LEFT_OUT = ("mixed_precision", "delay_all_reduce_named_params", "batched_grad_copy")
 _OBJECTS = {
     "all_gather_object": objects.gathered,
     "gather_object": objects.gathered_by_one,
@@ -54,6 +54,7 @@ _SAVED = (
 )
 _NCCL = "torch.distributed: NCCL and CUDA allocate for each process outside of PyTorch's allocator, which is not counted"
 
+_UNUSED = f"{_DDP}: a parameter that this process does not use was assumed to be unused by all"
 _ALONE = "the program did not call torch.distributed.init_process_group: it was predicted as a single process"
 
 
@@ -62,12 +63,13 @@ class Processes:
 
     Attributes:
         grid: the first mesh of all processes that has names.
+        finds_unused: ``DistributedDataParallel`` was asked to find parameters that a process does not use.
         rebuilding: True while the reducer reads numbers that it has written into small tensors of the host: these are real.
     """
 
     def __init__(self, watch: Watch, rank: int, world_size: int) -> None:
         self.watch, self._rank, self._size = watch, rank, world_size
-        self.rebuilding = self._met = False
+        self.finds_unused = self.rebuilding = self._met = False
         self.grid: Grid | None = None
         self._collectives = Collectives(watch)
         self.backends: dict[str, str] = {}  # that the program named, by the name of the group
@@ -76,6 +78,16 @@ class Processes:
         """Record a mesh that the program made."""
         if self.grid is None and names and ranks.size == self._size:
             self.grid = Grid(names, ranks)
+
+    def unused(self, number: torch.Tensor) -> bool:
+        """True for a number with which the reducer asks if any process has used a parameter that this one has not.
+
+        Source: ``torch/csrc/distributed/c10d/reducer.cpp``, ``finalize_bucket_dense``.
+        """
+        asked = self.finds_unused and number.dtype is torch.int32 and self.watch.numbers.value(number) is None
+        if asked:
+            self.watch.note(_UNUSED)
+        return asked
 
     def op(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of an op of ``torch.distributed``, or of one that must be real; else ``NotImplemented``."""
@@ -111,7 +123,7 @@ class Processes:
             (dist, {"is_nccl_available": lambda: True} if self.watch.device.type == "cuda" else {}),
             handled(self._collectives, dist.ProcessGroup, **dict.fromkeys(_REDUCING, _reducing)),
             handled(self, Reducer, _rebuild_buckets=_rebuilt),
-            (DistributedDataParallel, {"__init__": partial(_data_parallel, self.watch)}),
+            (DistributedDataParallel, {"__init__": partial(_data_parallel, self)}),
             (DistributedDataParallel, {"register_comm_hook": refused(_HOOKED)}),
             *[
                 (owner, {name: self._saved})
@@ -175,12 +187,13 @@ def _reducing(collectives: Collectives, own: Callable[..., Any], group: Any, *ar
         return own(group, *args)
 
 
-def _data_parallel(watch: Watch, model: Any, *args: Any, **kwargs: Any) -> None:
+def _data_parallel(processes: Processes, model: Any, *args: Any, **kwargs: Any) -> None:
     for name in _LEFT_OUT:
         if kwargs.get(name):
             raise NotOfferedError(f"{_DDP}({name}={kwargs[name]!r}) is not predicted: leave it out")
-    with watch.as_role("COMMUNICATION"):
+    with processes.watch.as_role("COMMUNICATION"):
         _own_model(model, *args, **kwargs)
+    processes.finds_unused |= model.find_unused_parameters or model.static_graph
 
 
 def _rebuilt(processes: Processes, own: Callable[..., bool], reducer: Any) -> bool:
