@@ -78,6 +78,7 @@ def test_functions(family: str, reliability: Callable[[str, int], None]):
     reliability("calls of public functions on a GPU predicted event by event", count)
 
 
+@pytest.mark.usefixtures("only_memory")
 def test_layers(reliability: Callable[[str, int], None]):
     found: list[str] = []
     count = 0
@@ -87,6 +88,7 @@ def test_layers(reliability: Callable[[str, int], None]):
     reliability("layers trained on a GPU and predicted event by event", count)
 
 
+@pytest.mark.usefixtures("only_memory")
 def test_optimizers(reliability: Callable[[str, int], None]):
     found: list[str] = []
     count = 0

@@ -288,7 +288,7 @@ def test_products_are_shared_by_our_threads_where_blass_would_not_sleep(monkeypa
 
 
 def test_an_import_beside_products_ends_no_thread():
-    """Three processes, in a thorough run nine, import the package while another of their threads multiplies: none hangs."""
+    """Two processes, in a thorough run six, import the package while another of their threads multiplies: none hangs."""
     code = """
 import threading
 import numpy as np
@@ -307,5 +307,5 @@ assert blas.patience is None, 'threads were ended while one multiplied'
 """
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
     for _ in range(3 // every(3)):
-        runs = [subprocess.Popen([sys.executable, "-c", code], env=environment) for _ in range(3)]
-        assert [run.wait(120) for run in runs] == [0, 0, 0]
+        runs = [subprocess.Popen([sys.executable, "-c", code], env=environment) for _ in range(2)]
+        assert [run.wait(120) for run in runs] == [0, 0]
