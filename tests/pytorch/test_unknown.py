@@ -22,6 +22,7 @@ from tests.pytorch.op_samples import OPS
 from tinygrad_mem.autograd.unknown import Unknown
 from tinygrad_mem.errors import DataDependenceError, NotOfferedError
 from tinygrad_mem.pytorch import predict
+from tinygrad_mem.pytorch.program import unknown
 
 GPU = "cuda"
 
@@ -387,3 +388,23 @@ def _one_number(result: Callable[[Any], Any], number: Any) -> None:
             assert result(other) == real
         except (RuntimeError, TypeError, ValueError, IndexError):
             continue
+
+
+def test_an_argument_is_tried_once_for_each_kind_of_call(monkeypatch: pytest.MonkeyPatch):
+    """Another shape, another axis or a size in place of a value is another kind."""
+    tried: list[Any] = []
+    own = unknown._try_values
+    monkeypatch.setattr(unknown, "_try_values", lambda *call: (tried.append(call[0]), own(*call)))
+    monkeypatch.setattr(unknown, "_tried", set())
+
+    def run() -> None:
+        x, y = images(3, 5), images(7)
+        for _ in range(3):
+            x.mul(part())
+            y.mul(part())
+        for _ in range(2):
+            with pytest.raises(DataDependenceError):
+                x.narrow(0, 0, whole())
+
+    predict(run)
+    assert [each.__name__ for each in tried] == ["mul", "mul", "narrow", "narrow"]

@@ -288,19 +288,11 @@ def _numpy(watch: Watch, tensor: Tensor, *, force: bool = False) -> Any:
         return known.numpy()
 
 
-@handles(Tensor.tolist)
-def _list(watch: Watch, tensor: Tensor) -> Any:
-    known = _known(watch, tensor)
-    if known is None:
-        return array(watch, tensor.detach().cpu()).tolist()
-    with without_modes():
-        return known.tolist()
-
-
 for _function, _what, _convert in (
     (Tensor.__bool__, "the truth", bool),
     (Tensor.__int__, "a whole number", int),
     (Tensor.__index__, "an index", operator.index),
+    (Tensor.tolist, "tolist()", Tensor.tolist),
     (Tensor.__array__, "a NumPy array", Tensor.numpy),
 ):
     HANDLERS[_function] = partial(_decides, _what, _convert)

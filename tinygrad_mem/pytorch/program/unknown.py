@@ -34,6 +34,9 @@ _VALUES = "torch/optim/lr_scheduler.py", "torch/nn/utils/clip_grad.py", "torch/u
 """Files in which ``float(x)`` leads to a value, or to a branch on which no memory depends."""
 
 
+_tried: set[tuple] = set()  # calls whose unknown numbers are values
+
+
 class UnknownNumber(Unknown):
     """One element of a tensor of a prediction.
 
@@ -97,8 +100,39 @@ def _refuse(name: str) -> NoReturn:
     raise DataDependenceError(f"{name}: {SIZE}")
 
 
+def _described(value: Any) -> Any:
+    """What decides which of a function's arguments may be values, as a key."""
+    if isinstance(value, Unknown):
+        return Unknown, type(value.stated)
+    if isinstance(value, Tensor):
+        with torch._C.DisableTorchFunction():
+            return tuple(value.shape), value.stride(), value.dtype
+    if type(value) in (list, tuple):
+        return type(value), tuple([_described(each) for each in value])
+    if type(value) is float:
+        return float
+    if not isinstance(value, (int, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))):
+        raise TypeError("it may be more than a key shows")
+    return type(value), value
+
+
 def _check_values(function: Any, args: Any, kwargs: dict[str, Any]) -> None:
-    """Raise PyTorch's ``TypeError`` if it takes an unknown number for a size, an axis or a switch: a fraction is none."""
+    """Raise PyTorch's ``TypeError`` if it takes an unknown number for a size, an axis or a switch: a fraction is none.
+
+    It is tried once for each kind of call.
+    """
+    try:
+        key = function, _described(args), _described(list(kwargs.items()))
+        if key in _tried:
+            return
+    except TypeError:
+        key = None
+    _try_values(function, args, kwargs)
+    if key is not None:
+        _tried.add(key)
+
+
+def _try_values(function: Any, args: Any, kwargs: dict[str, Any]) -> None:
 
     def tried(value: Any) -> Any:
         if type(value) in (list, tuple):
