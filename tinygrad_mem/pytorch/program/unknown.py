@@ -101,7 +101,7 @@ def _refuse(name: str) -> NoReturn:
 
 
 def _described(value: Any) -> Any:
-    """What decides which of a function's arguments may be values, as a key."""
+    """The part of an argument that decides if an unknown number may be its value, as a key."""
     if isinstance(value, Unknown):
         return Unknown, type(value.stated)
     if isinstance(value, Tensor):
