@@ -196,7 +196,7 @@ def test_nothing_else_is_written_where_nothing_may_be(tmp_path: Path):
     """Neither the planner's times nor a library's settings need a folder: a home and a cache that are locked change nothing."""
     locked = str(_locked(tmp_path))
     ran = subprocess.run(
-        [sys.executable, "-m", "tinygrad_mem", "tips", "--tip", "bigger_gpu", "--batch-size", "4"],
+        [sys.executable, "-m", "tinygrad_mem", "tips", "--tip", "bigger_gpu", "--batch-size", "4", "--network", "lenet"],
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],
