@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import orthogonal
 
 from tests.pytorch_memory import pytorch_peak
+from tinygrad_mem.errors import NotOfferedError
 from tinygrad_mem.pytorch import predict
 
 
@@ -100,3 +101,16 @@ def test_isin_on_a_gpu_has_its_masks_or_a_bound(count: int):
     few = 4096 * 4 + 512 + 4096 * (count + 2)
     assert track.peak + sum(track.unknown.values()) >= few
     assert (track.peak == few) == (not track.unknown) == (count == 2)
+
+
+def test_a_default_device_around_the_prediction_holds_for_lists_too():
+    """``torch.tensor`` stayed on the host, and then two devices were found."""
+    with torch.device("cuda"):
+        track = predict(lambda: torch.rand(3) * torch.tensor([1.0, 2.0, 3.0]))
+    assert track.peak == 3 * 512
+
+
+def test_a_sparse_tensor_of_the_gpu_is_refused_in_words():
+    places = [[0, 1], [1, 0]]
+    with pytest.raises(NotOfferedError, match=r"test_more_programs\.py:\d+ <lambda>: .*(real GPU|sparse_coo)"):
+        predict(lambda: torch.sparse_coo_tensor(torch.tensor(places, device="cuda"), torch.ones(2, device="cuda"), (2, 2)))

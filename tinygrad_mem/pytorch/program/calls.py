@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from ...autograd.unknown import has_unknown, stated
 from ...errors import DeviceError, NotOfferedError
@@ -171,9 +172,10 @@ def _new_tensor(watch: Watch, tensor: Tensor, data: Any, *, dtype: Any = None, d
 
 
 def default_device() -> torch.device:
-    """The device of ``torch.set_default_device``."""
+    """The device of ``torch.set_default_device``, or of ``with torch.device("cuda"):`` around the prediction."""
     found = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)  # PyTorch's own way makes a tensor there
-    return torch.device("cpu") if found is None else found.device
+    outer = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
+    return found.device if found is not None else outer[-1].device if outer else torch.device("cpu")
 
 
 @handles(Tensor.cuda)

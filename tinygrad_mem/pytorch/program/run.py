@@ -169,6 +169,8 @@ def _explained(error: Exception, watch: Watch) -> tuple[type[Exception], str] | 
             f"{error.func} has a result whose shape, or number, depends on values, which are not known in a prediction. "
             f"{_INSTEAD.get(error.func._schema.name, _FIXED)}"
         )
+    if "not linked with support" in str(error):  # what only PyTorch's C++ makes, such as a sparse tensor of the GPU
+        return NotOfferedError, f"PyTorch's C++ asks for a real GPU here: {error}. Leave it out of what is predicted"
     if "CUDA generator" in str(error):  # of PyTorch's own class, which cannot be replaced
         return NotOfferedError, _GENERATOR
     if isinstance(error, UnsupportedFakeTensorException):
