@@ -146,6 +146,8 @@ ALLOCATORS: dict[str, Callable[[Any], Any]] = {
     "another pool": lambda cuda: cuda.MemoryPool().malloc,
     "no pool": lambda cuda: None,
     "managed memory": lambda cuda: cuda.MemoryPool(cuda.malloc_managed).malloc,
+    "managed memory without a pool": lambda cuda: cuda.malloc_managed,
+    "memory in the order of streams": lambda cuda: cuda.malloc_async,
     "no memory": lambda cuda: lambda size: pytest.fail(f"CuPy's allocator was asked for {size} bytes"),
 }
 
@@ -161,6 +163,23 @@ def test_tensors_are_in_the_pool_that_is_counted_whatever_cupys_allocator_is(gpu
         a_step()
     assert track.peak == plain.peak > 80_000
     assert [event[:1] + event[3:5] for event in track.log] == [event[:1] + event[3:5] for event in plain.log]
+
+
+@pytest.mark.parametrize("name", [name for name in ALLOCATORS if name != "no memory"])
+def test_tensors_over_arrays_of_other_allocators_are_not_counted(gpu_pool: Any, name: str):
+    import cupy
+
+    with cupy.cuda.using_allocator(ALLOCATORS[name](cupy.cuda)):
+        array = cupy.arange(1000, dtype="float32")
+    with memory.track("cuda") as track:
+        mine = tm.as_tensor(array).requires_grad_()
+        del array
+        (mine * 2).sum().backward()
+        assert mine.grad is not None
+        assert (mine.sum().item(), mine.grad.sum().item()) == (499500, 2000)
+        assert track.pool("end").used == gpu_pool.used_bytes() == 4096, "the gradient alone"
+        del mine
+    assert track.pool("end").used == gpu_pool.used_bytes() == 0
 
 
 def test_what_another_pool_gives_is_not_recorded(gpu_pool: Any):

@@ -104,12 +104,12 @@ class Exchange(Shaped):
         if self.is_meta:
             raise BufferError("a tensor on device meta has no values: there is nothing to export")
         stays = options.get("dl_device") in (None, self.__dlpack_device__())
-        if not (self.device.type == "cuda" and options.get("copy") and stays):
-            return given(self.array, **options)
-        with self.device.current():  # CuPy makes copies for the host alone
-            array = self.device.empty(self.array.shape, self.array.dtype)
+        with self.device.current():
+            if not (self.device.type == "cuda" and options.get("copy") and stays):
+                return given(self.array, **options)
+            array = self.device.empty(self.array.shape, self.array.dtype)  # CuPy makes copies for the host alone
             self.device.kernels.copy(self.array, out=array)
-        return mark_copied(given(array, **{**options, "copy": None}))
+            return mark_copied(given(array, **{**options, "copy": None}))
 
     def __dlpack_device__(self) -> tuple:
         return self.array.__dlpack_device__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from types import MethodType
 from typing import Any
@@ -35,6 +36,26 @@ def cuda_problem() -> str | None:
     return None
 
 
+class _KernelsOf:
+    """The kernels, of one of several GPUs: CuPy launches only for the current one."""
+
+    def __init__(self, gpu: Any, kernels: Any) -> None:
+        self._gpu, self._kernels = gpu, kernels
+
+    def __getattr__(self, name: str) -> Any:
+        kernel = getattr(self._kernels, name)
+        if not callable(kernel):
+            return kernel
+
+        @functools.wraps(kernel)
+        def on_this_gpu(*arguments: Any, **named: Any) -> Any:
+            with self._gpu:
+                return kernel(*arguments, **named)
+
+        vars(self)[name] = on_this_gpu
+        return on_this_gpu
+
+
 class CUDA(device, kind="cuda"):
     """``device("cuda")`` is the first GPU, ``device("cuda:1")`` the second."""
 
@@ -60,9 +81,9 @@ class CUDA(device, kind="cuda"):
             return
         from ..kernels import cupy as kernels
 
-        self.kernels, self.xp = kernels, cupy
-        self._cupy = cupy
+        self.xp = self._cupy = cupy
         self._device = cupy.cuda.Device(self.index)
+        self.kernels: Any = kernels if count == 1 else _KernelsOf(self._device, kernels)
         self._events = PoolEvents(self)
         with self._device:
             self.pool = CuPyPool(cupy.get_default_memory_pool(), self._device, str(self))
@@ -110,6 +131,13 @@ class CUDA(device, kind="cuda"):
         memory = array.data.mem
         place = self._events.reporting(memory) + (array.data.ptr - memory.ptr)
         return self._cupy.ndarray(array.shape, array.dtype, place, strides=array.strides)
+
+    def gpu_of(self, array: Any) -> int:
+        """The number of the GPU that has another library's array, which may be CuPy's."""
+        if self.owns(array):
+            return array.device.id
+        address = array.__cuda_array_interface__["data"][0]  # 0 of an empty one
+        return self._cupy.cuda.runtime.pointerGetAttributes(address).device if address else self.index
 
     def _out_of_memory(self, size: int) -> OutOfMemoryError:
         pool = self.pool

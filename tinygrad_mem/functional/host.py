@@ -26,9 +26,9 @@ def shared_on_gpu(data: Any) -> Any:
     if local.dry is not None or isinstance(data, Tensor) or not hasattr(data, "__cuda_array_interface__"):
         return data
     first: Any = Device("cuda")
-    array = first.xp.asarray(data)
-    where: Any = Device("cuda", array.device.id)
-    return Tensor._wrap(where.sharing(array), where)
+    where: Any = Device("cuda", first.gpu_of(data))
+    with where.current():  # CuPy would copy an array of another GPU than the current one
+        return Tensor._wrap(where.sharing(where.xp.asarray(data)), where)
 
 
 def host_array(data: Any, dtype: Any) -> np.ndarray:

@@ -13,6 +13,8 @@ Seen seen;
 static std::map<std::string, long> problems;
 static long problem_count = 0;
 static thread_local cudaError_t last_error = cudaSuccess;
+static thread_local int current = 0;
+int current_device() { return current; }
 
 void problem(const std::string& text) {
     ++problems[text];
@@ -46,6 +48,12 @@ API void emu_set_visible(int visible) {
     settings.visible = visible;
 }
 
+API void emu_set_devices(int count) {
+    GUARD;
+    wait_for_all();
+    settings.devices = count;
+}
+
 API void emu_set_junk(int value) {
     GUARD;
     settings.junk = value;
@@ -70,6 +78,7 @@ API void emu_take_seen(Seen* out) {
 // Write the problems since the last call, a line each, and forget them. Returns how many different ones there were.
 API int emu_take_problems(char* out, int room) {
     GUARD;
+    wait_for_all();
     std::string text;
     for (auto& [what, times] : problems) text += what + (times > 1 ? " (" + std::to_string(times) + " times)\n" : "\n");
     snprintf(out, room, "%s", text.c_str());
@@ -87,14 +96,18 @@ API int emu_not_emulated(const char* name) {
 }
 
 API cudaError_t cudaGetDeviceCount(int* count) {
-    *count = settings.visible;
+    *count = settings.visible ? settings.devices : 0;
     return settings.visible ? cudaSuccess : fail(cudaErrorNoDevice);
 }
 API cudaError_t cudaGetDevice(int* device) {
-    *device = 0;
+    *device = current;
     return cudaSuccess;
 }
-API cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : fail(cudaErrorInvalidDevice); }
+API cudaError_t cudaSetDevice(int device) {
+    if (device < 0 || device >= settings.devices) return fail(cudaErrorInvalidDevice);
+    current = device;
+    return cudaSuccess;
+}
 API cudaError_t cudaRuntimeGetVersion(int* version) {
     *version = CUDART_VERSION;
     return cudaSuccess;
@@ -144,6 +157,7 @@ API cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int
         case cudaDevAttrMultiProcessorCount: *value = 4; break;
         case cudaDevAttrWarpSize: *value = 32; break;
         case cudaDevAttrComputeCapabilityMajor: *value = 8; break;
+        case cudaDevAttrMemoryPoolsSupported:
         case cudaDevAttrUnifiedAddressing: *value = 1; break;
         default: *value = 0;
     }
@@ -184,12 +198,12 @@ API CUresult cuGetErrorString(CUresult, const char** text) {
     return CUDA_SUCCESS;
 }
 API CUresult cuCtxGetCurrent(CUcontext* context) {
-    *context = (CUcontext)1;
+    *context = (CUcontext)(uintptr_t)(1 + current);
     return CUDA_SUCCESS;
 }
 API CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
 API CUresult cuCtxGetDevice(CUdevice* device) {
-    *device = 0;
+    *device = current;
     return CUDA_SUCCESS;
 }
 API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) { return CUDA_SUCCESS; }

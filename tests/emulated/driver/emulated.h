@@ -22,6 +22,7 @@ extern std::recursive_mutex lock;
 // How work is executed. Python changes it between tests.
 struct Settings {
     bool visible = true;             // whether programs find a GPU
+    int devices = 1;                 // how many
     int late = 0;                    // EAGER, LATE, LATE_MAIN or IDLE
     int junk = 0xFF;                 // what the pool's memory is full of
     int order = 0;                   // FORWARD, BACKWARD or MIXED
@@ -33,6 +34,8 @@ struct Settings {
 enum { EAGER = 0, LATE = 1, LATE_MAIN = 2, IDLE = 3 };
 enum { FORWARD = 0, BACKWARD = 1, MIXED = 2 };  // MIXED: some launches run forward and some backward
 extern Settings settings;
+const int DEVICES = 2;  // at most. Each has its memory and its streams; a thread has a current one
+int current_device();
 
 // What the tests since the last reset have exercised: the plugin decides by it which modes a test is run in again.
 struct Seen {
@@ -51,6 +54,7 @@ struct Work {
     size_t bytes = 0;
 };
 void submit(void* stream, Work work);
+int device_of_stream(void* stream);
 void wait_for(void* stream);
 void wait_for_blocking_streams();
 void wait_for_all();
@@ -60,6 +64,8 @@ bool pending_on(const void* host, size_t bytes);
 enum : uint8_t { NEVER_GIVEN = 0xF1, BEYOND = 0xF2, FREED = 0xF3 };
 bool in_device_memory(const void* address);
 bool is_allocated(const void* address);
+int device_of(const void* address);  // of allocated memory
+void want_here(const std::string& who, const void* address);  // memory of another device is a problem
 void check_range(const std::string& who, const void* address, size_t bytes);
 std::string describe(uintptr_t address);
 void let_reach(const std::vector<uint64_t>& arguments);

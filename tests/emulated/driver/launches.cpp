@@ -386,6 +386,9 @@ API CUresult cuLaunchKernel(CUfunction function_, unsigned gx, unsigned gy, unsi
         launch->arguments.resize(launch->arguments.size() + words);
         memcpy((char*)launch->arguments.data() + offset, arguments[i], kernel.sizes[i]);
     }
+    std::string who = "launch of kernel " + function->name;
+    for (size_t offset : launch->offsets) want_here(who, (const void*)launch->arguments[offset / 8]);  // an array begins with it
+    if (device_of_stream(stream) != current_device()) problem(who + ": its stream is another device's");
     ++seen.launches;
     seen.with_fibers += kernel.needs_fibers;
     seen.order_matters += kernel.needs_order;

@@ -16,7 +16,8 @@ static const size_t PAGE = 4096, ROOM = size_t(1) << 36;  // addresses, not memo
 static uintptr_t start = 0, next_place = 0;
 static uint8_t* shadow = nullptr;
 static std::map<uintptr_t, size_t> allocated, pinned;
-static size_t used = 0;
+static std::map<uintptr_t, int> owners;  // where a block begins -> its device
+static size_t used[DEVICES];
 
 static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
@@ -51,6 +52,11 @@ static bool inside(const std::map<uintptr_t, size_t>& blocks, const void* addres
     return (uintptr_t)address < after->first + after->second;
 }
 bool is_allocated(const void* address) { return inside(allocated, address); }
+int device_of(const void* address) { return std::prev(owners.upper_bound((uintptr_t)address))->second; }
+void want_here(const std::string& who, const void* address) {
+    if (is_allocated(address) && device_of(address) != current_device())
+        problem(who + " on device " + std::to_string(current_device()) + ": memory of device " + std::to_string(device_of(address)));
+}
 
 void allow(uintptr_t address, size_t bytes) {
     uint8_t* at = shadow + (address - start) / 8;
@@ -190,13 +196,14 @@ API cudaError_t cudaMalloc(void** out, size_t bytes) {
     GUARD;
     *out = nullptr;
     if (bytes == 0) return cudaSuccess;
-    if (settings.refuse_after == 0 || used + bytes > settings.capacity || !open()) return fail(cudaErrorMemoryAllocation);
+    if (settings.refuse_after == 0 || used[current_device()] + bytes > settings.capacity || !open()) return fail(cudaErrorMemoryAllocation);
     uintptr_t found = place(whole_pages(bytes));
     if (!found || mprotect((void*)found, whole_pages(bytes), PROT_READ | PROT_WRITE)) return fail(cudaErrorMemoryAllocation);
     if (settings.refuse_after > 0) --settings.refuse_after;
     next_place = found + whole_pages(bytes) + PAGE;
-    used += bytes;
+    used[current_device()] += bytes;
     allocated[found] = bytes;
+    owners[found] = current_device();
     forbid(found, whole_pages(bytes), BEYOND);
     allow(found, bytes);
     *out = (void*)found;
@@ -215,14 +222,20 @@ API cudaError_t cudaFree(void* pointer) {
     forbid(block->first, room, FREED);
     madvise(pointer, room, MADV_DONTNEED);
     mprotect(pointer, room, PROT_NONE);
-    used -= block->second;
+    used[device_of(pointer)] -= block->second;
+    owners.erase(block->first);
     allocated.erase(block);
     return cudaSuccess;
 }
+// Memory that moves by itself, and memory in the order of a stream, are ordinary memory here.
+API cudaError_t cudaMallocManaged(void** out, size_t bytes, unsigned) { return cudaMalloc(out, bytes); }
+API cudaError_t cudaMallocAsync(void** out, size_t bytes, cudaStream_t) { return cudaMalloc(out, bytes); }
+API cudaError_t cudaFreeAsync(void* pointer, cudaStream_t) { return cudaFree(pointer); }
 API cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
     GUARD;
     *total = settings.capacity;
-    *free_bytes = settings.capacity > used ? settings.capacity - used : 0;
+    size_t mine = used[current_device()];
+    *free_bytes = settings.capacity > mine ? settings.capacity - mine : 0;
     return cudaSuccess;
 }
 
@@ -283,7 +296,7 @@ API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const voi
     bool device = is_allocated(pointer), host = inside(pinned, pointer);
     memset(found, 0, sizeof *found);
     found->type = device ? cudaMemoryTypeDevice : host ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
-    found->device = device || host ? 0 : -2;
+    found->device = device ? device_of(pointer) : host ? 0 : -2;
     found->devicePointer = device || host ? (void*)pointer : nullptr;
     found->hostPointer = host ? (void*)pointer : nullptr;
     return cudaSuccess;

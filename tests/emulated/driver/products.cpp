@@ -140,6 +140,8 @@ static int gemm(Handle* handle, Product p, const void* alpha, const void* beta) 
     int scalar = p.compute == COMPUTE_64F ? DOUBLE : p.compute == COMPUTE_16F ? HALF : FLOAT;
     p.alpha = get(alpha, 0, scalar);
     p.beta = get(beta, 0, scalar);
+    for (const void* data : {p.a.data, p.b.data, (const void*)p.c.data}) want_here("a product of cuBLAS", data);
+    if (device_of_stream(handle->stream) != current_device()) problem("a product of cuBLAS: its stream is another device's");
     if (p.m && p.n) submit(handle->stream, {[p] { run(p); }});
     return OK;
 }

@@ -10,20 +10,27 @@ namespace emulated {
 struct Stream {
     std::deque<Work> queue;
     unsigned long long given = 0, done = 0;
-    bool blocking = true;  // waits for the default stream, and the default stream for it
+    bool blocking = true;  // waits for the default stream of its device, and that one for it
+    int device = current_device();
 };
 struct Event {
     Stream* stream = nullptr;
     unsigned long long at = 0;
 };
 
-static Stream default_stream;
+static Stream default_streams[DEVICES];
 static std::set<Stream*> streams;
+
+static Stream* default_of(int device) {
+    default_streams[device].device = device;
+    return &default_streams[device];
+}
 
 static Stream* of(void* handle) {
     bool is_default = handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread;
-    return is_default ? &default_stream : (Stream*)handle;
+    return is_default ? default_of(current_device()) : (Stream*)handle;
 }
+int device_of_stream(void* handle) { return of(handle)->device; }
 
 static void run_up_to(Stream* stream, unsigned long long at) {
     while (stream->done < at && !stream->queue.empty()) {
@@ -35,23 +42,24 @@ static void run_up_to(Stream* stream, unsigned long long at) {
 }
 static void finish(Stream* stream) { run_up_to(stream, stream->given); }
 
-void wait_for_blocking_streams() {
-    finish(&default_stream);
+static void wait_for_streams(int device, bool blocking_alone) {
+    finish(default_of(device));
     for (Stream* stream : streams)
-        if (stream->blocking) finish(stream);
+        if (stream->device == device && (stream->blocking || !blocking_alone)) finish(stream);
 }
+void wait_for_blocking_streams() { wait_for_streams(current_device(), true); }
 void wait_for_all() {
-    finish(&default_stream);
-    for (Stream* stream : streams) finish(stream);
+    for (int device = 0; device < DEVICES; ++device) wait_for_streams(device, false);
 }
 void wait_for(void* handle) {
-    if (of(handle) == &default_stream) wait_for_blocking_streams();
-    else finish(of(handle));
+    Stream* stream = of(handle);
+    if (stream == default_of(stream->device)) wait_for_streams(stream->device, true);
+    else finish(stream);
 }
 
 void submit(void* handle, Work work) {
     Stream* stream = of(handle);
-    bool side = stream != &default_stream;
+    bool side = stream != default_of(stream->device);
     seen.side_streams += side || work.host;
     if (settings.late == IDLE) return;
     if (settings.late == EAGER || (settings.late == LATE_MAIN && side && !stream->blocking)) {
@@ -61,9 +69,9 @@ void submit(void* handle, Work work) {
     }
     if (!side) {
         for (Stream* other : streams)
-            if (other->blocking) finish(other);
+            if (other->blocking && other->device == stream->device) finish(other);
     } else if (stream->blocking) {
-        finish(&default_stream);
+        finish(default_of(stream->device));
     }
     stream->queue.push_back(std::move(work));
     ++stream->given;
@@ -74,8 +82,9 @@ static bool touches(const Work& work, const void* host, size_t bytes) {
     return work.host && from < asked + bytes && asked < from + work.bytes;
 }
 bool pending_on(const void* host, size_t bytes) {
-    for (auto& work : default_stream.queue)
-        if (touches(work, host, bytes)) return true;
+    for (Stream& stream : default_streams)
+        for (auto& work : stream.queue)
+            if (touches(work, host, bytes)) return true;
     for (Stream* stream : streams)
         for (auto& work : stream->queue)
             if (touches(work, host, bytes)) return true;
@@ -111,7 +120,7 @@ API cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
 API cudaError_t cudaStreamQuery(cudaStream_t handle) { return cudaStreamSynchronize(handle); }
 API cudaError_t cudaDeviceSynchronize() {
     GUARD;
-    wait_for_all();
+    wait_for_streams(current_device(), false);
     return cudaSuccess;
 }
 API cudaError_t cudaStreamGetFlags(cudaStream_t handle, unsigned* flags) {
