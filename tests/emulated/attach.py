@@ -39,10 +39,7 @@ def attach(*, dry: bool = False) -> Device:
     driver = ctypes.CDLL(str(folder / "libcuda.so.1"), ctypes.RTLD_GLOBAL)  # found by its name when CuPy looks for it
     ctypes.CDLL(str(folder / "libcublas.so.12"), ctypes.RTLD_GLOBAL)
     _redirect_runtime(driver, ctypes.CDLL(str(folder / "refusals.so")))
-    driver.emu_set_devices(2)  # CuPy makes room for as many as there are when a thread first uses it
     _import_cupy(_nothing.name if dry else str(build.kernels() / "cupy"), dry)
-    _use_in_this_thread()
-    driver.emu_set_devices(1)
     _check_arguments(driver)
     return Device(driver)
 
@@ -109,13 +106,6 @@ def _import_cupy(cache: str, dry: bool) -> None:
         return b"EMU:" + str(library).encode() + b"\0", names
 
     program.compile = compile_here
-
-
-def _use_in_this_thread() -> None:
-    import cupy
-
-    cupy.cuda.Stream.null.use()
-    cupy.cuda.UnownedMemory(1, 1, None)  # asks for the thread's context
 
 
 def _check_arguments(driver: ctypes.CDLL) -> None:
