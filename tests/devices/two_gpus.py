@@ -1,5 +1,6 @@
 """``python -m tests.emulated tests/devices/two_gpus.py``: a machine with two GPUs. A kernel that is launched for one on
-memory or a stream of the other is a problem, with which the process ends. CuPy counts the GPUs once, so it needs a process of its own.
+memory or a stream of the other is a problem, with which the process ends. CuPy counts GPUs once:
+it needs a process of its own.
 """
 
 import ctypes

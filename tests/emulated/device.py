@@ -118,15 +118,6 @@ class Device:
             self.driver.emu_set_capacity(CAPACITY)
 
     @contextmanager
-    def devices(self, count: int) -> Iterator[None]:
-        """A machine with so many GPUs, inside: two at most."""
-        self.driver.emu_set_devices(count)
-        try:
-            yield
-        finally:
-            self.driver.emu_set_devices(1)
-
-    @contextmanager
     def refusing(self, after: int = 0) -> Iterator[None]:
         """A driver that refuses memory, inside: ``after`` so many more calls of cudaMalloc."""
         self.driver.emu_refuse_after(after)
