@@ -424,11 +424,19 @@ def test_a_plain_float_cannot_be_unknown_and_says_so():
 def test_tensors_from_outside_are_refused_and_unharmed():
     model, x = nn.Linear(3, 3), tm.ones(2, 3)
     weights = model.weight.tolist()
-    for run in (lambda: model.to("cuda"), lambda: x.to("cpu"), lambda: model(tm.ones(2, 3))):
+    loss = model(x).sum()
+    optimizer = tm.optim.Adam(model.parameters())
+    model.weight.grad = tm.ones(3, 3)
+    moved = [lambda: model.to("cuda"), lambda: x.to("cpu")]
+    computed = [lambda: model(tm.ones(2, 3)), lambda: model(x), lambda: x.add_(1), lambda: x[0] + 1, loss.backward, optimizer.step]
+    for run in (*moved, *computed):
         with pytest.raises(DeviceError, match=r"predict: at .*make what the step uses inside it"):
             memory.predict(run)
     assert model.weight.device.type == "cpu"
     assert model.weight.tolist() == weights
+    assert x.tolist() == [[1.0] * 3] * 2
+    assert model.bias.grad is None
+    assert not optimizer.state
 
 
 def test_errors_of_the_step_come_through_and_all_is_as_before():

@@ -28,6 +28,7 @@ def _roots(outputs: list, grads: list) -> list:
     for output, grad in zip(outputs, grads or [None] * len(outputs), strict=True):
         if not isinstance(output, Tensor):
             raise TypeError(f"backward: expected tensors, found {type(output).__name__}")
+        scope.refuse_outside(output.device, "backward")
         if not output.requires_grad:
             raise GraphError(
                 "element 0 of tensors does not require grad and does not have a grad_fn: nothing was recorded on the way to "

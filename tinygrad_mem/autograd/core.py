@@ -223,6 +223,8 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
 
 def observed(forward: Any, node: Node, *arrays: Any, **params: Any) -> Any:
     """Run an op with its name and module set for listeners, and on a GPU other than the first."""
+    if not node.op.view:
+        scope.refuse_outside(node.device, node.op.__name__)
     before = local.op, local.line, local.phase
     try:
         local.op = node.op.__name__

@@ -11,9 +11,9 @@ from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
-from ..errors import ArgumentTypeError, DeviceError
+from ..errors import ArgumentTypeError
 from ..ops import convert as ops
-from ..scope import local
+from ..scope import local, refuse_outside
 from .door import public
 
 preserve_format, contiguous_format = "preserve_format", "contiguous_format"
@@ -90,8 +90,7 @@ def to(
         if where is local.dry:
             if input.device is Device("meta"):
                 input.device.download(input.array, input.array)  # refuses it, as in the run: there are no values
-            here = f"{input.device}{input.device.whose}"
-            raise DeviceError(f"to: the tensor {list(input.shape)} was made on {here}, before the dry run.")
+            refuse_outside(input.device, "to")
         result = _moved(result, where)
     return clone(result) if copy and result is input else result
 

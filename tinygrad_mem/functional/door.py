@@ -8,6 +8,7 @@ for casts are per function, not per op: ``dot`` and ``matmul`` may differ, altho
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from enum import Enum
 from types import FunctionType
@@ -58,7 +59,7 @@ def public(*names: str, cpu: Policy | None = None, cuda: Policy | None = None, t
 
     def decorated(function: F) -> F:
         door: Any = _door(function) if isinstance(function, FunctionType) else function
-        if door.__doc__ is None:
+        if door.__doc__ is None and sys.flags.optimize < 2:  # with -OO nothing has a docstring
             door.__doc__ = f"In-place form of :func:`{door.__name__.removesuffix('_')}`{through and f', through {through}'}."
         for name in names:
             place, own = (name, door.__name__) if name == "Tensor" or name in PUBLIC else name.rsplit(".", 1)

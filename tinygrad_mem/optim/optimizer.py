@@ -185,6 +185,8 @@ class Optimizer:
     def _step(self, due: list[tuple[dict[str, Any], Tensor]]) -> None:
         """Update the parameters in ``due``, given with their groups: all of them, or none if memory runs out."""
         rows.check(self, due)
+        for _, p in due if scope.local.dry is not None else ():
+            scope.refuse_outside(p.device, f"{type(self).__name__}.step")
         if self.needs_whole:
             states.refuse_shards(type(self).__name__, [p for _, p in due])
         local = scope.local
