@@ -87,6 +87,13 @@ def test_what_is_missing_has_one_cure(library: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "something was written before the library was missed"
 
 
+def test_it_runs_without_asserts_and_docstrings() -> None:
+    """``python -OO``: no function has a docstring there, so none may depend on one."""
+    program = "import tinygrad_mem as tm; x = tm.ones(3, requires_grad=True); (x * 2).sum().backward(); print(x.add_.__doc__)"
+    ran = subprocess.run([sys.executable, "-OO", "-c", program], capture_output=True, text=True, timeout=120)
+    assert (ran.stdout, ran.stderr) == ("None\n", "")
+
+
 def test_every_cure_is_a_distribution_of_an_extra() -> None:
     """What a message tells to install is what ``pyproject.toml`` asks for, under the name that pip knows."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
