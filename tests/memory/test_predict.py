@@ -428,8 +428,8 @@ def test_tensors_from_outside_are_refused_and_unharmed():
     optimizer = tm.optim.Adam(model.parameters())
     model.weight.grad = tm.ones(3, 3)
     moved = [lambda: model.to("cuda"), lambda: x.to("cpu")]
-    computed = [lambda: model(tm.ones(2, 3)), lambda: model(x), lambda: x.add_(1), lambda: x[0] + 1, loss.backward, optimizer.step]
-    for run in (*moved, *computed):
+    computed = [lambda: model(tm.ones(2, 3)), lambda: model(x), lambda: x.add_(1), lambda: x[0] + 1]
+    for run in (*moved, *computed, loss.backward, optimizer.step):
         with pytest.raises(DeviceError, match=r"predict: at .*make what the step uses inside it"):
             memory.predict(run)
     assert model.weight.device.type == "cpu"
