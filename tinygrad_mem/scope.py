@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .errors import DeviceError
 from .interrupts import cleanup, context, lock, may_wait, signal_safe
 
 BUFFER = 256  # elements: NumPy copies shorter lines of a broadcast operand into a buffer of this length
@@ -266,12 +265,6 @@ def listeners_of(pool: Any) -> list[Listener]:
 def program() -> Any:
     """The program of the running thread. All threads of a dry run are one program; any other thread is one by itself."""
     return local.dry or threading.get_ident()
-
-
-def refuse_outside(device: Any, what: str) -> None:
-    """Raise DeviceError in a dry run if ``device`` is real: there ``what`` would compute, and its memory would not count."""
-    if local.dry is not None and device is not local.dry and (device.type != "meta" or device.whose):
-        raise DeviceError(f"{what}: a tensor was made on {device}{device.whose}, before the dry run.")
 
 
 def ask_autopsy(pool: Any, requested: int) -> str:

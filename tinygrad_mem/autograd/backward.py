@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import scope
+from ..devices import refuse_outside
 from ..dtypes import FLOATING
 from ..errors import ArgumentError, DTypeError, GraphError, NotOfferedError, ShapeError, clear_frames
 from ..ops.base import RowsGradient
@@ -28,7 +29,7 @@ def _roots(outputs: list, grads: list) -> list:
     for output, grad in zip(outputs, grads or [None] * len(outputs), strict=True):
         if not isinstance(output, Tensor):
             raise TypeError(f"backward: expected tensors, found {type(output).__name__}")
-        scope.refuse_outside(output.device, "backward")
+        refuse_outside(output.device, "backward")
         if not output.requires_grad:
             raise GraphError(
                 "element 0 of tensors does not require grad and does not have a grad_fn: nothing was recorded on the way to "

@@ -22,6 +22,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from .. import scope
+from ..devices import refuse_outside
 from ..dtypes import FLOATING, FOREIGN, admitted
 from ..errors import DeviceError, GraphError, clear_frames
 from ..interrupts import counter, may_wait, reentrant
@@ -224,7 +225,7 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
 def observed(forward: Any, node: Node, *arrays: Any, **params: Any) -> Any:
     """Run an op with its name and module set for listeners, and on a GPU other than the first."""
     if not node.op.view:
-        scope.refuse_outside(node.device, node.op.__name__)
+        refuse_outside(node.device, node.op.__name__)
     before = local.op, local.line, local.phase
     try:
         local.op = node.op.__name__

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import scope
+from ..errors import DeviceError
 from ..interrupts import context, lock
 from ..scope import local
 from .meta import Meta
@@ -49,6 +50,12 @@ def _inside(meta: Meta | None, draws: Any) -> Iterator[None]:
         if meta is not None:
             local.dry, local.default_device = meta, None
         yield
+
+
+def refuse_outside(device: Any, what: str) -> None:
+    """Raise DeviceError in a dry run if ``device`` is real: there ``what`` would compute, and its memory would not count."""
+    if local.dry is not None and device is not local.dry and (device.type != "meta" or device.whose):
+        raise DeviceError(f"{what}: a tensor was made on {device}{device.whose}, before the dry run.")
 
 
 # --- threads

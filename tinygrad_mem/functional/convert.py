@@ -11,9 +11,10 @@ from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
+from ..devices import refuse_outside
 from ..errors import ArgumentTypeError
 from ..ops import convert as ops
-from ..scope import local, refuse_outside
+from ..scope import local
 from .door import public
 
 preserve_format, contiguous_format = "preserve_format", "contiguous_format"

@@ -15,6 +15,7 @@ from ..autograd.gradients import SparseTensor, clear_gradient
 from ..autograd.hooks import RemovableHandle
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
+from ..devices import refuse_outside
 from ..dtypes import arithmetic, as_dtype
 from ..errors import GraphError, NotOfferedError, clear_frames, pins_nothing
 from ..interrupts import LiveObjects, uninterrupted
@@ -186,7 +187,7 @@ class Optimizer:
         """Update the parameters in ``due``, given with their groups: all of them, or none if memory runs out."""
         rows.check(self, due)
         for _, p in due if scope.local.dry is not None else ():
-            scope.refuse_outside(p.device, f"{type(self).__name__}.step")
+            refuse_outside(p.device, f"{type(self).__name__}.step")
         if self.needs_whole:
             states.refuse_shards(type(self).__name__, [p for _, p in due])
         local = scope.local
