@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import scope
+from ..devices import refuse_outside
 from ..errors import ShapeError
 from ..ops.base import RowsGradient, SliceGradient
 from .tensor import Tensor
@@ -135,6 +136,7 @@ def clear_gradient(parameter: Tensor, set_to_none: bool) -> None:
     if isinstance(grad, SparseTensor):
         grad.zero_()
     elif grad is not None:
+        refuse_outside(grad.device, "zero_grad")
         grad = grad.detach() if grad.grad_fn is not None else grad
         grad.device.kernels.fill(0, out=grad.array)
         grad.storage.written("zero_grad")

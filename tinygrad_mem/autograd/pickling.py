@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..devices import device as Device
+from ..devices import refuse_outside
 from ..ops.base import address_of, root_of
 from .storage import Storage
 
@@ -43,6 +44,7 @@ class Memory:
         return _load, (values, self.root.shape, self.root.dtype, str(self.device))
 
     def __deepcopy__(self, memo: dict) -> Memory:
+        refuse_outside(self.device, "deepcopy")
         copy = Memory(self.device.empty(self.root.shape, self.root.dtype), self.device)
         self.device.kernels.copy(self.root, out=copy.root)
         return copy

@@ -15,6 +15,7 @@ import numpy as np
 from .. import dtypes, scope
 from ..absent import Explained as _Explained
 from ..devices import device as Device
+from ..devices import refuse_outside
 from ..dtypes import FLOATING
 from ..errors import DTypeError, GraphError, ShapeError
 from ..interrupts import context
@@ -325,6 +326,7 @@ class Tensor(Exchange, _Base):
             raise TypeError(f"data: expected a Tensor, found {type(value).__name__}")
         if self._requires_grad and value.array.dtype.kind not in FLOATING:
             raise DTypeError(f"data set to a tensor that requires gradients must be floating point, found {value.dtype}")
+        refuse_outside(self.device, "data")
         self.array, self.device, self._storage = value.array, value.device, value.storage
         for listener in scope.listeners:
             listener.moved(self)
