@@ -139,7 +139,7 @@ def test_copies_by_the_protocol(dev: str):
     if dev != "cpu":
         with pytest.raises(ValueError, match="without copy"):
             t.__dlpack__(dl_device=host, copy=False)
-    with pytest.raises(BufferError, match="unsupported device"):
+    with pytest.raises((BufferError, ValueError), match="unsupported device"):  # ValueError: NumPy 2.2
         t.__dlpack__(dl_device=wrong)
 
 
