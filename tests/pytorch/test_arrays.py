@@ -160,7 +160,7 @@ def test_other_libraries_read_ones_which_is_said():
     assert found(lambda scores, labels: library["accuracy"](labels, scores)) == 1.0
     (note,) = predict(evaluation(lambda scores, labels: None)).notes[:1]
     assert note.startswith("tests/pytorch/test_arrays.py:")
-    assert "other libraries read the ones" in note
+    assert "other libraries read the ones, and so does a plain array" in note
 
 
 def kept_as_arrays() -> Any:

@@ -1,7 +1,8 @@
 """NumPy's arrays of values that a prediction does not have: ``tensor.cpu().numpy()``, as metrics need it.
 
 They follow the rule of unknown numbers: what a program computes from such an array with NumPy is not known, either, and nothing
-is decided by it. A function whose result is as long as values say is refused. Other libraries read ones, and a note says so.
+is decided by it. A function whose result is as long as values say is refused. Other libraries read ones, and so do plain arrays
+that it is copied into or is an index of, which NumPy does without asking: a note says so.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from .unknown import UnknownNumber
 from .watch import Watch
 
 _ONES = (
-    "an array of NumPy's has ones for values that are not known. What NumPy computes from it stays unknown, but other "
-    "libraries read the ones: a branch on them, or a size that is computed from them, would not be noticed"
+    "an array of NumPy's has ones for values that are not known. What NumPy's functions compute from it stays unknown, but "
+    "other libraries read the ones, and so does a plain array: one that it is copied into, or that it is an index of. A branch "
+    "on these ones, or a size that is computed from them, is not noticed"
 )
 TO_NUMPY = "Leave out of the prediction what NumPy does with it, such as plots and metrics: its memory is not PyTorch's"
 _NUMPY = str(Path(np.__file__).parent)

@@ -133,6 +133,7 @@ def _check_values(function: Any, args: Any, kwargs: dict[str, Any]) -> None:
 
 
 def _try_values(function: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    """Call it on ``meta``, with a fraction for each unknown number."""
 
     def tried(value: Any) -> Any:
         if type(value) in (list, tuple):
