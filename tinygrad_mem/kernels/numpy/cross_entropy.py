@@ -9,12 +9,13 @@ import numpy as np
 from ...dtypes import arithmetic
 from ...errors import DimensionError
 from ..formula import formula
-from .fast.lines import LINES, pieces, stat, statistics, sum_lines, sum_plainly, sum_powers
+from .fast.lines import LINES, pieces, stat, statistics, sum_lines, sum_powers
 from .fast.lines import lines as _lines
 from .fast.targets import patches, positions, subtract_at, total_weight, weights
-from .fast.threads import count_up, scratch
+from .fast.threads import scratch
 from .fast.tiles import cuts
 from .index import gather as _gather
+from .index import scatter as _scatter
 
 _HUGE = 64.0  # beyond it, the rounding of a logarithm exceeds that of a softmax
 
@@ -121,7 +122,9 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
         found = np.take(tile.reshape(-1), at, out=scratch(goal.shape, wide, 5, 8), mode="clip")
         np.copyto(picked, found, where=np.logical_not(out, out=out))  # x[t] - top
 
-    def along(part, goal, top, total, smooth, picked):
+    def run(a, b):
+        part, goal, picked = x[a, :, b], target[a, b], rows[a, b]
+        top, total, smooth = (stat(part, wide, slot) for slot in (2, 3, 7))
         np.maximum.reduce(part, axis=1, keepdims=True, out=top)
         total.fill(0)
         smooth.fill(0)
@@ -138,16 +141,6 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
                     np.subtract(cut, top, out=tile, dtype=wide)  # again
             np.exp(tile, out=tile)
             sum_lines(tile, total)
-
-    def run(a, b):
-        part, goal = x[a, :, b], target[a, b]
-        top, total, smooth = (stat(part, wide, slot) for slot in (2, 3, 7))
-        picked = rows[a, b]
-        if not smoothing and sum_plainly(part, total):
-            top.fill(0)
-            pick(part, goal, slice(0, x.shape[1]), picked)
-        else:
-            along(part, goal, top, total, smooth, picked)
         np.log(total, out=total)
         np.add(total, top, out=lse[a, None, b])
         _finish(picked, goal, total, smooth)
@@ -390,25 +383,14 @@ def _nll_loss_backward(gy, target, weight, ignore, norm, out):
 def nll_loss_backward(gy, target, weight, ignore, norm, out):
     """out (outer, class, inner), zeros before: -gy / norm * weight[t] at the targets."""
     factor = -1.0 if norm is None else -1.0 / float(norm) if float(norm) else -np.inf
-    wide = arithmetic(out.dtype)
-    _, classes, inner = out.shape
-    flat = out.reshape(-1)
     for a, b in patches(target.shape):
         goal = target[a, b]
-        w = weights(weight, goal, ignore, wide, 3)
-        at = scratch(goal.shape, np.int64, 4, 8)
-        skip = scratch(goal.shape, np.bool_, 6, 8)
+        w = weights(weight, goal, ignore, arithmetic(out.dtype), 7)
+        skip = scratch(goal.shape, np.bool_, 6, 8)  # as weights left it
         np.multiply(w, gy[a, b] if gy.ndim else gy, out=w, casting="unsafe")
         np.multiply(w, factor, out=w)
         np.copyto(w, 0, where=skip)
+        at = scratch(goal.shape, np.int64, 5, 8)
         np.copyto(at, goal, casting="unsafe")
         np.copyto(at, 0, where=skip)
-        np.multiply(at, inner, out=at)
-        np.add(at, count_up(0, 1, goal.shape[1], 5, 8), out=at)
-        np.add(at, count_up(0, classes * inner, goal.shape[0], 5, 8)[:, None], out=at)
-        np.add(at, a.start * classes * inner + b.start, out=at)
-        value = w
-        if w.dtype != out.dtype:
-            value = scratch(goal.shape, out.dtype, 5, 8)
-            np.copyto(value, w, casting="unsafe")
-        np.put(flat, at, value, mode="clip")
+        _scatter(w[:, None], 1, at[:, None], out[a, :, b])  # in scratch below slot 5

@@ -281,25 +281,7 @@ def _divide(x, counts, divisor, out):
 
 @formula(_mean_seen)
 def avg_pool(x, geometry, count_include_pad, divisor, out):
-    """out = the mean of each window."""
-    if is_half(out.dtype):
-        _average_halves(x, geometry, count_include_pad, divisor, out)
-        return
-    counts = list(_counts(x.shape[1:], out.shape[1:], geometry, count_include_pad))
-
-    def run(planes):
-        part, result = x[planes], out[planes]
-        result.fill(0)
-        for _, _, target, source in windows.overlaps(x.shape[1:], out.shape[1:], *geometry):
-            here = result[:, *target]
-            np.add(here, part[:, *source], out=here)
-        _divide(result, counts, divisor, result)
-
-    _planes(x, out, run)
-
-
-def _average_halves(x, geometry, count_include_pad, divisor, out):
-    """:func:`avg_pool` with sums in float32, a tile of windows at a time, rounded once."""
+    """out = the mean of each window: a tile of windows is summed, divided and rounded once."""
     met = list(windows.overlaps(x.shape[1:], out.shape[1:], *geometry))
     counts = list(_counts(x.shape[1:], out.shape[1:], geometry, count_include_pad))
 

@@ -293,7 +293,7 @@ def norm_backward(gy, x, y, p, out):
     elif p == 2:
         _root_backward(gy, x, y, out)
     else:
-        (_power_backward if p > 1 else _steep_power_backward)(gy, x, y, p, out)
+        _power_backward(gy, x, y, p, out)
 
 
 @computed
@@ -303,12 +303,6 @@ def _root_backward(gy, x, y, out):
 
 @computed
 def _power_backward(gy, x, y, p, out):
-    slope = (np.abs(x) / y) ** (p - 1) * np.sign(x)
-    return gy * np.where(y == 0, 0, slope)
-
-
-@computed
-def _steep_power_backward(gy, x, y, p, out):
     slope = (np.abs(x) / y) ** (p - 1) * np.sign(x)
     return gy * np.where((y == 0) | ((x == 0) & (y == y)), 0, slope)
 
@@ -326,20 +320,13 @@ def extreme_size_share(gy, x, y, axes, count, out):
 
     count is a buffer of y's shape, or ``None``: then each of them has all of gy, and nan stays nan.
     """
-    top = np.maximum.reduce(y, axis=None, initial=0)
-    nans = top != top
-    (_is_size_or_nan if nans else _is_size)(x, y, out)
+    _is_size_or_nan(x, y, out)
     if count is None:
         _signed(out, x, gy, out)
         return
     sum(out, axes, count)
     np.divide(gy, count, out=count)
-    (_signed_share_of_numbers if nans else _signed_share)(out, x, count, out)
-
-
-@computed
-def _is_size(x, y, out):
-    return np.abs(x) == y
+    _signed_share(out, x, count, out)
 
 
 @computed
@@ -354,9 +341,4 @@ def _signed(marked, x, gy, out):
 
 @computed
 def _signed_share(marked, x, share, out):
-    return marked * (np.sign(x) * share)
-
-
-@computed
-def _signed_share_of_numbers(marked, x, share, out):
     return np.where(x == x, marked * (np.sign(x) * share), 0)

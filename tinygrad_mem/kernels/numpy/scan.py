@@ -19,9 +19,12 @@ def _mirrored(x, axis, reverse):
 def _run(ufunc, x, axis, out):
     """ufunc.accumulate, of float32 in float64 and of halves in float32: a million roundings in a row would add up."""
     wide = {2: np.float32, 4: np.float64}.get(out.dtype.itemsize) if is_floating(out.dtype) else None
-    run = _accumulate if wide is None else _in_tiles
-    if out.size:
-        _shared(lambda x, out: run(ufunc, x, axis, out, wide or out.dtype), axis, x, out)
+    if not out.size:
+        return
+    if wide is None:
+        _shared(lambda x, out: ufunc.accumulate(x, axis=axis, dtype=out.dtype, out=out), axis, x, out)
+    else:
+        _shared(lambda x, out: _in_tiles(ufunc, x, axis, out, wide), axis, x, out)
 
 
 def _in_tiles(ufunc, x, axis, out, wide):
@@ -52,17 +55,6 @@ def _shared(run, axis, *arrays):
     lead = (slice(None),) * other
     grain = max(GRAIN // (first.size // first.shape[other]), 1)
     split(first.shape[other], lambda i, j: run(*[a[(*lead, slice(i, j))] for a in arrays]), grain=grain)
-
-
-def _accumulate(ufunc, x, axis, out, dtype):
-    """Whole rows at a time where they are long, for the sake of vector instructions."""
-    if axis == x.ndim - 1 or x[(slice(None),) * axis + (0,)].size < 256:
-        ufunc.accumulate(x, axis=axis, dtype=dtype, out=out)
-        return
-    lines, outs = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
-    np.copyto(outs[0], lines[0], casting="unsafe")
-    for i in range(1, len(lines)):
-        ufunc(outs[i - 1], lines[i], out=outs[i])
 
 
 @formula(lambda x, axis, reverse: np.flip(np.cumsum(np.flip(x, axis), axis), axis) if reverse else np.cumsum(x, axis))

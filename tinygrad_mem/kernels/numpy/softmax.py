@@ -27,7 +27,6 @@ def _finish(tile, target):
 
 
 _LONG = 1 << 14  # classes beyond which the sums of runs are added in float64
-_CALM, _LEAST = 16.0, 1e-6  # the largest of a tile, and the least sum of a line, with which e**x is summed as it is
 
 
 def _softmax(x):
@@ -37,37 +36,24 @@ def _softmax(x):
 
 @formula(_softmax)
 def softmax(x, out):
-    """out = e**(x - max) / sum; the largest is not looked for line by line in a tile of moderate numbers."""
+    """out = e**(x - max) / sum."""
     wide = arithmetic(x.dtype)
 
     def powers(part, top, tile):
-        if top is None:
-            np.exp(part, out=tile, dtype=wide)
-        else:
-            np.subtract(part, top, out=tile, dtype=wide)
-            np.exp(tile, out=tile)
+        np.subtract(part, top, out=tile, dtype=wide)
+        np.exp(tile, out=tile)
 
-    def add_up(part, target, top, total):
-        """total = the sums of the powers, which stay in target where that has the wide dtype."""
+    def run(a, b):
+        part, target, cuts = x[a, :, b], out[a, :, b], pieces(x[a, :, b])
+        top, total = stat(part, wide, 2), stat(part, wide, 3)
         sums = total if part.shape[1] <= _LONG else stat(part, np.float64, 4)
+        np.maximum.reduce(part, axis=1, keepdims=True, out=top)
         sums.fill(0)
-        for piece in pieces(part):
+        for piece in cuts:
             tile = _tile(target[:, piece], wide, 0)
             powers(part[:, piece], top, tile)
             sum_lines(tile, sums)
-        if sums is not total:
-            np.copyto(total, sums, casting="unsafe")
-
-    def run(a, b):
-        part, target, total, top = x[a, :, b], out[a, :, b], stat(x[a, :, b], wide, 3), None
-        calm = np.maximum.reduce(part, axis=None) <= _CALM
-        if calm:
-            add_up(part, target, None, total)
-        if not calm or not np.minimum.reduce(total, axis=None) >= _LEAST:
-            top = np.maximum.reduce(part, axis=1, keepdims=True, out=stat(part, wide, 2))
-            add_up(part, target, top, total)
-        np.divide(1, total, out=total)
-        cuts = pieces(part)
+        np.divide(1, sums, out=total, casting="unsafe")
         for piece in cuts:
             tile = _tile(target[:, piece], wide, 0)
             if len(cuts) > 1 and out.dtype != wide:  # else the powers are still there

@@ -19,7 +19,6 @@ TILE = 1 << 16  # elements of a tile of scores: 512 KiB of float64
 LINES = 1 << 13  # lines of a tile, at most
 GRAIN = 1 << 17  # elements that are worth a core: exponentials take as long as ten sums
 TOGETHER = 128  # adjacent lines in a tile, or fewer if there are fewer
-_REACH = 16.0  # sums between the powers of e to -16 and 16 need no shift: their logarithms are rounded by 1e-6 at most
 
 
 def lines(shape, run, itemsize=8):
@@ -87,22 +86,6 @@ def sum_powers(x, shift, total):
         np.subtract(x[:, piece], shift, out=tile, dtype=total.dtype)
         np.exp(tile, out=tile)
         sum_lines(tile, total)
-
-
-def sum_plainly(x, total):
-    """total = the sums of e**x of each line, unshifted, which takes half of the time. False if they are out of reach.
-
-    The numbers must be contiguous. The first line shows whether the attempt is worth it.
-    """
-    if x.dtype != total.dtype or not x.flags.c_contiguous or not abs(np.maximum.reduce(x[0], axis=None)) <= _REACH:
-        return False
-    total.fill(0)
-    for piece in pieces(x):
-        tile = np.exp(x[:, piece], out=scratch(x[:, piece].shape, total.dtype, 0, 8))
-        sum_lines(tile, total)
-    return bool(
-        np.minimum.reduce(total, axis=None) >= np.exp(-_REACH) and np.maximum.reduce(total, axis=None) <= np.exp(_REACH)
-    )
 
 
 def statistics(x, wide):

@@ -10,7 +10,7 @@ from ....dtypes import arithmetic
 from .threads import GRAIN, scratch, split
 from .tiles import boxes, keep
 
-_TILE = 1 << 14  # elements of a tile of sums: it and three others share the scratch
+_TILE = 1 << 16  # elements of a tile of sums: it and three others fill the scratch
 POINTS = 1 << 15  # windows whose positions are computed at once: a quarter of the scratch in int64
 
 
