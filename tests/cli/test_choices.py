@@ -18,7 +18,6 @@ VARIABLES = (
     "TINYGRAD_MEM_THREADS",
     "NPY_DISABLE_CPU_FEATURES",
     "OPENBLAS_CORETYPE",
-    "OPENBLAS_THREAD_TIMEOUT",
     "TINYGRAD_MEM_CONV",
 )
 PROGRAM = """
@@ -59,7 +58,7 @@ def test_doctor_prints_each_choice_its_reason_and_another(monkeypatch: pytest.Mo
     monkeypatch.setattr(checks, "run", lambda device: iter(()))
     shown = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "80"}).stdout.splitlines()
     found = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)["choices"]
-    assert len(found) == 6
+    assert len(found) == 5
     for each in found:
         assert any(all(each[part] in line for part in ("what", "chosen", "why")) for line in shown), each
         assert not each["another"] or f"to change {each['what']}: {each['another']}" in shown
@@ -81,18 +80,4 @@ def test_vectors_follow_from_instructions(monkeypatch: pytest.MonkeyPatch):
 def test_an_unknown_blas_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(choices.blas, "_library", None)
     found = {each.what: each for each in choices.choices()}
-    assert {found[what].why for what in ("BLAS's kernels", "large products")} == {"NumPy's BLAS is not OpenBLAS"}
-
-
-def test_blass_threads_share_products_only_if_they_sleep(monkeypatch: pytest.MonkeyPatch):
-    """Each of the three cases: they sleep, they cannot be made to, and the user has set a time that is none."""
-    monkeypatch.setattr(choices.blas, "kernels", lambda: "Haswell")
-    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
-    monkeypatch.setattr(choices.blas, "patience", 18)
-    assert choices._large_products().chosen == "BLAS's threads"
-    monkeypatch.setattr(choices.blas, "patience", None)
-    assert choices._large_products() == choices.MachineChoice(
-        "large products", "our threads", "BLAS's would wait in a loop", "OPENBLAS_THREAD_TIMEOUT=18"
-    )
-    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "never")
-    assert choices._large_products().why == choices.ASKED
+    assert found["BLAS's kernels"].why == "NumPy's BLAS is not OpenBLAS"

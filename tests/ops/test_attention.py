@@ -123,6 +123,18 @@ def test_a_row_that_sees_nothing_gives_nothing(dev: str):
     np.testing.assert_allclose(values(sdpa(q, k, v, bias)), values(y), rtol=1e-12)
 
 
+@pytest.mark.parametrize("one", range(3), ids=["q", "k", "v"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_one_gradient_alone_is_as_with_the_others(one: int, dtype: str, dev: str):
+    arrays = [a.astype(dtype) for a in normal((1, 2, 6, 4), (1, 2, 3, 4), (1, 2, 3, 4))]
+    found = []
+    for wanted in ([one], range(3)):
+        tensors = [tm.tensor(a, device=dev, requires_grad=i in wanted) for i, a in enumerate(arrays)]
+        sdpa(*tensors).sum().backward()
+        found.append(values(tensors[one].grad))
+    np.testing.assert_array_equal(*found)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("heads", "rows", "columns"), [(1, 3, 5), (2, 300, 600)])  # 3 x 5 scores: no multiple of 4 bytes
 def test_half_precision_is_computed_in_single(heads: int, rows: int, columns: int, causal: bool, dev: str):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
 import pytest
 import torch
@@ -57,7 +55,6 @@ def test_large_products_are_shared(left: tuple, right: tuple, cores: int, monkey
     monkeypatch.setattr(threads._pool, "size", cores)
     monkeypatch.setattr(blas, "_SHARE", 1 << 12)
     monkeypatch.setattr(blas, "GRAIN", 1 << 10)
-    monkeypatch.setattr(blas, "_PART", 1 << 10)
     a, b = values(*left), values(*right, seed=1)
     expected = np.matmul(a, b)
     out = np.full_like(expected, np.nan)
@@ -360,19 +357,6 @@ def test_products_on_meta():
 def test_refusals(run, error, match):
     with pytest.raises(error, match=match):
         run()
-
-
-@pytest.mark.parametrize("whole", [0, 1 << 62])
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_large_product_is_right_whoever_shares_it(monkeypatch: pytest.MonkeyPatch, whole: int, alone: bool):
-    """BLAS's threads, ours, or neither where a kernel has all cores at work already."""
-    monkeypatch.setattr(blas, "_WHOLE", whole)
-    generator = np.random.default_rng(0)
-    a, b = (generator.standard_normal(shape).astype(np.float32) for shape in ((700, 600), (500, 600)))
-    out = np.empty((700, 500), np.float32)
-    with blas.single() if alone else contextlib.nullcontext():
-        blas.matmul(a, b.T, out=out)
-    np.testing.assert_allclose(out, a.astype(np.float64) @ b.T.astype(np.float64), atol=1e-4)
 
 
 FEW = [(256, 320), (512, 1024), (1012, 64)]  # with parts of equal width; 1,009 terms have none

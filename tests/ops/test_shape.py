@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
-from tests.case import against_torch, assert_same
+from tests.case import against_torch, assert_same, values
 from tinygrad_mem.nn import functional as F
 
 X = np.random.default_rng(0).standard_normal((3, 4, 5))
@@ -227,6 +227,14 @@ def test_refusals_say_what_is_wrong(run, error, words):
     with pytest.raises(error, match=words):
         run(x)
     assert x.tolist() == before
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "float32"])
+@pytest.mark.parametrize("n", [0, 1, 1500])
+def test_a_permutation_has_each_number_once(n: int, dtype: str, dev: str):
+    found = tm.randperm(n, dtype=getattr(tm, dtype), device=dev)
+    assert sorted(values(found).tolist()) == list(range(n))
+    assert found.dtype == getattr(tm, dtype)
 
 
 def test_random_numbers_repeat_from_their_seed():

@@ -33,7 +33,7 @@ class MachineChoice:
 
 def choices() -> list[MachineChoice]:
     """All of them, as this process has made them."""
-    return [_threads(), _vectors(), _products(), _few_rows(), _large_products(), _convolutions()]
+    return [_threads(), _vectors(), _products(), _few_rows(), _convolutions()]
 
 
 def _threads() -> MachineChoice:
@@ -63,18 +63,6 @@ def _few_rows() -> MachineChoice:
     why = ASKED if asked else f"BLAS has {'' if parts else 'no '}AVX-512 kernels"
     another = "OPENBLAS_CORETYPE=HASWELL" if parts else ""
     return MachineChoice("few rows x weight", "in small parts" if parts else "as they are", why, another)
-
-
-def _large_products() -> MachineChoice:
-    """BLAS's threads share them only if these sleep soon afterwards, because our threads need their cores."""
-    if blas.kernels() is None:
-        return MachineChoice("large products", "our threads")
-    power, asked = blas.patience, "OPENBLAS_THREAD_TIMEOUT" in os.environ
-    if power is None:
-        why = ASKED if asked else "BLAS's would wait in a loop"
-        return MachineChoice("large products", "our threads", why, "OPENBLAS_THREAD_TIMEOUT=18")
-    why = ASKED if asked else f"they sleep after 2^{power} cycles"
-    return MachineChoice("large products", "BLAS's threads", why, "OPENBLAS_THREAD_TIMEOUT=never")
 
 
 def _convolutions() -> MachineChoice:

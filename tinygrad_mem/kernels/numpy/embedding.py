@@ -12,6 +12,7 @@ from ...errors import DimensionError
 from ..formula import formula
 from . import optim
 from .fast import rules, threads
+from .reduce import norm as _norm
 
 # --- the formulas
 
@@ -169,21 +170,10 @@ def _runs(order, count):
 def embedding_renorm(weight, index, max_norm, norm_type):
     """Shrink the rows of weight at index whose ``norm_type``-norm is above ``max_norm`` to that norm, in place."""
     for row in sorted(set(index.tolist())):
-        values = weight[row]
-        total = 0.0
-        for j in range(0, values.size, _STEP):
-            size = threads.scratch(values[j : j + _STEP].shape, np.float64)
-            np.absolute(values[j : j + _STEP], out=size)
-            if norm_type == np.inf:
-                total = max(total, float(np.maximum.reduce(size)))
-            elif norm_type == 0:
-                total += np.count_nonzero(size)
-            else:
-                np.power(size, norm_type, out=size)
-                total += float(np.add.reduce(size))
-        norm = total if norm_type in (0, np.inf) else total ** (1 / norm_type)
+        values, norm = weight[row], np.empty(1)
+        _norm(values, (0,), norm_type, norm)
         if norm > max_norm:
-            np.multiply(values, max_norm / (norm + 1e-7), out=values)
+            np.multiply(values, max_norm / (norm.item() + 1e-7), out=values)
 
 
 @formula(lambda index, row, out: np.where((index == row).reshape(-1, *[1] * (out.ndim - 1)), 0, out))

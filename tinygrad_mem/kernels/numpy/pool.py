@@ -234,11 +234,7 @@ def max_pool_backward(gy, index, geometry, out):
                 known = shape, starts
             np.copyto(rest, which[box])
             windows.offset_places(rest, sizes, geometry, first_places, places)
-            values = grads[box]
-            if not values.flags.c_contiguous:
-                values = threads.scratch(shape, out.dtype, 3, 4)
-                np.copyto(values, grads[box])
-            np.add.at(flat[box[0]].reshape(-1), places.reshape(-1), values.reshape(-1))
+            np.add.at(flat[box[0]].reshape(-1), places.reshape(-1), grads[box].reshape(-1))
 
     threads.split(len(out), part, grain=max(_GRAIN // max(_prod(sizes), 1), 1))
 

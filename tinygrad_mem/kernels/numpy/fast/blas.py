@@ -1,9 +1,7 @@
 """Matrix products beyond ``np.matmul``: products that add to their result, and control of BLAS's threads.
 
-After a product, BLAS's threads wait for more work in a busy loop, on the cores that our threads need next: in OpenBLAS for more
-than 25 ms. Here they wait 0.1 ms and then sleep. Large products of two matrices use BLAS's threads, because waking them does
-not need the interpreter's lock. While our own threads share work, BLAS uses one thread. It does so always if its threads cannot
-be made to sleep: a step of an LSTM took 1.5 times as long.
+After a product, BLAS's threads wait for more work in a busy loop, on the cores that our threads need next: a step of an LSTM
+took 1.5 times as long. So BLAS uses one thread, and ours share large products.
 
 NumPy bundles OpenBLAS; ctypes finds its functions in NumPy's shared libraries. If there is no such library (another BLAS,
 another platform), everything still works: products are added tile by tile, and BLAS keeps its threads.
@@ -12,7 +10,6 @@ another platform), everything still works: products are added tile by tile, and 
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ....interrupts import lock, signal_safe, taken_by_forks
-from .threads import GRAIN, SCRATCH, scratch, split, threads
+from ....interrupts import lock, signal_safe
+from .threads import GRAIN, SCRATCH, scratch, split
 
 _NAMES = (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", ""))  # prefixes and suffixes of names in builds of OpenBLAS
 _ROWS, _NO, _YES = map(ctypes.c_int, (101, 111, 112))  # cblas: row-major, plain, transposed
@@ -57,35 +54,6 @@ def _function(name: str, arguments: list, result: Any = None) -> Any:
     return function
 
 
-_PATIENCE = "18"  # OpenBLAS's idle threads wait 2**18 cycles before they sleep; by default 2**26
-
-
-def _let_threads_sleep() -> int | None:
-    """Let BLAS's idle threads sleep sooner, unless the user has set a time. They are ended, and start again when needed.
-
-    This is not done while other threads run: a product in one of them would wait forever for the ended threads. The OpenBLAS of
-    NumPy 2.5 hides the functions for it.
-
-    Returns:
-        The power of two of the cycles after which they sleep; ``None`` if they wait for long, or if it is unknown.
-    """
-    import os
-
-    if (asked := os.environ.get("OPENBLAS_THREAD_TIMEOUT")) is not None:
-        return int(asked) if asked.isdecimal() else None
-    if _library is None or threading.active_count() > 1:
-        return None
-    library = _library[0]
-    if not all(hasattr(library, name) for name in ("openblas_read_env", "blas_thread_shutdown_", "openblas_thread_timeout")):
-        return None
-    os.environ["OPENBLAS_THREAD_TIMEOUT"] = _PATIENCE
-    library.openblas_read_env()
-    del os.environ["OPENBLAS_THREAD_TIMEOUT"]
-    library.blas_thread_shutdown_()
-    return int(_PATIENCE)
-
-
-patience = _let_threads_sleep()
 _set_threads = _function("openblas_set_num_threads", [ctypes.c_int])
 _get_threads = _function("openblas_get_num_threads", [], ctypes.c_int)
 _long = ctypes.c_int64 if _library is not None and "64" in _library[2] else ctypes.c_int
@@ -110,7 +78,6 @@ _GEMM = {
     np.dtype(np.float32): _gemm_of("cblas_sgemm", ctypes.c_float),
     np.dtype(np.float64): _gemm_of("cblas_dgemm", ctypes.c_double),
 }
-_shared = taken_by_forks()  # while BLAS's threads share a product: a fork ends them, and would wait for a product for ever
 _single_users = 0
 _single_before = 1
 
@@ -153,14 +120,6 @@ class single:
 
 _ALONE = (1 << 18, 1 << 13)  # multiplications up to which BLAS wakes no threads: of matrices, of a matrix and a vector
 _SHARE = 1 << 24  # multiplications that are worth one of our threads
-_WHOLE = 1 << 25  # multiplications of two matrices from which on BLAS's threads share them
-_THIN = 64  # terms below which writing dominates; BLAS writes its result twice, so the product is computed in parts
-_PART = 1 << 18  # numbers of a part that fits the cache
-
-
-def _has_all_cores() -> bool:
-    """True if BLAS may use all cores: none of our threads share work at present, and BLAS's sleep soon after it."""
-    return patience is not None and _set_threads is not None and not _single_users and _get_threads() == threads()
 
 
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
@@ -171,11 +130,6 @@ def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         return
     two = a.ndim == b.ndim == 2
     product = few_rows(len(a), b) if two and a.flags.c_contiguous else np.matmul
-    large = two and out.size * a.shape[1] > _WHOLE and a.shape[1] >= _THIN
-    if large and product is np.matmul and _has_all_cores():
-        with _shared:
-            np.matmul(a, b, out=out)
-        return
     with single():
         matrices = a.ndim > 1 and b.ndim > 1
         numbers = (_SHARE if matrices else GRAIN) // a.shape[-1] + 1  # of out, for each thread
@@ -186,19 +140,10 @@ def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         if out.ndim > 2 or (out.ndim == 2 and not matrices):
             apart = [x.ndim == out.ndim + (not matrices) and len(x) == len(out) for x in (a, b)]  # else one for all
             cut(len(out), lambda i, j: np.matmul(a[i:j] if apart[0] else a, b[i:j] if apart[1] else b, out=out[i:j]))
-        elif a.ndim == 1:
-            cut(len(out), lambda i, j: np.matmul(a, b[:, i:j], out=out[i:j]))
-        elif b.ndim == 1 or len(out) >= out.shape[1]:
-            step = _PART // out.shape[1] + 1 if matrices and a.shape[1] < _THIN else len(out)
-            cut(len(out), lambda i, j: _rows(a, b, out, i, j, step))
+        elif a.ndim > 1 and (b.ndim == 1 or len(out) >= out.shape[1]):
+            cut(len(out), lambda i, j: np.matmul(a[i:j], b, out=out[i:j]))
         else:
-            cut(out.shape[1], lambda i, j: product(a, b[:, i:j], out=out[:, i:j]))
-
-
-def _rows(a: np.ndarray, b: np.ndarray, out: np.ndarray, start: int, stop: int, step: int) -> None:
-    for i in range(start, stop, step):
-        j = min(i + step, stop)
-        np.matmul(a[i:j], b, out=out[i:j])
+            cut(out.shape[-1], lambda i, j: product(a, b[:, i:j], out=out[..., i:j]))
 
 
 SMALL = 10**6  # multiplications up to which OpenBLAS does not copy its operands

@@ -238,11 +238,9 @@ class _Writer:
 
 
 def kind_of(x: Any) -> Any:
-    """The kind of an argument: an array, a number, or a value on which the formula may branch."""
+    """The kind of an argument that is no array: a number, or a value on which the formula may branch."""
     if x is None or isinstance(x, bool):
         return x
-    if type(x) is np.ndarray:
-        return ARRAY
     if isinstance(x, float | int):  # 1 and 1.0 are one kind, whose code works for integers too; True is another kind
         if x == 1:
             return ONE

@@ -112,15 +112,6 @@ def _tiles(shape: tuple[int, ...], images: int, fours: int) -> list[Tile]:
     return [Tile(n, min(n + images, shape[0]), r, min(r + 4 * fours, shape[2])) for n, r in firsts]
 
 
-def _for_two(tiles: list[Tile]) -> list[Tile]:
-    """The tiles, the last one in two parts if a core would wait for it long."""
-    n0, n1, r0, r1 = tiles[-1]
-    if len(tiles) % 2 == 0 or len(tiles) > 8 or n1 - n0 == 1:
-        return tiles
-    middle = (n0 + n1) // 2
-    return [*tiles[:-1], Tile(n0, middle, r0, r1), Tile(middle, n1, r0, r1)]
-
-
 def _block(shape: tuple[int, ...], cin: int, cout: int) -> int:
     """Output channels whose transformed weights are kept at a time: they are twice as large as the weights."""
     most = max(_WEIGHTS, 2 * (cin + cout) * shape[0] * shape[2] * shape[3])
@@ -192,7 +183,7 @@ def _convolve(source: np.ndarray, w: np.ndarray, bias: Any, low: tuple[int, int]
     lanes = min(lane_count(work), room // (image + 4 * SLACK))
     while lanes * (images * fours * image + 4 * SLACK) > room:  # it was made for two cores
         images, fours = (images, fours - 1) if fours > 1 else (images - 1, 1)
-    tasks = _for_two(_tiles(out.shape, images, fours))
+    tasks = _tiles(out.shape, images, fours)
 
     def run(number: int, task: int) -> None:
         tile = tasks[task]
@@ -220,17 +211,16 @@ class _Products:
     def __init__(self, source, transformed, shift, low, out, size, lane):
         (cout, cin), (images, fours) = transformed.shape[2:], size
         line = Line.of(images * fours, source.shape[3], out.shape[3], low[1])
-        columns, pitch = line.columns, line.pitch
+        columns = line.columns
         apart = 1 if _added(cin, cout) else 3  # kernel columns with products of their own
-        first = lane.take((max(6 * cin, apart * 6 * cout) * pitch,), _FLOAT)  # input rows, then the products
-        second = lane.take((max(6 * cin * pitch + 2 * SLACK, 4 * cout * pitch),), _FLOAT)  # sums of rows, then output rows
+        first = lane.take((max(6 * cin, apart * 6 * cout) * columns,), _FLOAT)  # input rows, then the products
+        second = lane.take((max(6 * cin * columns + 2 * SLACK, 4 * cout * columns),), _FLOAT)  # sums of rows, then output rows
         self.input, self.shift, self.before, self.low = SixRows(line, cin, first, second), shift, line.before, low[0]
-        products = first[: apart * 6 * cout * pitch].reshape(apart, 6, cout, pitch)
-        self.products, self.weights = products[..., :columns], transformed.transpose(1, 0, 2, 3)
+        self.products = products = first[: apart * 6 * cout * columns].reshape(apart, 6, cout, columns)
+        self.weights = transformed.transpose(1, 0, 2, 3)
         self.columns = blas.by_columns(self.weights[:apart], self.input.windows[:apart], self.products)
-        beside = line.edges(products), products[..., columns:]  # what is in the gaps must not overflow
-        self.cleared = [part for part in beside if part.size]
-        result = second[: 4 * cout * pitch].reshape(4, cout, pitch)
+        self.edges = line.edges(products)
+        result = second[: 4 * cout * columns].reshape(4, cout, columns)
         self.sums = sums_of_rows(_OUTPUT_3[:, : 6 * apart], products.reshape(6 * apart, -1), result.reshape(4, -1))
         parts, slab = [slice(i * images, (i + 1) * images) for i in range(fours)], self.input.slab
         self.readers = [SlabReader(source, low[1] - line.before, slab[:, :, part]) for part in parts]
@@ -243,8 +233,7 @@ class _Products:
             reader.read(row - self.low, tile.n0, tile.n1)
         self.input.add_up()
         blas.multiply(self.columns)
-        for part in self.cleared:
-            part.fill(0)
+        self.edges.fill(0)
         if len(self.products) == 1:
             blas.add_products(self.weights[1], self.input.windows[1], self.products[0])
             if self.before:
@@ -324,7 +313,7 @@ class _WeightProducts:
 
     def __init__(self, gy, x, low, images, lane, total):
         line, cin, cout = Line.of(images, x.shape[3], gy.shape[3], low[1]), x.shape[1], gy.shape[1]
-        columns, size = line.columns, 6 * cin * line.pitch
+        columns, size = line.columns, 6 * cin * line.columns
         first = lane.take((max(size, 4 * columns * cout),), _FLOAT)  # input rows, then the gradient's rows
         second = lane.take((size + 2 * SLACK,), _FLOAT)
         self.spread = lane.take((6, columns, cout), _FLOAT)

@@ -48,17 +48,12 @@ class Line(NamedTuple):
     def columns(self) -> int:
         return self.images * self.width
 
-    @property
-    def pitch(self) -> int:
-        """Numbers from one channel to the next: caches hold few lines that are a large power of two apart."""
-        return self.columns + (min(2 * self.images, 16) if self.before and self.columns % 512 == 0 else 0)
-
     def in_images(self, flat: np.ndarray) -> np.ndarray:
-        """(..., columns or pitch) as (..., images, width)."""
-        return flat[..., : self.columns].reshape(*flat.shape[:-1], self.images, self.width)
+        """(..., columns) as (..., images, width)."""
+        return flat.reshape(*flat.shape[:-1], self.images, self.width)
 
     def edges(self, products: np.ndarray) -> np.ndarray:
-        """Of products (kernel columns, 6, channels, pitch): those of the first kernel column with the left edge of each image,
+        """Of products (parts, 6, channels, columns): those of the first kernel column with the left edge of each image,
         and of the third one, if it is there, with the right edge. One view of both; none are there if ``before`` is 0.
         """
         count = self.before * (len(products) + 1) // 2
@@ -118,21 +113,17 @@ class SixRows:
     """
 
     def __init__(self, line: Line, channels: int, first: np.ndarray, second: np.ndarray) -> None:
-        shape, stop = (6, channels, line.pitch), SLACK + 6 * channels * line.pitch
+        shape, stop = (6, channels, line.columns), SLACK + 6 * channels * line.columns
         rows, sums = first[: stop - SLACK].reshape(shape), second[SLACK:stop].reshape(shape)
         size = rows.itemsize
         self.slab = line.in_images(rows)
-        gaps = rows[..., line.columns :]
-        self._gaps = [gaps] if gaps.size else []
         self._products = sums_of_rows(INPUT, rows.reshape(6, -1), sums.reshape(6, -1))
         self._ends = second[SLACK - 1 : stop + 1 : stop + 1 - SLACK] if line.before else second[stop : stop + 2]
         self.edge = line.in_images(sums)[..., 0]
-        strides = (size, channels * line.pitch * size, line.pitch * size, size)
+        strides = (size, channels * line.columns * size, line.columns * size, size)
         self.windows = strided(second[SLACK - line.before :], (3, 6, channels, line.columns), strides)
 
     def add_up(self) -> None:
         """Make the sums; what kernel columns read beside a channel's sums is zero."""
-        for gap in self._gaps:
-            gap.fill(0)
         multiply(self._products)
         self._ends.fill(0)
