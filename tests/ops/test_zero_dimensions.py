@@ -5,6 +5,7 @@ It is where an array becomes a number: ``array[()]`` is no array, and has no mem
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -58,3 +59,59 @@ def test_what_a_mask_takes_nothing_from_has_a_gradient_of_zeros(chosen: bool):
     source: Any = tm.tensor(3.0, requires_grad=True)
     tm.tensor(1.0).masked_scatter(tm.tensor(chosen), source).backward()
     assert source.grad.tolist() == float(chosen)
+
+
+DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+MIXED = ["add", "mul", "div", "maximum", "atan2", "where", "clamp", "eq"]
+
+
+def mixed(library: Any, name: str, x: Any, y: Any) -> Any:
+    """``y`` is a cpu tensor without dimensions, ``x`` a tensor of another device."""
+    return library.where(x == x, x, y) if name == "where" else getattr(library, name)(x, y)
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_cpu_tensor_without_dimensions_gives_its_dtype_to_a_result_on_another_device(name: str):
+    """Only where its category is the higher one. A Python number in its place would give the default dtype."""
+    for first, second in itertools.product(DTYPES, DTYPES):
+        found = []
+        for library in (tm, torch):
+            x: Any = library.ones(3, dtype=getattr(library, first), device="meta")
+            try:
+                out = mixed(library, name, x, library.ones((), dtype=getattr(library, second)))
+                found.append(f"{out.dtype} on {out.device.type}".removeprefix("torch."))
+            except (RuntimeError, TypeError):
+                found.append("refused")
+        assert found[0] == found[1], (first, second)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", MIXED[:-1])
+def test_a_cpu_tensor_without_dimensions_has_its_value_and_no_gradient_on_a_gpu(name: str):
+    numbers = np.array([1.0, 2.0, 3.0])
+    for first, second in (("float32", "float64"), ("float64", "float32"), ("float32", "int64"), ("int32", "float64")):
+        found = []
+        for library, device in ((tm, "cuda"), (tm, "cpu")):
+            x: Any = library.tensor(numbers, dtype=getattr(library, first), device=device)
+            x = x.requires_grad_() if first.startswith("float") else x
+            out = mixed(library, name, x, library.tensor(2, dtype=getattr(library, second)))
+            if out.requires_grad:
+                out.sum().backward()
+            found.append((str(out.dtype), out.detach().cpu().numpy(), None if x.grad is None else x.grad.cpu().numpy()))
+        on_gpu, on_cpu = found
+        assert on_gpu[0] == on_cpu[0]
+        np.testing.assert_allclose(on_gpu[1], on_cpu[1], rtol=1e-6)
+        assert (on_gpu[2] is None) == (on_cpu[2] is None)
+        if on_gpu[2] is not None:
+            np.testing.assert_allclose(on_gpu[2], on_cpu[2], rtol=1e-6)
+
+
+@pytest.mark.cuda
+def test_a_write_takes_a_cpu_tensor_without_dimensions_as_a_number():
+    x: Any = tm.ones(3, device="cuda")
+    x.mul_(tm.tensor(2.5, dtype=tm.float64)).add_(tm.tensor(1))
+    assert (x.tolist(), x.dtype) == ([3.5] * 3, tm.float32)
+    with pytest.raises(tm.errors.DTypeError, match="float64 can't be cast"):
+        tm.ones(3, dtype=tm.int64, device="cuda").add_(tm.tensor(2.5, dtype=tm.float64))
+    with pytest.raises(tm.errors.DeviceError, match=r"found \[3\] on cuda:0, \[\] on cpu\. Move them"):
+        x * tm.tensor(2.0, requires_grad=True)

@@ -23,7 +23,7 @@ from typing import Any
 
 from .. import scope
 from ..devices import refuse_outside
-from ..dtypes import FLOATING, FOREIGN, admitted
+from ..dtypes import FLOATING, FOREIGN, admitted, category
 from ..errors import DeviceError, GraphError, clear_frames
 from ..interrupts import counter, may_wait, reentrant
 from ..ops.base import Context, Op, RowsGradient, refuses_writes, root_of
@@ -171,10 +171,7 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
             arrays.append(x.array)
             if x.device is not device:
                 if device is not None:
-                    device, arrays = one_device(op, inputs)
-                    pairs = zip(inputs, arrays, strict=True)
-                    inputs = tuple([x if isinstance(x, Tensor) and x.device is device else a for x, a in pairs])
-                    return apply(op, *inputs, **params)
+                    return apply(op, *one_device(op, inputs), **params)
                 device = x.device
             if enabled:
                 if x._view is not None:
@@ -251,18 +248,25 @@ def _share(op: type[Op], inputs: tuple, params: dict, view: Any, enabled: bool) 
         view._off_the_record = source._off_the_record or weakref.ref(source if source._view is None else source._view.base)
 
 
-def one_device(op: type[Op], inputs: tuple) -> tuple[Any, list]:
-    """The inputs on one device. A 0-d cpu tensor may be used with tensors of another device, as a Python number."""
+def one_device(op: type[Op], inputs: tuple) -> list:
+    """The inputs on one device. A 0-d cpu tensor may be used with tensors of another device: it becomes a Python number, or a
+    copy on that device if its dtype decides that of the result, which a number's would not.
+    """
     tensors = [x for x in inputs if isinstance(x, Tensor)]
-    devices = {x.device for x in tensors if x.ndim or x.device.type != "cpu"} or {tensors[0].device}
+    devices = {x.device for x in tensors if x.ndim or x.device.type != "cpu"}
     if len(devices) > 1 or any(x.device not in devices and x._requires_grad for x in tensors):
         found = ", ".join(f"{list(x.shape)} on {x.device}{x.device.whose}" for x in tensors)
         raise DeviceError(
             f"{op.__name__}: Expected all tensors to be on the same device, found {found}. Move them with .to(device)."
         )
     (device,) = devices
-    arrays = [x.item() if isinstance(x, Tensor) and x.device is not device else x for x in inputs]
-    return device, [x.array if isinstance(x, Tensor) else x for x in arrays]
+    highest = max(category(x.dtype) for x in tensors if x.device is device)
+    moved = []
+    for x in inputs:
+        if isinstance(x, Tensor) and x.device is not device:
+            x = x.item() if category(x.dtype) <= highest else x.to(device)
+        moved.append(x)
+    return moved
 
 
 def connect(node: Node, edges: list, inputs: tuple, outputs: tuple) -> None:
