@@ -125,6 +125,27 @@ def test_the_hint_and_a_padding_mask_together_make_no_matrix():
     assert max(row.bytes for row in rows) == 3 * 64 * 24 * 8, "query, key and value"
 
 
+@pytest.mark.parametrize(
+    "appended", [{"add_bias_kv": True}, {"add_zero_attn": True}, {"add_bias_kv": True, "add_zero_attn": True}]
+)
+@pytest.mark.parametrize("padding", ["none", "bool", "numbers"])
+def test_the_hint_hides_no_appended_token(appended: dict, padding: str):
+    """All queries see it, with the hint and without. PyTorch hides it if there is the hint, and no padding."""
+    mine, other = both("MultiheadAttention", 8, 2, batch_first=True, **appended)
+    found = []
+    for library, layer in ((tm, mine), (torch, other)):
+        x = library.tensor(normal(3, 5, 8))
+        hidden = library.tensor(np.arange(5) >= np.array([[5], [4], [2]]))
+        masks = {"none": None, "bool": hidden, "numbers": hidden.double() * -3}
+        triangle = library.ones(5, 5, dtype=library.bool).triu(1)
+        if padding == "numbers":  # PyTorch warns of masks of two kinds
+            triangle = library.zeros(5, 5, dtype=library.float64).masked_fill(triangle, float("-inf"))
+        for hint in (False, True) if library is tm else (False,):
+            found.append(layer(x, x, x, masks[padding], need_weights=False, attn_mask=triangle, is_causal=hint)[0])
+    for each in found[:2]:
+        np.testing.assert_allclose(values(each), found[2].detach().numpy(), rtol=1e-10, atol=1e-12)
+
+
 def test_self_attention_is_one_projection():
     layer = nn.MultiheadAttention(8, 2, batch_first=True)
     x = tm.randn(3, 10, 8, requires_grad=True)

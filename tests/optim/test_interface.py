@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from typing import Any
 
@@ -151,3 +152,19 @@ def test_duplicates_warn():
     p = tm.ones(2, requires_grad=True)
     with pytest.warns(UserWarning, match="duplicate parameters"):
         optim.SGD([p, p])
+
+
+CLASSES = [
+    pytest.param(vars(module)[name], getattr(theirs, name), id=name)
+    for module, theirs in ((optim, torch.optim), (optim.lr_scheduler, torch.optim.lr_scheduler))
+    for name in sorted(vars(module))
+    if inspect.isclass(vars(module)[name]) and hasattr(theirs, name)
+]
+
+
+@pytest.mark.parametrize(("mine", "other"), CLASSES)
+def test_no_method_takes_an_argument_that_pytorchs_refuses(mine: type, other: type):
+    """Such an argument would be read by nobody: ``SequentialLR.step(epoch)`` went on by one epoch."""
+    for name in (name for name in dir(mine) if not name.startswith("_") and inspect.isfunction(getattr(other, name, None))):
+        taken, known = (inspect.signature(getattr(each, name)).parameters for each in (mine, other))
+        assert set(taken) <= set(known), name

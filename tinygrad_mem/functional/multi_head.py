@@ -139,10 +139,9 @@ def _attention(
     plain = bias_k is None and bias_v is None and not add_zero and static == (None, None)
     columns = heads.size(key)[1] if static[0] is None else static[0].shape[1]
     keys, pairs = _masks(key_padding_mask, attn_mask, (count, heads.count, rows, columns))
-    if causal and not need_weights:
+    causal = causal and not need_weights and bias_k is None and not add_zero  # all queries see appended tokens: no triangle
+    if causal:
         pairs = None  # the hint says that the mask is the triangle, which needs no memory in tiles
-    else:
-        causal = False
     learned = any(mask is not None and mask.requires_grad for mask in (keys, pairs))
     if plain and packed is not None and query is key and key is value and not need_weights and not learned:
         x = heads.split_thirds(linear(query, packed, bias))

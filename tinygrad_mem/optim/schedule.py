@@ -212,7 +212,7 @@ class SequentialLR(_Composed):
         self._last_lr = first.get_last_lr()
 
     @uninterruptible
-    def step(self, epoch: int | None = None) -> None:
+    def step(self) -> None:  # type: ignore[override]
         """Go to the next epoch and set the rates."""
         self.last_epoch += 1
         index = bisect_right(self._milestones, self.last_epoch)
@@ -247,7 +247,7 @@ class ChainedScheduler(_Composed):
         self._last_lr = self._rates()
 
     @uninterruptible
-    def step(self, epoch: int | None = None) -> None:
+    def step(self) -> None:  # type: ignore[override]
         """Step every schedule."""
         for scheduler in self._schedulers:
             scheduler.step()
