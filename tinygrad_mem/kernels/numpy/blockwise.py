@@ -176,22 +176,21 @@ def _look_up(codes, coded, out):
 
 
 def _apart(codes, each, out):
-    """out = the codes of bytes that have one or two ``each``."""
-    if each == 1:
-        np.copyto(out, codes)
-    else:
-        np.bitwise_and(codes, 15, out=out[::2], casting="unsafe")
-        np.right_shift(codes[: out.size // 2], 4, out=out[1::2], casting="unsafe")
+    """out = the codes of bytes that have ``each`` of them, the first in the lowest bits."""
+    bits = 8 // each
+    for i in range(each):
+        part = out[i::each]
+        np.right_shift(codes[: part.size], i * bits, out=part, casting="unsafe")
+    np.bitwise_and(out, (1 << bits) - 1, out=out)
 
 
 def _together(codes, each, out):
-    """out = bytes with one or two codes ``each``; the codes are overwritten."""
-    if each == 1:
-        np.copyto(out, codes)
-    else:
-        np.copyto(out, codes[::2])
-        np.left_shift(codes[1::2], 4, out=codes[1::2])
-        np.bitwise_or(out[: codes.size // 2], codes[1::2], out=out[: codes.size // 2])
+    """out = bytes with ``each`` codes, the first in the lowest bits; the codes are overwritten."""
+    np.copyto(out, codes[::each])
+    for i in range(1, each):
+        part = codes[i::each]
+        np.left_shift(part, i * (8 // each), out=part)
+        np.bitwise_or(out[: part.size], part, out=out[: part.size])
 
 
 def _pack(x, coded, block, top, codes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..formula import formula
+from .blockwise import _apart, _together
 from .fast.philox import uniform
 from .fast.threads import scratch
 
@@ -50,17 +51,7 @@ def quantize(x, ticket, bits, codes, scales, group):
         small[:, width:] = 0
         np.copyto(small[:, :width], part, casting="unsafe")
         at = start // per
-        target = codes[at : at + rows * room // per]
-        _pack(small.reshape(-1, per), bits, target)
-
-
-def _pack(small, bits, out):
-    """out = the numbers of each row side by side in a byte, the first in the lowest bits."""
-    np.copyto(out, small[:, 0])
-    for i in range(1, small.shape[1]):
-        more = scratch(out.shape, np.uint8, 1, 4)
-        np.left_shift(small[:, i], i * bits, out=more)
-        np.bitwise_or(out, more, out=out)
+        _together(small.reshape(-1), per, codes[at : at + rows * room // per])
 
 
 def _dequantize(codes, scales, bits, group, out):
@@ -75,12 +66,9 @@ def dequantize(codes, scales, bits, group, out):
     per, wide = 8 // bits, scales.dtype
     for _, first, start, rows, width in _tiles(out.size, group):
         room = -(-width // per) * per
-        part, small = scratch((rows, room), wide, 0, 4), scratch((rows * room // per, per), np.uint8, 2, 4)
-        source = codes[start // per : start // per + rows * room // per]
-        for i in range(per):
-            np.right_shift(source, i * bits, out=small[:, i])
-        np.bitwise_and(small, (1 << bits) - 1, out=small)
-        np.copyto(part, small.reshape(rows, room))
+        part, small = scratch((rows, room), wide, 0, 4), scratch((rows, room), np.uint8, 2, 4)
+        _apart(codes[start // per : start // per + rows * room // per], per, small.reshape(-1))
+        np.copyto(part, small)
         np.multiply(part, scales[first : first + rows, 1:], out=part)
         np.add(part, scales[first : first + rows, :1], out=part)
         np.copyto(out[start : start + rows * width].reshape(rows, width), part[:, :width], casting="unsafe")

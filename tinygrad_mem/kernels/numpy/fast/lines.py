@@ -12,7 +12,7 @@ import numpy as np
 
 from .blas import single
 from .folds import ONES, RUN
-from .threads import scratch, split
+from .threads import lanes, scratch
 from .tiles import cuts
 
 TILE = 1 << 16  # elements of a tile of scores: 512 KiB of float64
@@ -30,24 +30,12 @@ def lines(shape, run, itemsize=8):
     outer, classes, inner = shape
     if outer * classes * inner == 0:
         return
-    line, tile = max(classes, 1), 8 * TILE // itemsize
-
-    def part(start, stop):
-        width = max(min(inner, max(tile // line, TOGETHER), LINES), 1)
-        height = max(min(tile // (line * width), LINES // width), 1) if width == inner else 1
-        for a, b in product(cuts(start, stop, height), cuts(0, inner, width)):
-            run(a, b)
-
-    def columns(start, stop):
-        width = max(min(max(tile // line, TOGETHER), LINES), 1)
-        for b in cuts(start, stop, width):
-            run(slice(0, 1), b)
-
+    tile = 8 * TILE // itemsize
+    width = min(inner, max(tile // classes, TOGETHER), LINES)
+    height = max(min(tile // (classes * width), LINES // width), 1) if width == inner else 1
+    tasks = list(product(cuts(0, outer, height), cuts(0, inner, width)))
     with single():  # lines are summed by matrix product, whose threads would occupy our cores
-        if outer == 1:
-            split(inner, columns, grain=max(GRAIN // line, 1))
-        else:
-            split(outer, part, grain=max(GRAIN // (line * inner), 1))
+        lanes(len(tasks), outer * classes * inner // GRAIN, lambda _, number: run(*tasks[number]))
 
 
 def pieces(part):
