@@ -325,20 +325,17 @@ def _weight_by_tiles(geo, gy, x, work, gw, lanes, room):
     """For small weights: each lane sums some images, and the lanes' sums are added in order."""
     plan = make_plan(geo, "weight", room, 1)
     tiles, parts = boxes(geo, plan), blocks(geo, plan)
-    sums = []
     spaces = [Lane(work, i, lanes) for i in range(lanes)]
-    for space in spaces:
-        sums.append(space.take(gw.shape, geo.wide))
+    sums = [space.take(gw.shape, geo.wide) for space in spaces]
     spans = [len(tiles) * i // lanes for i in range(lanes + 1)]
 
     def run(_: int, i: int) -> None:
-        mine = tiles[spans[i] : spans[i + 1]]
+        mine, mark = tiles[spans[i] : spans[i + 1]], spaces[i].next
         if not mine:
             sums[i].fill(0)
         for block in parts if mine else ():
-            lane = Lane(work, i, lanes)
-            lane.next = spaces[i].next
-            _weight_block(geo, gy, x, lane, sums[i], mine, block)
+            spaces[i].next = mark
+            _weight_block(geo, gy, x, spaces[i], sums[i], mine, block)
 
     with blas.single():
         threads.lanes(lanes, lanes, run)
