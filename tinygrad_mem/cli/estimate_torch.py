@@ -228,10 +228,7 @@ def _verdict(
 ) -> CardAnswer:
     """The answer for one card; the program is predicted again on the card where the bytes alone do not tell."""
     unknown = sum(track.unknown.values())
-    least, most = (
-        capacity - context[1] - unknown,
-        capacity - context[0] + unknown,
-    )  # surely left for PyTorch, and perhaps
+    least, most = capacity - context[1] - unknown, capacity - context[0] + unknown  # surely left for PyTorch, and perhaps
     lacking = max(track.peak - least, 0)
     if max(track.peak_reserved, track.peak) <= least:
         fits = _FITS
@@ -303,17 +300,13 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _small(verdict: CardAnswer) -> str:
-    """The parts that must be small for the program to fit, with their verb."""
-    return "context, libraries and what is not known are" if verdict.unknown else "context and libraries are"
-
-
 def _cards(found: TorchEstimate) -> Table:
     table = _table("card", "has", "allocated", "")
     for verdict in found.cards:
         name = f"{verdict.card}, {verdict.sold_as} GB" if f"{verdict.sold_as}GB" not in verdict.card else verdict.card
         lacking = f": {bytes_text(verdict.lacking)} too many" if verdict.lacking and verdict.fits == _NOT else ""
-        edge = f", if {_small(verdict)} small" if verdict.fits == _EDGE else ""
+        parts = "context, libraries and what is not known" if verdict.unknown else "context and libraries"
+        edge = f", if {parts} are small" if verdict.fits == _EDGE else ""
         answer = Text(f"{verdict.fits}{lacking}{edge}", {_FITS: "green", _NOT: "red"}.get(verdict.fits, "yellow"))
         table.add_row(name, bytes_text(verdict.capacity), bytes_text(verdict.peak_allocated), answer)
     return table

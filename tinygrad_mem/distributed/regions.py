@@ -134,17 +134,13 @@ class GatherFrom(Op):
         return ctx.copy(own_part(gy, ctx.group, ctx.axis))
 
 
-class ReduceScatterTo(Op):
-    """This rank's part, along an axis, of the sum over all ranks. Saves nothing."""
+class ReduceScatterTo(ScatterTo):
+    """This rank's part, along an axis, of the sum over all ranks; backward as of :class:`ScatterTo`. Saves nothing."""
 
     @staticmethod
     def forward(ctx, x, *, group, axis):
         ctx.group, ctx.axis = group, axis
         return reduce_scatter_along(ctx, x, group, axis)
-
-    @staticmethod
-    def backward(ctx, gy):
-        return gather_along(ctx, gy, ctx.group, ctx.axis)
 
 
 def copy_to(x: Tensor, group: ProcessGroup) -> Tensor:

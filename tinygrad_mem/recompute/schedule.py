@@ -86,12 +86,6 @@ class Schedule:
     def __len__(self) -> int:
         return len(self.stages)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Schedule) and (self.items, self.stages) == (other.items, other.stages)
-
-    def __hash__(self) -> int:
-        return hash((self.items, self.stages))
-
     def __str__(self) -> str:
         return _text(self.items)
 

@@ -12,9 +12,10 @@ from ..nn.parameter import Parameter
 
 
 def stays(tensor: Tensor) -> bool:
-    """True if ``tensor`` stays alive anyway, so that a packed copy would only add to it: a parameter (frozen or not), a leaf
-    that
-    requires a gradient, or a view of one."""
+    """True if ``tensor`` stays alive anyway: a parameter, a leaf that requires a gradient, or a view of one.
+
+    A packed copy would only add to it.
+    """
     root = tensor if tensor._view is None else tensor._view.base
     return root.is_leaf and (root.requires_grad or isinstance(root, Parameter))
 

@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..memory import Change, Effect
+from ..memory import Effect
 from ..memory.render import sheet
 from .measure import Failed, Measured
 from .tip import Case, Tip
@@ -64,25 +64,7 @@ def _case(result: Measured | Failed, case: Case) -> str:
     pair = "".join(sheet.timeline(name, run.track, top) for name, run in (("before", result.before), ("after", result.after)))
     colours = sheet.legend(run.track for run in (result.before, result.after))
     code = "".join(f"<pre>{html.escape(source)}</pre>" for source in case.source())
-    return f"""{title}<p>{html.escape(reason(result))}</p><div class="pair">{pair}</div>{colours}{_owners(result)}
+    owners = sheet.owners(result.comparison, OWNERS)
+    return f"""{title}<p>{html.escape(reason(result))}</p><div class="pair">{pair}</div>{colours}
+{f"<details><summary>the blocks that changed at the peak</summary>{owners}</details>" if owners else ""}
 <details><summary>the code before and after</summary>{code}</details>"""
-
-
-def _owners(result: Measured) -> str:
-    """The owners whose bytes at the peak changed most; those that vanished come first."""
-    found = result.comparison
-    kinds = (("vanished", found.vanished), ("appeared", found.appeared), ("changed", found.moved))
-    rows = "".join(_owner(kind, change) for kind, changes in kinds for change in changes[:OWNERS])
-    left = sum(max(len(changes) - OWNERS, 0) for _, changes in kinds)
-    more = f'<p class="quiet">and {left:,} smaller changes</p>' if left else ""
-    if not rows:
-        return ""
-    return f"""<details><summary>the blocks that changed at the peak</summary><table class="owners">
-<thead><tr><th scope="col">owner</th><th scope="col">what</th><th scope="col" class="n">bytes</th></tr></thead>
-<tbody>{rows}</tbody></table>{more}</details>"""
-
-
-def _owner(kind: str, change: Change) -> str:
-    what = ", ".join(sorted(category.value for category in {*change.before, *change.after}))
-    owner = html.escape(change.owner).replace(".", ".<wbr>")
-    return f'<tr><td>{owner}</td><td>{kind}: {what}</td><td class="n">{change.bytes:+,}</td></tr>'

@@ -15,10 +15,6 @@ class TreeSpec(NamedTuple):
     children_specs: list[TreeSpec]
 
 
-def _dict_flatten_with_keys(tree: dict) -> tuple[list, list]:
-    return list(tree.items()), list(tree)
-
-
 def _dict_flatten(tree: dict) -> tuple[list, list]:
     return list(tree.values()), list(tree)
 

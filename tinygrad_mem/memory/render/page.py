@@ -13,12 +13,12 @@ from typing import Any
 
 from ...files import replacing
 from ..blocks import Block
-from ..compare import Change, Comparison, compare
+from ..compare import Comparison, compare
 from ..record import Record
 from ..sizes import bytes_text
 from . import figures
 from .palette import COLOURS, name_of
-from .sheet import asset, document
+from .sheet import asset, breakable, document, owners
 
 ROWS = 500  # blocks of the peak with a row each in the table; the rest are one row per category
 CHANGES = 12  # most owners in a comparison
@@ -120,13 +120,8 @@ def _row(block: Block) -> str:
 
 
 def _cells(values: tuple, kind: str = "") -> str:
-    cells = [f'<td class="n" data-n="{v}">{v:,}</td>' if isinstance(v, int) else f"<td>{_breakable(v)}</td>" for v in values]
+    cells = [f'<td class="n" data-n="{v}">{v:,}</td>' if isinstance(v, int) else f"<td>{breakable(v)}</td>" for v in values]
     return f'<tr class="{kind}">{"".join(cells)}</tr>\n'
-
-
-def _breakable(path: str) -> str:
-    """A name that a browser may break only after a dot or a slash."""
-    return html.escape(path).replace(".", ".<wbr>").replace("/", "/<wbr>")
 
 
 def _comparison(found: Comparison, titles: Sequence[str]) -> str:
@@ -136,25 +131,11 @@ def _comparison(found: Comparison, titles: Sequence[str]) -> str:
         f'<tr><th scope="row">{name}</th>{_numbers(f"{e.before:,}", f"{e.after:,}", f"{e.change:+,}")}</tr>'
         for name, e in effects.items()
     )
-    changes = [("appeared", found.appeared), ("vanished", found.vanished), ("changed", found.moved)]
-    owners = "".join(_change(kind, change) for kind, all_ in changes for change in all_[:CHANGES])
-    left = sum(max(len(all_) - CHANGES, 0) for _, all_ in changes)
-    more = f"<p>and {left:,} smaller changes</p>" if left else ""
-    table = f"""<div class="scroll" tabindex="0"><table class="owners"><thead><tr>
-<th scope="col">owner</th><th scope="col" class="n">bytes</th><th scope="col">what</th></tr></thead>
-<tbody>{owners}</tbody></table></div>{more}"""
     head = "".join(f'<th scope="col" class="n">{html.escape(title)}</th>' for title in (*titles, "change"))
     return f"""<div class="comparison"><h2>What changed</h2><div class="scroll" tabindex="0"><table>
 <thead><tr><th scope="col">bytes</th>{head}</tr></thead><tbody>{rows}</tbody></table></div>
-<h3>At the two peaks</h3>{table if owners else "<p>No owner changed.</p>"}</div>"""
+<h3>At the two peaks</h3>{owners(found, CHANGES) or "<p>No owner changed.</p>"}</div>"""
 
 
 def _numbers(*values: str) -> str:
     return "".join(f'<td class="n">{value}</td>' for value in values)
-
-
-def _change(kind: str, change: Change) -> str:
-    before, after = (", ".join(sorted(side)) for side in (change.before, change.after))
-    what = f"{before} → {after}" if before and after and before != after else before or after
-    words = html.escape(f"{kind}: {what}")
-    return f"<tr><td>{_breakable(change.owner)}</td>{_numbers(f'{change.bytes:+,}')}<td>{words}</td></tr>\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ...files import replacing
 from ..attribution import Category
+from ..compare import Change, Comparison
 from ..record import Record
 from ..sizes import bytes_text
 from .palette import COLOURS, phases, sample
@@ -82,6 +83,30 @@ def legend(tracks: Iterable[Record]) -> str:
     seen = {category for track in tracks for category in track.timeline().categories}
     named = (f'<li><i style="background:{COLOURS[each]}"></i>{each.value}</li>' for each in Category if each in seen)
     return f'<ul class="legend">{"".join(named)}</ul>'
+
+
+def breakable(path: str) -> str:
+    """A name that a browser may break only after a dot or a slash."""
+    return html.escape(path).replace(".", ".<wbr>").replace("/", "/<wbr>")
+
+
+def owners(found: Comparison, most: int) -> str:
+    """The owners whose bytes differ between two peaks, at most ``most`` that appeared, vanished and changed; "" for none."""
+    changes = [("appeared", found.appeared), ("vanished", found.vanished), ("changed", found.moved)]
+    rows = "".join(_owner(kind, change) for kind, every in changes for change in every[:most])
+    if not rows:
+        return ""
+    left = sum(max(len(every) - most, 0) for _, every in changes)
+    more = f'<p class="quiet">and {left:,} smaller changes</p>' if left else ""
+    return f"""<div class="scroll" tabindex="0"><table class="owners"><thead><tr><th scope="col">owner</th>
+<th scope="col" class="n">bytes</th><th scope="col">what</th></tr></thead><tbody>{rows}</tbody></table></div>{more}"""
+
+
+def _owner(kind: str, change: Change) -> str:
+    before, after = (", ".join(sorted(side)) for side in (change.before, change.after))
+    what = f"{before} → {after}" if before and after and before != after else before or after
+    bytes_ = f'<td class="n">{change.bytes:+,}</td>'
+    return f"<tr><td>{breakable(change.owner)}</td>{bytes_}<td>{html.escape(f'{kind}: {what}')}</td></tr>\n"
 
 
 def timeline(name: str, track: Record, top: int) -> str:
