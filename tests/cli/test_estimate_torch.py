@@ -90,12 +90,34 @@ def nothing():
 
 number = 3
 """
+OTHERS = """
+from torch import nn
+
+class Means(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 4)
+    def forward(self, x):
+        return super().forward(x).mean(1)
+
+class Classes(Means):
+    def forward(self, x):
+        return nn.Linear.forward(self, x).argmax(1)
+
+class Frozen(Means):
+    def __init__(self):
+        super().__init__()
+        self.requires_grad_(False)
+
+def makes():
+    return Means()
+"""
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("programs")
     (folder / "train.py").write_text(FILE)
+    (folder / "others.py").write_text(OTHERS)
     (folder / "neighbour.py").write_text("from torch import nn\n\ndef Head(width):\n    return nn.Linear(width, 10)\n")
     return folder
 
@@ -147,6 +169,12 @@ def test_tokens_and_precisions(files: Path):
     halves = [told(files, *options, "--precision", name)["by_category"] for name in ("bfloat16", "float16")]
     assert all("casts of weights" in found for found in halves)
     assert "casts of weights" not in plain["by_category"]
+
+
+def test_a_network_with_a_number_for_each_sample_is_trained_on_their_mean(files: Path):
+    done = inside.run("estimate", "others.py:Means", "--input", "8", "--budget", "1 GiB", cwd=files)
+    assert "Two training steps; 36 parameters; the loss is the mean of the output." in done.stdout
+    assert "A budget of 1,073,741,824 bytes for PyTorch: fits." in done.stdout
 
 
 def test_the_processor(files: Path):
@@ -266,6 +294,10 @@ def test_no_flag_says_whose_it_is(files: Path, monkeypatch: pytest.MonkeyPatch):
         (["train.py:Net"], "train.py:Net is a class: it needs --input"),
         (["train.py:missing"], "train.py has no 'missing'; it defines Config, Net, Words, run, divided"),
         (["none.py:Net"], "there is no file none.py"),
+        (["others.py:makes"], "others.py:makes makes a model and trains nothing"),
+        (["others.py:Frozen", "--input", "8"], "others.py:Frozen has no parameters that are trained"),
+        (["others.py:Classes", "--input", "8"], "returns no floats that depend on its parameters: there is no loss"),
+        (["hf:config.json"], "hf:config.json needs --tokens, the length of a sample"),
         (["train.py:run", "--optimizer", "adam"], "--optimizer adam cannot change it"),
         (["train.py:run", "--batch-size", "8"], "train.py:run runs as it is written: --batch-size 8 cannot change it"),
         (["train.py:run", "--lora", "4"], "--lora 4 cannot change it"),
