@@ -103,8 +103,6 @@ def _chain(arrays, places, weights, taps, plain):
         _along(
             source.reshape(lead, source.shape[axis], inner), index, None if plain else weight, target.reshape(lead, size, inner)
         )
-    if step == 0:
-        np.copyto(arrays[1], arrays[0])
 
 
 def _along(x, index, weight, out):
