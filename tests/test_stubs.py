@@ -26,7 +26,6 @@ USES = {
     "tm.zeros(2) == 1": "Any",
     "tm.zeros(2).add_(1)": "Tensor",
     "F.conv1d(tm.zeros(1, 2, 3), tm.zeros(2, 2, 1))": "Tensor",
-    "tm.linalg.inner": "(input: Tensor, other: Tensor) -> Tensor",
     "tm.float32": "dtype[floating[_32Bit]]",
     "tm.nn.Linear(2, 3)": "Linear",
     "tm.optim.Adam": "type[Adam]",

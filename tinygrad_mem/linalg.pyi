@@ -2,9 +2,7 @@
 
 # ruff: noqa
 
-from .functional.linalg import inner as inner
 from .functional.linalg import matmul as matmul
 from .functional.linalg import solve_triangular as solve_triangular
-from .functional.norms import matrix_norm as matrix_norm
 from .functional.norms import norm as norm
 from .functional.norms import vector_norm as vector_norm

@@ -84,7 +84,6 @@ class _Local(threading.local):
     grad_enabled: bool = True
     inference: bool = False
     saved_hooks: tuple = ()  # stack of (pack, unpack, callback_depth()), the innermost last
-    saved_hooks_disabled: str | None = None  # the message of autograd.graph.disable_saved_tensors_hooks
     saving: Any = None  # while a pack hook runs: (node, name, number of the input or None) of the hook's argument
     walk: Any = None  # the running backward; hooks store there what they need until its end
     autocast: Any = None  # inside amp.autocast: the object that knows in which dtype each public function runs

@@ -41,7 +41,7 @@ WRITES = [
     "{x}.mul_(1.5)", "{x}.add_({y}, alpha=2)", "{x}.copy_({y})", "{x}.zero_()", "{x}.sigmoid_()", "{x}.clamp_(-0.5, 0.5)",
     "{x}[0] = {y}[0]", "{x}[..., 0] = 2", "{x}.masked_fill_({x} > 0, 0.25)", "{x}[{x} > 0.5] = 0", "{x}.mul_({y}.sum())",
     "{x}.addcmul_({y}, {y})", "{x}.index_add_(0, tm.tensor([0, 0]), {y}[:2])", "{x}.tanh_()", "{x} += {y}",
-    "{x}.cumsum_(0)", "{x}.transpose_(0, -1)", "{x} = None", "{x}.mean().expand(2).mul_(2)",
+    "{x}.cumsum_(0)", "{x} = None", "{x}.mean().expand(2).mul_(2)",
 ]  # fmt: skip
 TRAINED = [
     "{x}.sum().backward(retain_graph=True)", "({x} * {y}).mean().backward()", "{x}.backward(tm.ones_like({x}))",

@@ -124,7 +124,6 @@ ROWS = [
     Row("CumSum", "line", lambda t, f, x: x.cumsum(0), [(MANY,)]),
     Row("CumSum", "columns", lambda t, f, x: x.cumsum(0), [(MANY, 3)]),
     Row("CumProd", "line", lambda t, f, x: x.cumprod(0), [(MANY,)], noise=0.002),
-    Row("LogCumSumExp", "line", lambda t, f, x: x.logcumsumexp(0), [(MANY,)]),
     Row("CumExtremum", "ties", lambda t, f, x: x.cummax(0)[0], [(MANY,)]),
     Row("MatMul", "inner", lambda t, f, x, y: x @ y, [(3, MANY), (MANY, 4)]),
     Row("MatMul", "batch", lambda t, f, x, y: x @ y, [(2, 3, MANY), (2, MANY, 4)]),

@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("ignore")]
 # of memory that NumPy made, and of bfloat16, a GPU has nothing
 VARIANTS = [*itertools.product([way for way in LAYOUTS if way != "fortran"], SIZES, DTYPES[:3])]
 # these name the cpu, which in a prediction is the same device
-OF_THE_HOST = {"T.cpu", "as_tensor", "nn.init.sparse_"}
+OF_THE_HOST = {"T.cpu", "as_tensor"}
 PROGRAMS_OF_THE_HOST = ("nn.utils.rnn.pack_sequence", "amp.GradScaler", "nn.DataParallel", "compile", "load", "from_torch")
 
 

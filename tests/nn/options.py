@@ -299,9 +299,8 @@ LAYERS: dict[str, Drawn] = {
     "PReLU": Drawn({"num_parameters": st.sampled_from([1, 4]), "init": factor}, of((3, 4), (2, 4, 3))),
     "GLU": Drawn({"dim": st.sampled_from([-1, 0, 1])}, of((2, 4), (4, 6))),
     **{name: Drawn({"dim": st.integers(-2, 1)}, anything) for name in ("Softmax", "LogSoftmax")},
-    "Softmax2d": Drawn({}, image(2, None)),
     **{f"MaxPool{n}d": _pool(n, *_MAX, return_indices=flag, ceil_mode=flag) for n in (1, 2, 3)},
-    **{f"MaxUnpool{n}d": _unpooled(n) for n in (1, 2, 3)},
+    "MaxUnpool2d": _unpooled(2),
     "AvgPool1d": _pool(1, *_MAX[:3], ceil_mode=flag, count_include_pad=flag),
     **{
         f"AvgPool{n}d": _pool(

@@ -168,7 +168,6 @@ ACTIVATION = [
     _r("Softmax", 1),
     _r("Softmax", dim=-1),
     _r("LogSoftmax", 0),
-    _r("Softmax2d", of=_X2),
 ]
 POOLING = [
     _r("MaxPool1d", 2, of=distinct(2, 3, 9)),
@@ -190,10 +189,8 @@ POOLING = [
     _r("AdaptiveMaxPool2d", 3, of=distinct(2, 3, 6, 7)),
     _r("AdaptiveMaxPool2d", 3, True, of=distinct(2, 3, 6, 7)),
     _r("AdaptiveMaxPool3d", 2, of=distinct(2, 2, 4, 5, 4)),
-    _r("MaxUnpool1d", 2, of=_places(2, 3, 4, inside=8)),
     _r("MaxUnpool2d", (2, 3), of=_places(2, 3, 2, 2, inside=24)),
     _r("MaxUnpool2d", 3, 2, 1, of=_places(2, 3, 2, 3, inside=15)),
-    _r("MaxUnpool3d", 2, of=_places(2, 2, 2, 1, 2, inside=32)),
 ]
 OTHERS = [
     _r("Dropout", 0.3, random=True),

@@ -168,9 +168,7 @@ PARAMETERS = {
     "dict number": lambda n, ones: n.ParameterDict({3: ones(1)}),
     "dict or": lambda n, ones: list(n.ParameterDict({"a": ones(1)}) | n.ParameterDict({"b": ones(1)})),
     "dict get": lambda n, ones: (n.ParameterDict().get("a"), n.ParameterDict().get("a", 3)),
-    "dict popitem": lambda n, ones: n.ParameterDict({"a": ones(1), "b": ones(1)}).popitem()[0],
     "dict reversed": lambda n, ones: list(reversed(n.ParameterDict({"a": ones(1), "b": ones(1)}))),
-    "dict fromkeys": lambda n, ones: list(n.ParameterDict().fromkeys(["x", "y"], ones(1))),
     "dict call": lambda n, ones: n.ParameterDict()(3),
 }
 

@@ -24,7 +24,6 @@ DRAWS: dict[str, tuple[str, tuple, dict]] = {
     "kaiming_normal": ("kaiming_normal_", (200, 30, 5), {"nonlinearity": "relu"}),
     "kaiming_normal fan_out": ("kaiming_normal_", (200, 30, 5), {"mode": "fan_out", "nonlinearity": "selu"}),
     "orthogonal": ("orthogonal_", (150, 200), {}),
-    "sparse": ("sparse_", (200, 200), {"sparsity": 0.3, "std": 1.0}),
 }
 
 
@@ -90,7 +89,6 @@ FIXED: dict[str, Any] = {
     "bad dirac": lambda i, t: i.dirac_(t(4)),
     "bad groups": lambda i, t: i.dirac_(t(4, 3, 3), 3),
     "bad orthogonal": lambda i, t: i.orthogonal_(t(4)),
-    "bad sparse": lambda i, t: i.sparse_(t(4), 0.1),
 }
 
 

@@ -242,7 +242,6 @@ BAD = [
     (lambda: nn.Embedding(3, 2, _weight=tm.ones(2, 2)), "Shape of weight does not match"),
     (lambda: nn.Embedding.from_pretrained(tm.ones(2)), "expected to be 2-dimensional"),
     (lambda: nn.Hardtanh(1.0, 0.0), "max_val must be larger than min_val"),
-    (lambda: nn.Softmax2d()(tm.ones(2)), "expected input to be 3D or 4D, got 1D"),
     (lambda: nn.Bilinear(0, 1, 1), "in1_features must be > 0"),
     (lambda: nn.LocalResponseNorm(2)(tm.ones(2, 3)), "Expected 3D or higher dimensionality input"),
 ]

@@ -37,7 +37,6 @@ MADE: dict[str, Callable[[int], Any]] = {
     "tensor": lambda n: tm.tensor([n, 1]),
     "tensor of floats": lambda n: tm.tensor([n, 1.5]),
     "new_zeros": X.new_zeros,
-    "resize_": lambda n: X.clone().resize_(n),
     "one_hot": lambda n: F.one_hot(tm.tensor([0]), n),
     "bincount": lambda n: tm.bincount(I, minlength=n),
     "histc": lambda n: tm.histc(X, n),

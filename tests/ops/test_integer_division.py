@@ -25,7 +25,6 @@ FORMS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "div_ trunc": lambda lib, x, y: x.div_(y, rounding_mode="trunc"),
     "floor_divide_": lambda lib, x, y: x.floor_divide_(y),
     "remainder_": lambda lib, x, y: x.remainder_(y),
-    "fmod_": lambda lib, x, y: x.fmod_(y),
 }
 REFLECTED = {"//": lambda lib, x, y: x // y, "%": lambda lib, x, y: x % y}
 

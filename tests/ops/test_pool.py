@@ -145,20 +145,20 @@ def test_adaptive_pools(sizes, data, lead):
     against_torch(*pair(f"adaptive_max_pool{n}d", wanted), values_of((*lead, *sizes), False))
 
 
-@given(st.data(), numbers, dtypes)
-def test_max_unpool_of_what_was_pooled(data, n, dtype):
+@given(st.data(), dtypes)
+def test_max_unpool_of_what_was_pooled(data, dtype):
     """Windows may overlap: an entry that several chose is written once. The size that was pooled may be given."""
-    several = st.lists(numbers, min_size=n, max_size=n).map(tuple)
+    several = st.lists(numbers, min_size=2, max_size=2).map(tuple)
     kernel, stride = data.draw(several), data.draw(several)
-    sizes = data.draw(st.lists(st.integers(3, 7), min_size=n, max_size=n))
+    sizes = data.draw(st.lists(st.integers(3, 7), min_size=2, max_size=2))
     lead = data.draw(st.sampled_from([(2,), (2, 3), (0, 3)]))
     padding = data.draw(st.integers(0, min(kernel) // 2))
     least = [(s + 2 * padding - k) // t * t + k - 2 * padding for s, k, t in zip(sizes, kernel, stride, strict=True)]
     size = data.draw(st.sampled_from([sizes, [2, 3, *sizes], *([None] if least == sizes else [])]))
 
     def both(f, x):
-        y, places = getattr(f, f"max_pool{n}d")(x, kernel, stride, padding, return_indices=True)
-        return getattr(f, f"max_unpool{n}d")(y * 2, places, kernel, stride, padding, size)
+        y, places = f.max_pool2d(x, kernel, stride, padding, return_indices=True)
+        return f.max_unpool2d(y * 2, places, kernel, stride, padding, size)
 
     against_torch(lambda x: both(F, x), lambda x: both(T, x), values_of((*lead, *sizes), False), dtype)
 

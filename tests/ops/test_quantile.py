@@ -58,24 +58,6 @@ def test_medians_of_nothing_and_of_nan():
         assert (str(mine.dtype), mine.item()) == (dtype, other.item())
 
 
-@given(SHAPES, st.booleans(), st.data())
-def test_mode(shape, keep, data):
-    x = np.random.default_rng(0).integers(-1, 2, shape).astype("f8")
-    dim = data.draw(st.integers(-len(shape), len(shape) - 1))
-    against_torch(*each(lambda lib, x: lib.mode(x, dim, keep)[0]), [x], grad=False)
-    values, places = tm.mode(tm.tensor(x), dim, True)
-    np.testing.assert_array_equal(np.take_along_axis(x, places.numpy(), dim), values.numpy())
-
-
-def test_the_gradient_of_a_mode_goes_to_the_place_that_it_names():
-    x = tm.tensor([[1.0, 2.0, 2.0], [3.0, 3.0, 3.0]], requires_grad=True)
-    values, places = x.mode()
-    assert (values.tolist(), places.tolist()) == ([2.0, 3.0], [2, 2])
-    values.sum().backward()
-    assert x.grad is not None
-    assert x.grad.tolist() == [[0, 0, 1], [0, 0, 1]]
-
-
 X = tm.ones(3, 4)
 REFUSED = {
     "q": (lambda: X.quantile(1.5), r"range \[0, 1\] but got 1.5"),
@@ -86,7 +68,6 @@ REFUSED = {
     "integers": (lambda: X.long().quantile(0.5), "must be either float or double dtype, found int64"),
     "halves": (lambda: X.half().quantile(0.5), "must be either float or double dtype, found float16"),
     "nothing": (lambda: tm.ones(0).quantile(0.5), "must be non-empty"),
-    "mode of nothing": (lambda: tm.ones(2, 0).mode(), "non-zero size"),
     "median of nothing": (lambda: tm.ones(2, 0).median(1), "non-zero size"),
     "a dimension that is not there": (lambda: X.quantile(0.5, 2), "Dimension out of range"),
 }
@@ -102,7 +83,6 @@ def test_refused(name: str):
 def test_on_meta():
     x = tm.ones(3, 4, device="meta")
     assert tuple(x.quantile(tm.tensor([0.1, 0.5], device="meta"), 1).shape) == (2, 3)
-    assert tuple(x.mode(0).values.shape) == (4,)
 
 
 @pytest.mark.parametrize("between", ["linear", "lower", "higher", "midpoint", "nearest"])

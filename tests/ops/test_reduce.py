@@ -387,9 +387,6 @@ def test_running_products_of_float32_are_those_of_float64():
     x = np.random.default_rng(1).uniform(0.9, 1.1, (2, 40000)).astype(np.float32)
     exact = np.cumprod(x.astype(np.float64), 1)
     np.testing.assert_allclose(tm.tensor(x).cumprod(1).numpy(), exact, rtol=2e-7)
-    np.testing.assert_allclose(
-        tm.tensor(x).logcumsumexp(1).numpy(), np.logaddexp.accumulate(x.astype(np.float64), 1), rtol=2e-7
-    )
 
 
 @pytest.mark.parametrize("keepdim", [False, True])

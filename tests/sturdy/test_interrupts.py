@@ -30,7 +30,7 @@ from tests.profiles import every, share
 from tests.tracing import signal_points
 from tinygrad_mem import interrupts, memory, nn, scope
 from tinygrad_mem.amp import GradScaler, autocast
-from tinygrad_mem.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
+from tinygrad_mem.autograd.graph import saved_tensors_hooks
 from tinygrad_mem.backends.accumulation import accumulate_in
 from tinygrad_mem.devices import device, noted
 from tinygrad_mem.kernels.numpy.fast import blas
@@ -310,7 +310,6 @@ SWITCHES: dict[str, Callable[[], Any]] = {
     "changed": lambda: interrupts.changed(scope.local, phase="backward"),
     "switched": lambda: scope.switched((False, *scope.switches()[1:])),
     "saved_tensors_hooks": lambda: saved_tensors_hooks(lambda x: x, lambda x: x),
-    "disable_saved_tensors_hooks": lambda: disable_saved_tensors_hooks("no"),
     "accumulate_in": lambda: accumulate_in(tm.float16),
     "early_stop": lambda: set_checkpoint_early_stop(False),
     "debug": lambda: set_checkpoint_debug_enabled(True),

@@ -541,15 +541,6 @@ print(x.grad.tolist(), x.is_floating_point(), tm.is_complex(x), hasattr(tm.float
     assert (done.stdout, done.stderr) == ("[2.0, 2.0] True False False\n", "")
 
 
-def test_older_names_of_autocast():
-    assert tm.get_autocast_gpu_dtype() == tm.float16
-    assert tm.get_autocast_cpu_dtype() == tm.bfloat16
-    with tm.autocast("cpu", dtype=tm.float16):
-        assert tm.is_autocast_cpu_enabled()
-        assert tm.get_autocast_cpu_dtype() == tm.float16
-    assert not tm.is_autocast_cpu_enabled()
-
-
 def test_operations_of_other_libraries_are_refused():
     with pytest.raises(OSError, match=r"ops\.load_library: x\.so holds operations compiled for PyTorch's tensors"):
         tm.ops.load_library("x.so")

@@ -27,8 +27,8 @@ from ..ops.convert import Cast
 from ..scope import local, setting
 
 __all__ = (
-    "autocast", "clear_autocast_cache", "get_autocast_cpu_dtype", "get_autocast_dtype", "get_autocast_gpu_dtype",
-    "is_autocast_cache_enabled", "is_autocast_cpu_enabled", "is_autocast_enabled",
+    "autocast", "clear_autocast_cache", "get_autocast_dtype",
+    "is_autocast_cache_enabled", "is_autocast_enabled",
 )  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -324,21 +324,6 @@ def is_autocast_enabled(device_type: str = "cuda") -> bool:
 def get_autocast_dtype(device_type: str) -> np.dtype:
     """The dtype of products under autocast: the region's; by default bfloat16 on the CPU, float16 on a GPU."""
     return _setting(device_type).dtype
-
-
-def is_autocast_cpu_enabled() -> bool:
-    """An older name of ``is_autocast_enabled("cpu")``."""
-    return is_autocast_enabled("cpu")
-
-
-def get_autocast_cpu_dtype() -> np.dtype:
-    """An older name of ``get_autocast_dtype("cpu")``."""
-    return get_autocast_dtype("cpu")
-
-
-def get_autocast_gpu_dtype() -> np.dtype:
-    """An older name of ``get_autocast_dtype("cuda")``."""
-    return get_autocast_dtype("cuda")
 
 
 def is_autocast_cache_enabled() -> bool:

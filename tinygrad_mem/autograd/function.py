@@ -72,11 +72,6 @@ class FunctionContext:
             )
         return self._unpacked
 
-    @property
-    def saved_variables(self) -> tuple:
-        """Old name of :attr:`saved_tensors`."""
-        return self.saved_tensors
-
 
 class FunctionNode(core.Node):
     """The node of a :class:`Function`."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..callbacks import callback_depth as _callback_depth
 from ..interrupts import signal_safe
-from ..scope import local, setting
+from ..scope import local
 from .core import Node as Node
 from .tensor import Tensor
 
@@ -34,8 +34,6 @@ class saved_tensors_hooks:
         self.pack_hook, self.unpack_hook = pack_hook, unpack_hook
 
     def __enter__(self) -> None:
-        if local.saved_hooks_disabled is not None:
-            raise RuntimeError(local.saved_hooks_disabled)
         local.saved_hooks = (*local.saved_hooks, (self.pack_hook, self.unpack_hook, _callback_depth()))
 
     @signal_safe
@@ -57,15 +55,3 @@ def leaves(tensor: Tensor) -> list[Tensor]:
             found[id(target)] = target
             stack.extend(edge[0] for edge in getattr(target, "edges", ()) if edge is not None)
     return [target for target in found.values() if isinstance(target, Tensor)]
-
-
-class disable_saved_tensors_hooks(setting):
-    """Inside, :class:`saved_tensors_hooks` raises ``RuntimeError(error_message)``. So does entering it inside such hooks."""
-
-    def __init__(self, error_message: str) -> None:
-        super().__init__(saved_hooks_disabled=error_message)
-
-    def __enter__(self) -> None:
-        if local.saved_hooks:
-            raise RuntimeError(self.values["saved_hooks_disabled"])
-        super().__enter__()

@@ -63,11 +63,6 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
     return (apply_ if inplace else apply)(ops.ELU, input, alpha=alpha, scale=scale, inner=1.0)
 
 
-@public("nn.functional")
-def selu_(input: Tensor) -> Tensor:
-    return selu(input, True)
-
-
 @public("torch", "nn.functional")
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """``input`` where positive, else ``alpha * (e**(input / alpha) - 1)``. Saves: the input. Raises: ValueError: alpha is 0."""
@@ -75,11 +70,6 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     if abs(alpha) < dtypes.finfo(dtypes.arithmetic(input.dtype)).tiny:
         raise ArgumentError(f"celu: alpha cannot be {alpha}, the input is divided by it: use relu, which is its limit at 0")
     return (apply_ if inplace else apply)(ops.ELU, input, alpha=float(alpha), scale=1.0, inner=1.0 / alpha)
-
-
-@public("nn.functional")
-def celu_(input: Tensor, alpha: float = 1.0) -> Tensor:
-    return celu(input, alpha, True)
 
 
 @public("nn.functional")
@@ -149,20 +139,10 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     return (apply_ if inplace else apply)(ops.Ramp, input, low=min_val, high=max_val)
 
 
-@public("nn.functional")
-def hardtanh_(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    return hardtanh(input, min_val, max_val, True)
-
-
 @public("torch", "nn.functional")
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """``input`` where above ``threshold``, else ``value``. Saves: the input."""
     return (apply_ if inplace else apply)(ops.Threshold, input, limit=threshold, value=value)
-
-
-@public("nn.functional")
-def threshold_(input: Tensor, threshold: float, value: float) -> Tensor:
-    return apply_(ops.Threshold, input, limit=threshold, value=value)
 
 
 @public("torch", "nn.functional", "Tensor", cpu=LOWER, cuda=LOWER)

@@ -138,27 +138,6 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
     return matmul(input, tensor)
 
 
-@public("torch", "linalg", "Tensor")
-def inner(input: Tensor, other: Tensor) -> Tensor:
-    """Products summed over the last dimensions: (..., n), (***, n) -> (..., ***). A 0-d tensor multiplies.
-
-    Saves: each for the other's gradient.
-
-    Raises:
-        ShapeError: the last dimensions differ.
-    """
-    if input.ndim == 0 or other.ndim == 0:
-        return elementwise.mul(input, other)
-    if input.size(-1) != other.size(-1):
-        raise ShapeError(
-            "inner() the last dimension must match on both input tensors but got shapes "
-            f"{list(input.shape)} and {list(other.shape)}"
-        )
-    if input.ndim == other.ndim == 1:
-        return dot(input, other)
-    return tensordot(input, other, ([-1], [-1]))
-
-
 @public("torch", "Tensor", "torch.ger", "Tensor.ger")
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """All products of two vectors' elements: (n), (m) -> (n, m). Saves: each for the other's gradient."""
@@ -197,11 +176,6 @@ def addmm_(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha:
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta * input + alpha * (batch1 @ batch2)``, batch by batch. Saves and raises as :func:`addmm`."""
     return _added(apply, "baddbmm", 3, input, batch1, batch2, beta, alpha)
-
-
-@public("Tensor")
-def baddbmm_(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    return _added(apply_, "baddbmm_", 3, input, batch1, batch2, beta, alpha)
 
 
 @public("nn.functional", cpu=LOWER, cuda=LOWER)
@@ -283,6 +257,7 @@ def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, un
     if A.dtype is not B.dtype or A.dtype not in (float32, float64):
         raise DTypeError(f"linalg.solve_triangular: A and B must be float32 or float64, found {A.dtype} and {B.dtype}")
     if not left:
-        turned = solve_triangular(shape.adjoint(A), shape.adjoint(B), upper=not upper, unitriangular=unitriangular)
-        return shape.adjoint(turned)
+        a, b = shape.transpose(A, -2, -1), shape.transpose(B, -2, -1)
+        turned = solve_triangular(a, b, upper=not upper, unitriangular=unitriangular)
+        return shape.transpose(turned, -2, -1)
     return apply(ops.SolveTriangular, A, B, upper=bool(upper), unit=bool(unitriangular))

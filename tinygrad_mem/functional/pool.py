@@ -207,57 +207,6 @@ def avg_pool3d(
     return _avg_pool(3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
-def _unpooled_sizes(input: Tensor, n: int, kernel: tuple, step: tuple, pad: tuple, output_size: Any) -> tuple[int, ...]:
-    """The sizes before pooling: the given ones, with or without batch and channels; by default the smallest possible."""
-    least = [(o - 1) * s + k - 2 * p for o, k, s, p in zip(input.shape[-n:], kernel, step, pad, strict=True)]
-    if output_size is None:
-        return tuple(least)
-    sizes = tuple(output_size)[2:] if len(output_size) == n + 2 else tuple(output_size)
-    if len(sizes) != n:
-        raise ShapeError(
-            f"output_size should be a sequence containing {n} or {n + 2} elements, but it has a length of '{len(output_size)}'"
-        )
-    for axis, (size, small, s) in enumerate(zip(sizes, least, step, strict=True)):
-        if not small - s < size < small + s:
-            raise ShapeError(f'invalid output_size "{sizes}" (dim {axis} must be between {small - s} and {small + s})')
-    return sizes
-
-
-def _max_unpool(
-    n: int, input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Any, padding: Sizes, output_size: Any
-) -> Tensor:
-    name = f"max_unpool{n}d"
-    want_floating(name, input.array)
-    kernel = sizes_of(name, "kernel_size", kernel_size, n)
-    step = kernel if stride is None else sizes_of(name, "stride", stride, n)
-    if indices.dtype != int64:
-        raise DTypeError(f"elements in indices should be type int64 but got: {indices.dtype}")
-    if indices.shape != input.shape:
-        raise ShapeError(
-            f"{name}: expected indices of the input's shape {list(input.shape)}, found {list(indices.shape)}: "
-            "take both from the same pooling"
-        )
-    sizes = _unpooled_sizes(input, n, kernel, step, sizes_of(name, "padding", padding, n), output_size)
-    want_planes(input, n, name)
-    planes, length = math.prod(input.shape[:-n]), math.prod(input.shape[-n:])
-    flat, places = input.reshape(planes, length), indices.reshape(planes, length)
-    whole = creation.zeros(planes, math.prod(sizes), dtype=input.dtype, device=input.device)
-    return gather.scatter_(whole, 1, places, flat).reshape(*input.shape[:-n], *sizes)
-
-
-@public("nn.functional")
-def max_unpool1d(
-    input: Tensor,
-    indices: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    output_size: Sequence[int] | None = None,
-) -> Tensor:
-    """The values of a max_pool1d back at their ``indices``, 0 elsewhere. Saves and raises as :func:`max_unpool2d`."""
-    return _max_unpool(1, input, indices, kernel_size, stride, padding, output_size)
-
-
 @public("nn.functional")
 def max_unpool2d(
     input: Tensor,
@@ -274,20 +223,39 @@ def max_unpool2d(
         DTypeError: the indices are not int64.
         DimensionError: an index outside of the output.
     """
-    return _max_unpool(2, input, indices, kernel_size, stride, padding, output_size)
+    name = "max_unpool2d"
+    want_floating(name, input.array)
+    kernel = sizes_of(name, "kernel_size", kernel_size, 2)
+    step = kernel if stride is None else sizes_of(name, "stride", stride, 2)
+    if indices.dtype != int64:
+        raise DTypeError(f"elements in indices should be type int64 but got: {indices.dtype}")
+    if indices.shape != input.shape:
+        raise ShapeError(
+            f"{name}: expected indices of the input's shape {list(input.shape)}, found {list(indices.shape)}: "
+            "take both from the same pooling"
+        )
+    sizes = _unpooled_sizes(input, kernel, step, sizes_of(name, "padding", padding, 2), output_size)
+    want_planes(input, 2, name)
+    planes, length = math.prod(input.shape[:-2]), math.prod(input.shape[-2:])
+    flat, places = input.reshape(planes, length), indices.reshape(planes, length)
+    whole = creation.zeros(planes, math.prod(sizes), dtype=input.dtype, device=input.device)
+    return gather.scatter_(whole, 1, places, flat).reshape(*input.shape[:-2], *sizes)
 
 
-@public("nn.functional")
-def max_unpool3d(
-    input: Tensor,
-    indices: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    output_size: Sequence[int] | None = None,
-) -> Tensor:
-    """The values of a max_pool3d back at their ``indices``, 0 elsewhere. Saves and raises as :func:`max_unpool2d`."""
-    return _max_unpool(3, input, indices, kernel_size, stride, padding, output_size)
+def _unpooled_sizes(input: Tensor, kernel: tuple, step: tuple, pad: tuple, output_size: Any) -> tuple[int, ...]:
+    """The sizes before pooling: the given ones, with or without batch and channels; by default the smallest possible."""
+    least = tuple((o - 1) * s + k - 2 * p for o, k, s, p in zip(input.shape[-2:], kernel, step, pad, strict=True))
+    if output_size is None:
+        return least
+    sizes = tuple(output_size)[2:] if len(output_size) == 4 else tuple(output_size)
+    if len(sizes) != 2:
+        raise ShapeError(
+            f"output_size should be a sequence containing 2 or 4 elements, but it has a length of '{len(output_size)}'"
+        )
+    for axis, (size, small, s) in enumerate(zip(sizes, least, step, strict=True)):
+        if not small - s < size < small + s:
+            raise ShapeError(f'invalid output_size "{sizes}" (dim {axis} must be between {small - s} and {small + s})')
+    return sizes
 
 
 # --- adaptive pooling

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
-
 from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, DimensionError, DTypeError, ShapeError
-from . import choose, compare, creation, elementwise, gather, reduce, scan, shape, unary
+from ..errors import ArgumentError, DTypeError, ShapeError
+from . import choose, compare, creation, elementwise, gather, reduce, shape, unary
 from .door import FLOAT32, public
 from .index import ends
-from .sort import ValuesIndices, sort
+from .sort import sort
 
 _BETWEEN = ("linear", "lower", "higher", "midpoint", "nearest")
 
@@ -78,31 +76,3 @@ def _at_ranks(line: Tensor, q: Tensor, between: str) -> Tensor:
         return below
     above = gather.gather(ordered, -1, unary.ceil(rank).long())
     return elementwise.lerp(below, above, elementwise.sub(rank, low) if between == "linear" else 0.5)
-
-
-@public("torch", "Tensor")
-def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
-    """The most frequent value along ``dim``, the smallest of several, and the last index at which it occurs.
-
-    Saves: the indices, 8 bytes each.
-
-    Raises:
-        DimensionError: ``dim`` is outside the tensor, or has no elements.
-    """
-    axis = normalize_dim(dim, input.ndim)
-    if not input.ndim:
-        return ValuesIndices(input.clone(), creation.zeros((), dtype="int64", device=input.device))
-    if not input.size(axis):
-        raise DimensionError(f"mode(): Expected reduction dim {dim} to have non-zero size, found {list(input.shape)}")
-    ordered, order = sort(input.detach(), axis)
-    size = input.size(axis)
-    late, early = shape.narrow(ordered, axis, builtins.min(1, size), size - 1), shape.narrow(ordered, axis, 0, size - 1)
-    position = shape.reshape(creation.arange(size, device=input.device), [-1 if a == axis else 1 for a in range(input.ndim)])
-    begins = creation.zeros_like(order)  # the start of the run of equal values around each element
-    shape.narrow(begins, axis, builtins.min(1, size), size - 1).copy_(
-        elementwise.mul(compare.ne(late, early), shape.narrow(position, axis, builtins.min(1, size), size - 1))
-    )
-    length = elementwise.sub(position, scan.cummax(begins, axis).values)
-    index = gather.gather(order, axis, reduce.argmax(length, axis, keepdim=True))
-    values = gather.gather(input, axis, index)
-    return ValuesIndices(values, index) if keepdim else ValuesIndices(shape.squeeze(values, axis), shape.squeeze(index, axis))

@@ -11,7 +11,7 @@ from ..autograd.tensor import Tensor
 from ..dtypes import as_dtype, category
 from ..errors import DTypeError, ShapeError
 from ..ops import choose as ops
-from . import choose, compare, convert, elementwise, scan, unary
+from . import choose, compare, convert, elementwise
 from .door import public
 from .elementwise import Number
 
@@ -42,26 +42,6 @@ def floor_divide_(input: Tensor, other: Tensor | Number) -> Tensor:
     return _rewrite(elementwise.floor_divide, input, other)
 
 
-@public("Tensor", through=_TEMPORARY)
-def fmod_(input: Tensor, other: Tensor | Number) -> Tensor:
-    return _rewrite(elementwise.fmod, input, other)
-
-
-@public("torch", "Tensor", through=_TEMPORARY)
-def frac_(input: Tensor) -> Tensor:
-    return _rewrite(unary.frac, input)
-
-
-@public("Tensor", "Tensor.arctan2_", through=_TEMPORARY)
-def atan2_(input: Tensor, other: Tensor) -> Tensor:
-    return _rewrite(elementwise.atan2, input, other)
-
-
-@public("torch", "Tensor", through=_TEMPORARY)
-def xlogy_(input: Tensor, other: Tensor | Number) -> Tensor:
-    return _rewrite(choose.xlogy, input, other)
-
-
 @public("torch", "Tensor", through=_TEMPORARY)
 def nan_to_num_(input: Tensor, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     return _rewrite(choose.nan_to_num, input, nan, posinf, neginf)
@@ -75,36 +55,6 @@ def clamp_min_(input: Tensor, min: Tensor | Number) -> Tensor:
 @public("torch", "Tensor", through=_TEMPORARY)
 def clamp_max_(input: Tensor, max: Tensor | Number) -> Tensor:
     return _rewrite(choose.clamp_max, input, max)
-
-
-@public("Tensor", through=_TEMPORARY)
-def cumprod_(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
-    return _rewrite(scan.cumprod, input, dim, dtype=dtype)
-
-
-@public("Tensor", through=_TEMPORARY)
-def eq_(input: Tensor, other: Tensor | Number) -> Tensor:
-    return _rewrite(compare.eq, input, other)
-
-
-@public("Tensor", "Tensor.not_equal_", through=_TEMPORARY)
-def ne_(input: Tensor, other: Tensor | Number) -> Tensor:
-    return _rewrite(compare.ne, input, other)
-
-
-@public("Tensor", "Tensor.less_", through=_TEMPORARY)
-def lt_(input: Tensor, other: Tensor | Number) -> Tensor:
-    return _rewrite(compare.lt, input, other)
-
-
-@public("Tensor", "Tensor.less_equal_", through=_TEMPORARY)
-def le_(input: Tensor, other: Tensor | Number) -> Tensor:
-    return _rewrite(compare.le, input, other)
-
-
-@public("Tensor", "Tensor.greater_", through=_TEMPORARY)
-def gt_(input: Tensor, other: Tensor | Number) -> Tensor:
-    return _rewrite(compare.gt, input, other)
 
 
 @public("Tensor", "Tensor.greater_equal_", through=_TEMPORARY)
@@ -123,18 +73,8 @@ def logical_or_(input: Tensor, other: Tensor | Number) -> Tensor:
 
 
 @public("Tensor", through=_TEMPORARY)
-def logical_xor_(input: Tensor, other: Tensor | Number) -> Tensor:
-    return _rewrite(compare.logical_xor, input, other)
-
-
-@public("Tensor", through=_TEMPORARY)
 def logical_not_(input: Tensor) -> Tensor:
     return _rewrite(compare.logical_not, input)
-
-
-@public("Tensor", through=_TEMPORARY)
-def bitwise_not_(input: Tensor) -> Tensor:
-    return _rewrite(compare.bitwise_not, input)
 
 
 @public("torch", "Tensor", "torch.clip_", "Tensor.clip_")

@@ -50,15 +50,3 @@ def cummax(input: Tensor, dim: int) -> ValuesIndices:
 def cummin(input: Tensor, dim: int) -> ValuesIndices:
     """The running smallest along ``dim``, and the index where it was last seen. Saves: the indices, 8 bytes an element."""
     return ValuesIndices(*apply(ops.CumExtremum, input, axis=normalize_dim(dim, input.ndim), largest=False))
-
-
-@public("torch", "Tensor")
-def logcumsumexp(input: Tensor, dim: int) -> Tensor:
-    """``ln`` of the running sums of ``e**input`` along ``dim``, without overflow. Saves: input and output.
-
-    Raises:
-        DTypeError: ``input`` is not floating.
-    """
-    if not dtypes.is_floating(input.dtype):
-        raise DTypeError(f"logcumsumexp: expected a floating tensor, found {input.dtype}; convert it with .float()")
-    return apply(ops.LogCumSumExp, input, axis=normalize_dim(dim, input.ndim))

@@ -347,36 +347,6 @@ def matrix_transposed(input: Tensor) -> Tensor:
     return transpose(input, -2, -1)
 
 
-@public("torch", "Tensor")
-def adjoint(input: Tensor) -> Tensor:
-    """Swap the last two dimensions; a 0-d tensor is returned as it is. Tensors are real: there is nothing to conjugate.
-
-    Raises:
-        ShapeError: one dimension.
-    """
-    if input.ndim == 1:
-        raise ShapeError("tensor.adjoint() is only supported on matrices or batches of matrices. Got 1-D tensor.")
-    return transpose(input, -2, -1) if input.ndim else apply(ops.Permute, input, axes=())
-
-
-@public("Tensor.H")
-@property
-def hermitian_transposed(input: Tensor) -> Tensor:
-    """Transpose a matrix; a 0-d tensor is returned as it is. Tensors are real: there is nothing to conjugate."""
-    if input.ndim not in (0, 2):
-        raise ShapeError(
-            f"tensor.H is only supported on matrices (2-D tensors). Got {input.ndim}-D tensor. Use .mH for batches."
-        )
-    return adjoint(input)
-
-
-@public("Tensor.mH")
-@property
-def matrix_adjoint(input: Tensor) -> Tensor:
-    """:func:`adjoint`."""
-    return adjoint(input)
-
-
 @public("Tensor.__iter__")
 def iterate(input: Tensor) -> Any:
     """Iterate over the entries of the first dimension."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ..autograd.core import apply
 from ..autograd.grad_mode import is_grad_enabled
@@ -75,52 +74,3 @@ def squeeze_(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
 def unsqueeze_(input: Tensor, dim: int) -> Tensor:
     """``input`` becomes :func:`unsqueeze` of itself: the same memory. Saves nothing."""
     return _become("unsqueeze_", input, lambda x: shape.unsqueeze(x, dim))
-
-
-@public("Tensor", "Tensor.swapaxes_", "Tensor.swapdims_")
-def transpose_(input: Tensor, dim0: int, dim1: int) -> Tensor:
-    """``input`` becomes :func:`transpose` of itself: the same memory. Saves nothing."""
-    return _become("transpose_", input, lambda x: shape.transpose(x, dim0, dim1))
-
-
-@public("Tensor")
-def t_(input: Tensor) -> Tensor:
-    """``input`` becomes :func:`t` of itself: the same memory. Saves nothing."""
-    return _become("t_", input, shape.t)
-
-
-@public("torch", "Tensor")
-def as_strided_(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
-    """``input`` becomes :func:`as_strided` of itself: the same memory. Saves nothing."""
-    return _become("as_strided_", input, lambda x: as_strided(x, size, stride, storage_offset))
-
-
-@public("Tensor")
-def resize_(input: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
-    """Give ``input`` this shape, contiguous, with the elements that it has in memory; new elements are uninitialised.
-
-    If the memory is too small, ``input`` gets new memory; its views keep the old one. If it has this shape, nothing changes.
-
-    Raises:
-        GraphError: it requires grad.
-        ShapeError: a size is negative.
-    """
-    if input.requires_grad:
-        raise GraphError("cannot resize variables that require grad: resize_ a detach()ed one, or make a new one")
-    wanted = shape.sizes_of(sizes)
-    if min(wanted, default=0) < 0:
-        raise ShapeError(f"resize_: Trying to create tensor with negative dimension {min(wanted)}: {list(wanted)}")
-    if tuple(wanted) == input.array.shape:
-        return input
-    count, steps = 1, []
-    for n in reversed(wanted):
-        steps.insert(0, count)
-        count *= max(n, 1)
-    held = root_of(input.array).nbytes // input.element_size() - input.storage_offset()
-    if 0 in wanted or count <= held:
-        return _become("resize_", input, lambda x: as_strided(x, wanted, steps))
-    grown = input.device.empty(wanted, input.dtype)
-    kept = as_strided(input.detach(), (min(held, count),), (1,))
-    Tensor._wrap(grown.reshape(-1)[: kept.numel()], input.device).copy_(kept)
-    input.data = Tensor._wrap(grown, input.device)
-    return input

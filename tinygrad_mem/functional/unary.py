@@ -103,20 +103,10 @@ def exp2(input: Tensor) -> Tensor:
     return apply(ops.Exp2, input)
 
 
-@public("torch", "Tensor")
-def exp2_(input: Tensor) -> Tensor:
-    return apply_(ops.Exp2, input)
-
-
 @public("torch", "special", "Tensor", cuda=FLOAT32)
 def expm1(input: Tensor) -> Tensor:
     """e**input - 1, elementwise; integers give the default dtype. Saves: output."""
     return apply(ops.Expm1, input)
-
-
-@public("torch", "Tensor")
-def expm1_(input: Tensor) -> Tensor:
-    return apply_(ops.Expm1, input)
 
 
 @public("torch", "Tensor", cuda=FLOAT32)
@@ -145,11 +135,6 @@ def log1p_(input: Tensor) -> Tensor:
 def log2(input: Tensor) -> Tensor:
     """log2(input), elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Log2, input)
-
-
-@public("torch", "Tensor")
-def log2_(input: Tensor) -> Tensor:
-    return apply_(ops.Log2, input)
 
 
 @public("torch", "Tensor", cuda=FLOAT32)
@@ -224,20 +209,10 @@ def tan(input: Tensor) -> Tensor:
     return apply(ops.Tan, input)
 
 
-@public("torch", "Tensor")
-def tan_(input: Tensor) -> Tensor:
-    return apply_(ops.Tan, input)
-
-
 @public("torch", "Tensor", "torch.arcsin", "Tensor.arcsin", cuda=FLOAT32)
 def asin(input: Tensor) -> Tensor:
     """The inverse sine, elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Asin, input)
-
-
-@public("torch", "Tensor", "torch.arcsin_", "Tensor.arcsin_")
-def asin_(input: Tensor) -> Tensor:
-    return apply_(ops.Asin, input)
 
 
 @public("torch", "Tensor", "torch.arccos", "Tensor.arccos", cuda=FLOAT32)
@@ -246,20 +221,10 @@ def acos(input: Tensor) -> Tensor:
     return apply(ops.Acos, input)
 
 
-@public("torch", "Tensor", "torch.arccos_", "Tensor.arccos_")
-def acos_(input: Tensor) -> Tensor:
-    return apply_(ops.Acos, input)
-
-
 @public("torch", "Tensor", "torch.arctan", "Tensor.arctan")
 def atan(input: Tensor) -> Tensor:
     """The inverse tangent, elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Atan, input)
-
-
-@public("torch", "Tensor", "torch.arctan_", "Tensor.arctan_")
-def atan_(input: Tensor) -> Tensor:
-    return apply_(ops.Atan, input)
 
 
 @public("torch", "Tensor", cuda=FLOAT32)
@@ -268,20 +233,10 @@ def sinh(input: Tensor) -> Tensor:
     return apply(ops.Sinh, input)
 
 
-@public("torch", "Tensor")
-def sinh_(input: Tensor) -> Tensor:
-    return apply_(ops.Sinh, input)
-
-
 @public("torch", "Tensor", cuda=FLOAT32)
 def cosh(input: Tensor) -> Tensor:
     """The hyperbolic cosine, elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Cosh, input)
-
-
-@public("torch", "Tensor")
-def cosh_(input: Tensor) -> Tensor:
-    return apply_(ops.Cosh, input)
 
 
 @public("torch", "nn.functional", "Tensor")
@@ -312,20 +267,10 @@ def erf(input: Tensor) -> Tensor:
     return apply(ops.Erf, input)
 
 
-@public("torch", "Tensor")
-def erf_(input: Tensor) -> Tensor:
-    return apply_(ops.Erf, input)
-
-
 @public("torch", "special", "Tensor")
 def erfc(input: Tensor) -> Tensor:
     """1 - erf(input), elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Erfc, input)
-
-
-@public("torch", "Tensor")
-def erfc_(input: Tensor) -> Tensor:
-    return apply_(ops.Erfc, input)
 
 
 @public("torch", "special", "Tensor", cuda=FLOAT32)
@@ -370,8 +315,3 @@ def round_(input: Tensor, *, decimals: int = 0) -> Tensor:
         want_floating("round to decimals", input.array)
         return div_(apply_(ops.Round, mul_(input, 10.0**decimals), kernel="rint"), 10.0**decimals)
     return apply_(ops.Round, input, kernel="rint")
-
-
-@public("torch", "Tensor", "torch.fix_", "Tensor.fix_")
-def trunc_(input: Tensor) -> Tensor:
-    return apply_(ops.Round, input, kernel="trunc")

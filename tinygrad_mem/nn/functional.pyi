@@ -3,7 +3,6 @@
 # ruff: noqa
 
 from ..functional.activation import celu as celu
-from ..functional.activation import celu_ as celu_
 from ..functional.activation import elu as elu
 from ..functional.activation import elu_ as elu_
 from ..functional.activation import gelu as gelu
@@ -11,7 +10,6 @@ from ..functional.activation import glu as glu
 from ..functional.activation import hardsigmoid as hardsigmoid
 from ..functional.activation import hardswish as hardswish
 from ..functional.activation import hardtanh as hardtanh
-from ..functional.activation import hardtanh_ as hardtanh_
 from ..functional.activation import leaky_relu as leaky_relu
 from ..functional.activation import leaky_relu_ as leaky_relu_
 from ..functional.activation import logsigmoid as logsigmoid
@@ -21,12 +19,10 @@ from ..functional.activation import relu as relu
 from ..functional.activation import relu6 as relu6
 from ..functional.activation import relu_ as relu_
 from ..functional.activation import selu as selu
-from ..functional.activation import selu_ as selu_
 from ..functional.activation import silu as silu
 from ..functional.activation import softplus as softplus
 from ..functional.activation import softsign as softsign
 from ..functional.activation import threshold as threshold
-from ..functional.activation import threshold_ as threshold_
 from ..functional.attention import scaled_dot_product_attention as scaled_dot_product_attention
 from ..functional.conv import conv1d as conv1d
 from ..functional.conv import conv2d as conv2d
@@ -84,9 +80,7 @@ from ..functional.pool import avg_pool3d as avg_pool3d
 from ..functional.pool import max_pool1d as max_pool1d
 from ..functional.pool import max_pool2d as max_pool2d
 from ..functional.pool import max_pool3d as max_pool3d
-from ..functional.pool import max_unpool1d as max_unpool1d
 from ..functional.pool import max_unpool2d as max_unpool2d
-from ..functional.pool import max_unpool3d as max_unpool3d
 from ..functional.rearrange import pad as pad
 from ..functional.resize import channel_shuffle as channel_shuffle
 from ..functional.resize import interpolate as interpolate

@@ -218,25 +218,6 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = N
     return tensor
 
 
-def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None) -> Tensor:
-    """Normal numbers in a matrix, with the share ``sparsity`` of each column 0. Raises: ValueError: not a matrix."""
-    if tensor.ndim != 2:
-        raise ValueError("Only tensors with 2 dimensions are supported")
-    rows, columns = tensor.shape
-    zeros = math.ceil(sparsity * rows)
-    normal_(tensor, 0.0, std, generator)
-    with no_grad():
-        order = random.uniform_(creation.empty(rows, columns, device=tensor.device), generator=generator)
-
-        def values() -> np.ndarray:
-            found = tensor.detach().cpu().numpy().copy()
-            np.put_along_axis(found, np.argsort(order.cpu().numpy(), axis=0)[:zeros], 0, axis=0)
-            return found
-
-        _upload(tensor, values)
-    return tensor
-
-
 def _deprecated(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     name = function.__name__
 
@@ -258,7 +239,6 @@ xavier_normal = _deprecated(xavier_normal_)
 kaiming_uniform = _deprecated(kaiming_uniform_)
 kaiming_normal = _deprecated(kaiming_normal_)
 orthogonal = _deprecated(orthogonal_)
-sparse = _deprecated(sparse_)
 
 
 __getattr__ = _absent.refuses("nn.init")

@@ -124,16 +124,6 @@ class ParameterDict(Dict):
             self[key] = default
         return self[key]
 
-    def popitem(self) -> tuple[str, Any]:
-        """Remove the last value, and return it with its key."""
-        for key in reversed(self):
-            return key, self.pop(key)
-        raise KeyError("popitem(): the dict is empty")
-
-    def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
-        """A dict with these keys and one value."""
-        return ParameterDict([(key, default) for key in keys])
-
     def update(self, parameters: Any) -> None:
         """Add or replace values. Raises: TypeError, ValueError: neither a mapping nor an iterable of pairs."""
         for key, value in pairs("ParameterDict", parameters):

@@ -13,7 +13,7 @@ from .module import Module
 __all__ = (
     "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d",
     "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "MaxPool1d",
-    "MaxPool2d", "MaxPool3d", "MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d",
+    "MaxPool2d", "MaxPool3d", "MaxUnpool2d",
 )  # fmt: skip
 
 Size = int | Sequence[int]
@@ -60,31 +60,19 @@ class MaxPool3d(_MaxPool, function=F.max_pool3d):
     """The largest value of each window of (N, C, D, H, W)."""
 
 
-class _MaxUnpool(FunctionLayer):
-    """The partial inverse of a max pooling that returned its indices."""
+class MaxUnpool2d(Module):
+    """Puts values of (N, C, H, W) back at the indices that a max pooling returned; 0 elsewhere."""
 
     _shown = ("kernel_size", "stride", "padding")
 
     def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
         super().__init__()
-        self.kernel_size = ntuple(kernel_size, self.dimensions)
-        self.stride = self.kernel_size if stride is None else ntuple(stride, self.dimensions)
-        self.padding = ntuple(padding, self.dimensions)
+        self.kernel_size = ntuple(kernel_size, 2)
+        self.stride = self.kernel_size if stride is None else ntuple(stride, 2)
+        self.padding = ntuple(padding, 2)
 
     def forward(self, input: Tensor, indices: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        return self.function(input, indices, self.kernel_size, self.stride, self.padding, output_size)
-
-
-class MaxUnpool1d(_MaxUnpool, dimensions=1, function=F.max_unpool1d):
-    """Puts values of (N, C, L) back at their indices; 0 elsewhere."""
-
-
-class MaxUnpool2d(_MaxUnpool, dimensions=2, function=F.max_unpool2d):
-    """Puts values of (N, C, H, W) back at their indices; 0 elsewhere."""
-
-
-class MaxUnpool3d(_MaxUnpool, dimensions=3, function=F.max_unpool3d):
-    """Puts values of (N, C, D, H, W) back at their indices; 0 elsewhere."""
+        return F.max_unpool2d(input, indices, self.kernel_size, self.stride, self.padding, output_size)
 
 
 class AvgPool1d(Module):

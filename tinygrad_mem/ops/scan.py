@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from .. import dtypes
 from ..dtypes import is_floating
 from .base import Op
@@ -29,41 +27,27 @@ class CumSum(Op):
         return gx
 
 
-class _FromBoth(Op):
-    """The base of running functions whose gradient is computed from x and y: ``kernel`` and ``kernel_backward``."""
+class CumProd(Op):
+    """Running products along ``axis``, integers and bools in int64. Saves x and y."""
 
     saves = ("x", "y")
-    kernel: ClassVar[str]
 
-    @classmethod
-    def forward(cls, ctx, x, *, axis, dtype=None):
+    @staticmethod
+    def forward(ctx, x, *, axis, dtype=None):
         out = ctx.empty(x.shape, dtype or (x.dtype if is_floating(x.dtype) else dtypes.int64))
         ctx.axis = axis
         line, axis = along(x, axis)
-        getattr(ctx.kernels, cls.kernel)(line, axis, out=out.reshape(line.shape))
+        ctx.kernels.cumprod(line, axis, out=out.reshape(line.shape))
         ctx.save(x=x, y=out)
         return out
 
-    @classmethod
-    def backward(cls, ctx, gy):
+    @staticmethod
+    def backward(ctx, gy):
         x, y = along(ctx.take("x"), 0)[0], along(ctx.take("y"), 0)[0]
         gx = ctx.empty_like(gy)
         line, axis = along(gy, ctx.axis)
-        work = [ctx.empty_like(line)] if cls.kernel == "cumprod" else []
-        getattr(ctx.kernels, cls.kernel + "_backward")(line, x, y, axis, *work, out=gx.reshape(line.shape))
+        ctx.kernels.cumprod_backward(line, x, y, axis, ctx.empty_like(line), out=gx.reshape(line.shape))
         return gx
-
-
-class CumProd(_FromBoth):
-    """Running products along ``axis``, integers and bools in int64. Saves x and y."""
-
-    kernel = "cumprod"
-
-
-class LogCumSumExp(_FromBoth):
-    """ln of the running sums of e**x along ``axis``. Saves x and y."""
-
-    kernel = "logcumsumexp"
 
 
 class CumExtremum(Op):

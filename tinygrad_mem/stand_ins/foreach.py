@@ -10,8 +10,8 @@ from ..errors import ShapeError
 from ..functional.norms import vector_norm
 
 _NAMES = (
-    "abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min cos cosh div erf erfc exp expm1 floor frac lerp log log10 "
-    "log1p log2 maximum minimum mul neg pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc"
+    "abs add addcdiv addcmul ceil clamp_max clamp_min cos div exp floor lerp log log10 log1p maximum minimum mul neg pow "
+    "reciprocal round rsqrt sigmoid sign sin sqrt sub tanh"
 )
 _BOUNDS = {"maximum": "clamp_min", "minimum": "clamp_max"}  # those take numbers too
 _VALUED = ("addcdiv", "addcmul")  # their third argument is a factor

@@ -25,6 +25,4 @@ CASES = [
     row("cumprod_zeros", "CumProd", lambda x: x.cumprod(0), lambda x, y: 2 * x.nbytes, with_zeros),
     row("cummax", "CumExtremum", lambda x: x.cummax(1), lambda x, y, i: i.nbytes),
     row("cummin", "CumExtremum", lambda x: x.cummin(-1), lambda x, y, i: i.nbytes),
-    row("logcumsumexp", "LogCumSumExp", lambda x: x.logcumsumexp(1), lambda x, y: 2 * x.nbytes),
-    row("logcumsumexp_of_a_line", "LogCumSumExp", lambda x: x.logcumsumexp(0), lambda x, y: 2 * x.nbytes, make((9,))),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cupy
 
-from .fused import LOG_ADD, Fused
+from .fused import Fused
 
 _LONGER = """
 template <typename T> struct Longer { typedef T type; };
@@ -100,44 +100,3 @@ _cumulative_extremum = Fused(
 
 def cumulative_extremum(x, axis, largest, out, index):
     _run(_cumulative_extremum, axis, [x], [out, index], largest)
-
-
-_logcumsumexp = Fused(
-    "raw T x, int64 n",
-    "raw T out",
-    _LINE
-    + """
-    double total = (double)x[first];
-    out[first] = (T)total;
-    for (ptrdiff_t j = first + 1; j < first + n; ++j) {
-        total = log_add(total, (double)x[j]);
-        out[j] = (T)total;
-    }
-    """,
-    "tinygrad_mem_logcumsumexp",
-    preamble=LOG_ADD,
-)
-_logcumsumexp_backward = Fused(
-    "raw T gy, raw T x, raw T y, int64 n",
-    "raw T out",
-    _LINE
-    + """
-    double plus = __int_as_float(0xff800000), minus = plus;
-    for (ptrdiff_t j = first + n - 1; j >= first; --j) {
-        double g = (double)gy[j];
-        if (g > 0) plus = log_add(plus, log(g) - (double)y[j]);
-        if (g < 0) minus = log_add(minus, log(-g) - (double)y[j]);
-        out[j] = (T)(exp(plus + (double)x[j]) - exp(minus + (double)x[j]));
-    }
-    """,
-    "tinygrad_mem_logcumsumexp_backward",
-    preamble=LOG_ADD,
-)
-
-
-def logcumsumexp(x, axis, out):
-    _run(_logcumsumexp, axis, [x], [out])
-
-
-def logcumsumexp_backward(gy, x, y, axis, out):
-    _run(_logcumsumexp_backward, axis, [gy, x, y], [out])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...dtypes import is_floating, is_half
+from ...dtypes import is_floating
 from ..formula import formula
 from .fast.threads import GRAIN, count_up, scratch, split
 from .fast.tiles import blocks
@@ -153,43 +153,3 @@ def cumulative_extremum(x, axis, largest, out, index):
             if i:
                 np.maximum(seen[..., :1], place[..., i - 1 : i], out=seen[..., :1])
             np.maximum.accumulate(seen, axis=-1, out=place[cut])
-
-
-@formula(lambda x, axis: np.log(np.cumsum(np.exp(x), axis)))
-def logcumsumexp(x, axis, out):
-    """out = ln of the running sums of e**x along ``axis``."""
-    _run(np.logaddexp, x, axis, out)
-    np.add(_first(out, axis), 0, out=_first(out, axis))  # the logarithm of one number's power is +0
-
-
-@formula(lambda gy, x, y, axis: np.exp(x) * np.flip(np.cumsum(np.flip(gy * np.exp(-y), axis), axis), axis))
-def logcumsumexp_backward(gy, x, y, axis, out):
-    """out_i = the sum over k >= i of gy_k * e**(x_i - y_k): gy by sign, in logarithms, float32 in float64.
-
-    In tiles from the end of the lines; each continues from the result of the one before.
-    """
-    wide = np.float32 if is_half(out.dtype) else np.float64
-    gy, x, y, out = (np.moveaxis(a, axis, -1) for a in (gy, x, y, out))
-    n = x.shape[-1]
-    signs = [sign for sign, least in ((1, gy.max(initial=0)), (-1, -gy.min(initial=0))) if not least <= 0]
-    for block in blocks(x.shape[:-1], max(_TILE // max(n, 1), 1)):
-        last = [scratch((*x[block].shape[:-1], 1), wide, k, 6) for k in (0, 1)]
-        for sums in last:
-            sums.fill(-np.inf)
-        for stop in range(n, 0, -_TILE):
-            cut = (..., slice(max(stop - _TILE, 0), stop))
-            g, xs, ys, target = (a[block][cut][..., ::-1] for a in (gy, x, y, out))
-            terms, total, result = (scratch(g.shape, wide, k, 6) for k in (2, 3, 4))
-            result.fill(0)
-            for sign, sums in zip(signs, last, strict=False):
-                np.multiply(g, sign, out=terms, dtype=wide)
-                np.maximum(terms, 0, out=terms)
-                np.log(terms, out=terms)
-                np.subtract(terms, ys, out=terms)
-                np.logaddexp(terms[..., :1], sums, out=terms[..., :1])
-                np.logaddexp.accumulate(terms, axis=-1, out=total)
-                np.copyto(sums, total[..., -1:])
-                np.add(total, xs, out=total)
-                np.exp(total, out=total)
-                (np.add if sign == 1 else np.subtract)(result, total, out=result)
-            np.copyto(target, result, casting="unsafe")
