@@ -401,3 +401,8 @@ def test_what_expand_repeats_nothing_of_may_be_written(shape: tuple[int, ...]):
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_chunks_of_nothing_are_as_many_as_were_asked_for(chunks: int):
     assert [tuple(part.shape) for part in tm.chunk(tm.zeros(2, 0), chunks, 1)] == [(2, 0)] * chunks
+
+
+@pytest.mark.parametrize("value", [True, np.bool_(True), 2, np.int64(2), 2.5, np.float64(2.5)], ids=repr)
+def test_full_of_a_number_has_pytorchs_dtype(value):
+    assert str(torch.full((2,), value).dtype) == f"torch.{tm.full((2,), value).dtype.name}"

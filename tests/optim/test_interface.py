@@ -59,6 +59,28 @@ def test_hooks():
         o.step()
 
 
+@pytest.mark.parametrize("lib", [torch, tm], ids=["torch", "tinygrad_mem"])
+def test_hooks_of_steps_see_and_change_the_call(lib):
+    p = lib.ones(1, requires_grad=True)
+    rule, heard = lib.optim.SGD([p], lr=0.25), []
+
+    def loss():
+        p.grad = None
+        total = (p * p).sum()
+        total.backward()
+        return total
+
+    handle = rule.register_step_pre_hook(lambda opt, args, kwargs: heard.append((args[0] is opt, len(args), kwargs)))
+    rule.register_step_post_hook(lambda opt, args, kwargs: heard.append((args[0] is opt, len(args), kwargs)))
+    rule.step()
+    rule.step(loss)
+    handle.remove()
+    rule.register_step_pre_hook(lambda opt, args, kwargs: ((*args, loss), kwargs))
+    assert rule.step().item() == 0.25
+    assert heard == [(True, 1, {})] * 2 + [(True, 2, {})] * 3
+    assert p.tolist() == [0.25]
+
+
 def test_repr_is_pytorchs():
     ours, theirs = parameters()
     assert repr(optim.Adam(ours)) == repr(torch.optim.Adam(theirs))

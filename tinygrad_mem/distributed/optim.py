@@ -110,7 +110,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         for source, group in zip(given, taken, strict=True):
             group.update(group_options(source))
 
-    def _move(self, closure: Callable[[], Any] | None) -> Any:
+    def _move(self, closure: Callable[[], Any] | None = None) -> Any:
         self._exchange_options(self.param_groups, self.optim.param_groups)
         loss = self.optim.step(closure)
         self._exchange_options(self.optim.param_groups, self.param_groups)

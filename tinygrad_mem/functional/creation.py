@@ -180,7 +180,7 @@ def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any
 def _dtype_of(value: Any) -> np.dtype:
     if isinstance(value, Tensor):  # an integer for this purpose: only its kind matters
         return {"b": dtypes.bool, "i": dtypes.int64, "u": dtypes.int64}.get(value.dtype.kind, dtypes.get_default_dtype())
-    if isinstance(value, (bool, np.bool_)):
+    if isinstance(value, bool):
         return dtypes.bool
     return dtypes.int64 if isinstance(value, (int, np.integer)) else dtypes.get_default_dtype()
 

@@ -104,7 +104,7 @@ class LBFGS(Optimizer):
 
     # --- a step ---------------------------------------------------------------------------------------------------------
 
-    def _move(self, closure: Callable[[], Any] | None) -> Any:
+    def _move(self, closure: Callable[[], Any] | None = None) -> Any:
         if not callable(closure):
             raise ArgumentTypeError(
                 "LBFGS.step: expected a closure that computes the loss and its gradients and returns the loss, found "

@@ -151,20 +151,21 @@ class Optimizer:
         """
         if self._in_backward is not None:
             self.refuse_in_backward(f"{type(self).__name__}.step()")
-        args = () if closure is None else (closure,)
+        args: tuple = (self,) if closure is None else (self, closure)
+        kwargs: dict[str, Any] = {}
         for hook in list(self._before.values()) if self._before else ():
-            answer = hook(self, args, {})
+            answer = hook(self, args, kwargs)
             if answer is None:
                 continue
             if not (isinstance(answer, tuple) and len(answer) == 2):
                 raise RuntimeError(f"a step pre-hook must return None or a tuple of (new_args, new_kwargs), but got {answer}")
-            args = answer[0] or tuple(answer[1].values())
-        loss = self._move(args[0] if args else None)
+            args, kwargs = answer
+        loss = self._move(*args[1:], **kwargs)
         for hook in list(self._after.values()) if self._after else ():
-            hook(self, args, {})
+            hook(self, args, kwargs)
         return loss
 
-    def _move(self, closure: Callable[[], Any] | None) -> Any:
+    def _move(self, closure: Callable[[], Any] | None = None) -> Any:
         """Evaluate ``closure``, if given, and update the parameters; returns its result."""
         loss = None
         if closure is not None:
@@ -287,7 +288,7 @@ class Optimizer:
                 clear_gradient(p, set_to_none)
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call ``hook(optimizer, args, kwargs)`` before every step; it may return other ``(args, kwargs)``."""
+        """Call ``hook(optimizer, args, kwargs)`` before every step; ``args[0]`` is the optimizer. It may return other ones."""
         return RemovableHandle(self._before, hook)
 
     def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
