@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch
+from tests.conftest import DEVICES
 from tinygrad_mem.functional import embedding as ours
+from tinygrad_mem.nn import functional as F
 
 
 @given(
@@ -100,6 +102,16 @@ def test_a_table_in_which_nothing_is_looked_up_has_a_gradient_of_zeros(dtype: st
     ours.embedding(tm.zeros(2, 0, dtype=tm.int64, device=dev), weight).sum().backward()
     assert weight.grad is not None
     assert weight.grad.tolist() == [[0.0] * 3] * 4
+
+
+@pytest.mark.parametrize("dev", [*DEVICES, "meta"])
+def test_an_empty_table_has_no_row(dev: str):
+    """That needs no value of an index, so a GPU and a prediction refuse it, too."""
+    index, table = tm.zeros(1, 2, dtype=tm.int64, device=dev), tm.zeros(0, 3, device=dev)
+    for call in (F.embedding, F.embedding_bag):
+        with pytest.raises(IndexError, match="index out of range in self: the table has no rows, found 2 indices"):
+            call(index, table)
+        assert call(index[:0], table).shape[-1] == 3
 
 
 @pytest.mark.parametrize(

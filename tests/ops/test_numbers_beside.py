@@ -35,6 +35,10 @@ CALLS: dict[str, Callable[[Any, int], Any]] = {
     "where": lambda x, n: tm.where(x > 0, x, n),
     "where not": lambda x, n: tm.where(x > 0, n, x),
     "masked_fill": lambda x, n: x.masked_fill(x > 0, n),
+    "pad": lambda x, n: F.pad(x, (1, 1), value=n),
+    "addmm": lambda x, n: tm.addmm(x[:, None], x[:, None], x.new_ones(1, 1), alpha=n),
+    "addmm_": lambda x, n: x[:, None].addmm_(x[:, None], x.new_ones(1, 1), beta=n),
+    "baddbmm": lambda x, n: tm.baddbmm(x[None, :, None], x[None, :, None], x.new_ones(1, 1, 1), alpha=n),
 }
 
 
@@ -65,3 +69,10 @@ def test_a_numpy_float_is_no_factor_of_integers(dev: str):
     for number in numbers:
         with pytest.raises(DTypeError, match="must not be a floating point number"):
             tm.addcmul(x, x, x, value=number)
+
+
+@pytest.mark.parametrize("dev", [*DEVICES, "meta"])
+def test_a_border_below_zero_of_unsigned_numbers_is_refused(dev: str):
+    """It was 255. ``full`` and ``fill_`` wrap round, as PyTorch's do; its ``pad`` refuses."""
+    with pytest.raises(ArgumentError, match="pad: value -1 cannot be converted to type uint8 without overflow"):
+        F.pad(tm.zeros(2, dtype=tm.uint8, device=dev), (1, 1), value=-1)

@@ -115,7 +115,7 @@ class Shaped:
         return tuple(strides) if dim is None else strides[normalize_dim(dim, self.ndim)]
 
     def storage_offset(self) -> int:
-        """The position of the first element in the shared memory, in elements."""
+        """The position of the first element in the shared memory, in elements. A view without elements may begin anywhere."""
         root = root_of(self.array)
         return (self.data_ptr() - address_of(root)) // self.array.itemsize
 

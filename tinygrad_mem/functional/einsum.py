@@ -12,11 +12,11 @@ from ..autograd.tensor import Tensor
 from ..errors import DimensionError, ShapeError
 from ..ops import linalg as ops
 from . import elementwise, reduce, shape
-from .door import LOWER, WIDEST, public
+from .door import AS_IS, LOWER, WIDEST, public
 from .linalg import matmul
 
 
-@public("torch", "nn.functional", cuda=WIDEST)
+@public("torch", "nn.functional", cpu=AS_IS, cuda=WIDEST)
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``y[k] = input1 @ weight[k] @ input2 + bias[k]``: (..., i), (..., j), (k, i, j) -> (..., k).
 

@@ -120,7 +120,13 @@ def _rounding(mode: str) -> str:
 
 @public("torch", "Tensor", "Tensor.__floordiv__")
 def floor_divide(input: Tensor | Number, other: Tensor | Number) -> Tensor:
-    """``floor(input / other)``. Saves nothing; the gradient is zero. Raises: DivisionError: as :func:`div`."""
+    """``floor(input / other)``: :func:`div` with ``rounding_mode="floor"``.
+
+    Saves nothing; the gradient is zero, as that of ``div`` is. PyTorch has no gradient under this name.
+
+    Raises:
+        DivisionError: as :func:`div`.
+    """
     return apply(ops.DivRound, input, other, rounding="floor")
 
 

@@ -9,7 +9,7 @@ from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
-from ..dtypes import float32, float64, int32, want_fitting
+from ..dtypes import fitting, float32, float64, int32, want_fitting
 from ..errors import ArgumentTypeError, DTypeError, NotOfferedError, ShapeError
 from ..ops import linalg as ops
 from ..ops.base import refuse_bools
@@ -146,12 +146,12 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
 
 
 def _added(run: Any, name: str, ndim: int, input: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
-    """``beta * input + alpha * (a @ b)``; for integers, beta and alpha are truncated, as in PyTorch."""
+    """``beta * input + alpha * (a @ b)``; for integers, beta and alpha are truncated, and wrap round, as in PyTorch."""
     _need(name, (a, ndim), (b, ndim), first=2)
-    if not input.is_floating_point():
-        beta, alpha = int(beta), int(alpha)
-    else:
+    if input.is_floating_point():
         want_fitting(input.dtype, beta, alpha)
+    else:
+        beta, alpha = fitting(beta, input.dtype), fitting(alpha, input.dtype)
     return run(ops.AddMM, input, a, b, beta=beta, alpha=alpha)
 
 

@@ -143,7 +143,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     Modes: constant, reflect, replicate, circular. Saves nothing.
 
     Raises:
-        ValueError: an unknown mode.
+        ValueError: an unknown mode, or a value that the dtype does not hold.
         ShapeError: ``pad`` has an odd length, is too long, or reaches further than the data.
     """
     amounts = tuple(map(operator.index, pad))
@@ -157,6 +157,10 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     if any(min(pair) < 0 and n + sum(min(end, 0) for end in pair) < 0 for n, pair in zip(input.shape, pairs, strict=True)):
         raise ShapeError(f"pad: narrow(): length must be non-negative: {list(amounts)} crops more than {list(input.shape)} has")
     if mode == "constant":
+        if input.dtype.kind == "u" and value is not None and value < 0:
+            raise ArgumentError(
+                f"pad: value {value} cannot be converted to type {input.dtype} without overflow; choose another"
+            )
         return apply(ops.Pad, input, pairs=tuple(pairs), value=0 if value is None else value)
     if mode != "circular":
         refuse_bools(f"pad: mode {mode}", input.array)

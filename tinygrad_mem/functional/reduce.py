@@ -216,7 +216,11 @@ def nansum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any 
 
 @public("torch", "Tensor", cuda=AS_IS)
 def nanmean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The mean of the elements that are not nan. Saves: a mask, one byte an element, and what a division saves.
+    """The mean of the elements that are not nan; of none it is nan.
+
+    The gradient of an element that is nan is 0. PyTorch's is nan where the mean is of none.
+
+    Saves: a mask, one byte an element, and what a division saves.
 
     Raises:
         DTypeError: the input is not floating.

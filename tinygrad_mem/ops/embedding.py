@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..dtypes import arithmetic, float32, int32, int64
+from ..errors import DimensionError
 from .base import Op, RowsGradient, want_floating
 
 
@@ -18,7 +19,7 @@ class Embedding(Op):
 
     @staticmethod
     def forward(ctx, index, weight, *, padding, by_frequency, sparse=False):
-        ctx.kernels.check_rows(index, weight.shape[0])
+        _check_rows(ctx, index, weight.shape[0])
         out = ctx.empty((*index.shape, weight.shape[1]), weight.dtype)
         flat = _flat(ctx, index)
         ctx.kernels.embedding(ctx.contiguous(weight), flat, out=out.reshape(index.size, weight.shape[1]))
@@ -94,10 +95,17 @@ class EmbeddingBag(Op):
 def _bag_output(ctx, index, weight, offsets, bags):
     """A new array with a row for each bag, where the arguments fit."""
     want_floating("embedding_bag", weight)
-    ctx.kernels.check_rows(index, weight.shape[0])
+    _check_rows(ctx, index, weight.shape[0])
     if offsets is not None:
         ctx.kernels.check_bags(offsets, index.size)
     return ctx.empty((bags, weight.shape[1]), weight.dtype)
+
+
+def _check_rows(ctx, index, rows) -> None:
+    """Refuse indices outside of the table: where values are not read, any index of an empty one. Raises: DimensionError."""
+    if index.size and not rows:
+        raise DimensionError(f"index out of range in self: the table has no rows, found {index.size} indices")
+    ctx.kernels.check_rows(index, rows)
 
 
 def _flat(ctx, x) -> Any:
@@ -161,7 +169,7 @@ class EmbeddingRenorm(Op):
 
     @staticmethod
     def forward(ctx, weight, index, *, max_norm, norm_type):
-        ctx.kernels.check_rows(index, weight.shape[0])
+        _check_rows(ctx, index, weight.shape[0])
         out = ctx.output_copy(weight)
         ctx.kernels.embedding_renorm(out, _flat(ctx, index), max_norm, norm_type)
         return out

@@ -51,6 +51,7 @@ template <typename W> __device__ Corners<W> sample_axis(W place, long long size,
     c.slope = align ? W(size - 1) / 2 : W(size) / 2;
     W u = (place + 1) * c.slope - (align ? W(0) : W(0.5)), unused = 0;
     u = sample_padded<W>(u, mode == 2 ? unused : c.slope, size, mode == 2 ? 0 : padding, align);
+    if (isnan(place)) c.slope = place;
     const W first = mode == 0 ? rint(u) : floor(u);
     c.taps = mode == 0 ? 1 : mode == 1 ? 2 : 4;
     for (int k = 0; k < c.taps; ++k) {
@@ -101,7 +102,7 @@ _sample = Fused(
     "typedef typename Wide<T>::type W;\nconst long long plane = i / points;\nW sum = 0;\n"
     + _AXES % "plane / count * points + i % points"
     + _LOOPS % "sum += weight * W(image[plane * id * ih * iw + pixel]);"
-    + "out = T(sum);",
+    + "const W slopes = z.slope + y.slope + x.slope;\nout = T(isnan(slopes) ? slopes : sum);",  # nan where a place is nan
     "tinygrad_mem_grid_sample",
     preamble=_SOURCE,
 )
@@ -129,9 +130,11 @@ _sample_grid = Fused(
     gv += dot * z.weight[a] * y.bend[b] * x.weight[c];
     gu += dot * z.weight[a] * y.weight[b] * x.bend[c];"""
     + """
-out[i * d] = T(gu * x.slope);
-out[i * d + 1] = T(gv * y.slope);
-if (d == 3) out[i * d + 2] = T(gz * z.slope);
+const W slopes = z.slope + y.slope + x.slope;
+const W nowhere = isnan(slopes) ? slopes : W(0);
+out[i * d] = T(gu * x.slope + nowhere);
+out[i * d + 1] = T(gv * y.slope + nowhere);
+if (d == 3) out[i * d + 2] = T(gz * z.slope + nowhere);
 """,
     "tinygrad_mem_grid_sample_grid",
     preamble=_SOURCE,

@@ -52,7 +52,7 @@ def _around(place, size, mode, padding, align):
 
 def _corners(grid, sizes, mode, padding, align):
     """(image, place in the grid, pixel, weight) of all that is read."""
-    for n, *at in np.ndindex(grid.shape[:-1]):
+    for n, *at in np.argwhere(~np.isnan(grid).any(-1)):
         axes = zip(grid[n, *at][::-1], sizes, strict=True)
         for corner in product(*[_around(place, size, mode, padding, align) for place, size in axes]):
             pixel = tuple(int(i) for i, _ in corner)
@@ -61,7 +61,7 @@ def _corners(grid, sizes, mode, padding, align):
 
 
 def _sampled(x, grid, mode, padding, align):
-    y = np.zeros((*x.shape[:2], *grid.shape[1:-1]))
+    y = np.zeros((*x.shape[:2], *grid.shape[1:-1])) + np.where(np.isnan(grid).any(-1), np.nan, 0)[:, None]
     for n, at, pixel, weight in _corners(grid, x.shape[2:], mode, padding, align):
         y[n, :, *at] += weight * x[n, :, *pixel]
     return y
@@ -125,16 +125,17 @@ def _padded(u, slope, size, padding, align):
         slope = np.where(u <= 0, 0, slope)
         slope = np.where(u >= size - 1, 0, slope)
         u = np.minimum(np.maximum(u, 0), size - 1)
-    return np.where(np.abs(u) < _FAR, u, -100), slope  # nan is far away
+    return np.where(np.abs(u) < _FAR, u, -100), slope  # nan too
 
 
 def _place(coordinate, size, mode, padding, align, slope, first, rest):
-    """Along one axis the first corner, the place after it, and by what slopes are multiplied."""
+    """Along one axis the first corner, the place after it, and by what slopes are multiplied: nan if the place is nan."""
     scale = (size - 1) / 2 if align else size / 2
     u = (coordinate + 1) * scale
     u, slope = _padded(u if align else u - 0.5, scale, size, "zeros" if mode == "bicubic" else padding, align)
     first = np.rint(u) if mode == "nearest" else np.floor(u)
-    return {"slope": scale if mode == "bicubic" else slope, "first": first, "rest": u - first}
+    slope = np.where(np.isnan(coordinate), np.nan, scale if mode == "bicubic" else slope)
+    return {"slope": slope, "first": first, "rest": u - first}
 
 
 def _corner(first, rest, part, inner, sign, size, mode, padding, align, at, weight, bend):
@@ -185,6 +186,10 @@ class _Tile:
         self.outside = rows.take(np.bool_)
         self.sums = [rows.take() for _ in range(d)]
         self.axes = [_axis(places[:, d - 1 - a], sizes[a], mode, padding, align, rows) for a in range(d)]
+        self.t.fill(0)
+        for _, slope in self.axes:
+            np.add(self.t, slope, out=self.t)
+        self.nowhere = np.isnan(self.t, out=rows.take(np.bool_))  # places with a nan
 
     def corners(self):
         """Each corner along each axis. Meanwhile ``pixel``, ``outside`` and ``weight`` are those of this corner."""
@@ -248,6 +253,7 @@ def grid_sample(x, grid, mode, padding, align, out):
                 corners.pixels(planes[n, some], tile, raw)
                 np.multiply(tile, corners.weight, out=tile)
                 np.add(total, tile, out=total)
+            np.copyto(total, np.nan, where=corners.nowhere)
             np.copyto(flat[n, some, here], total, casting="unsafe")
 
     threads.lanes(len(x), len(x), run)
@@ -313,6 +319,7 @@ def grid_sample_grid(gy, x, grid, mode, padding, align, out):
                     np.add(total, bend, out=total)
             for axis, total in enumerate(corners.sums):
                 np.multiply(total, corners.axes[axis][1], out=total)
+                np.copyto(total, np.nan, where=corners.nowhere)
                 column, before = target[n, here, d - 1 - axis], corners.t
                 np.copyto(before, column)
                 np.add(before, total, out=total)
