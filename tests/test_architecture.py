@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import gc
+import importlib
 import inspect
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
-from functools import cache
+from functools import cache, partial
 from graphlib import TopologicalSorter
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -274,6 +276,26 @@ def test_a_public_function_stands_where_its_name_is():
             lost.append(f"{where}.{name}: no def {function.__name__} in {module}")
     assert lost == []
     assert len(texts) > 20
+
+
+def test_a_public_function_of_other_rooms_stands_where_its_name_is():
+    """``grep`` finds the ``def`` of what networks, ``cuda``, ``memory`` and others offer: none is a ``partial`` or made."""
+    lost = []
+    for room in ("models", "cuda", "memory", "amp", "recompute", "techniques", "distributed", "data", "utils"):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            if path.stem == "__init__":
+                continue
+            for node in trees()[path].body:
+                made = isinstance(node, ast.Assign) and not isinstance(node.targets[0], ast.Attribute | ast.Subscript)
+                if made and isinstance(node.value, ast.Call | ast.GeneratorExp):
+                    names = [each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+                    module = importlib.import_module(".".join(path.relative_to(ROOT.parent).with_suffix("").parts))
+                    lost += [
+                        f"{path.relative_to(ROOT)}: {name}"
+                        for name in names
+                        if not name.startswith("_") and isinstance(getattr(module, name, None), FunctionType | partial)
+                    ]
+    assert lost == []
 
 
 def test_a_function_that_pytorch_offers_is_declared_public():

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 
 from .. import absent as _absent
 from .. import scope
@@ -23,9 +22,6 @@ __all__ = (
 )  # fmt: skip
 
 
-T = TypeVar("T")
-
-
 def gpu_of(device: Any) -> Device:
     """The GPU for an argument ``device``: its number, its name or the device; ``None`` is the first."""
     return Device("cuda", device) if isinstance(device, int) else Device("cuda" if device is None else device)
@@ -36,15 +32,9 @@ def _gpu(device: Any) -> Device | None:
     return None if scope.local.dry is None and cuda_problem() is not None else gpu_of(device)
 
 
-def _of_gpu(of: Callable[[Any], T], without: T) -> Callable[..., T]:
-    """The function ``of`` of ``memory.stats`` for a GPU; ``without`` one, that value."""
-
-    @wraps(of)
-    def of_gpu(device: Any = None) -> T:
-        gpu = _gpu(device)
-        return without if gpu is None else of(gpu)
-
-    return of_gpu
+def _number(of: Callable[[Device], int], device: Any) -> int:
+    gpu = _gpu(device)
+    return 0 if gpu is None else of(gpu)
 
 
 def require(name: str) -> None:
@@ -54,11 +44,34 @@ def require(name: str) -> None:
         raise DeviceError(f"cuda.{name}: {problem}")
 
 
-memory_allocated = _of_gpu(stats.memory_allocated, 0)
-max_memory_allocated = _of_gpu(stats.max_memory_allocated, 0)
-memory_reserved = _of_gpu(stats.memory_reserved, 0)
-max_memory_reserved = _of_gpu(stats.max_memory_reserved, 0)
-reset_peak_memory_stats = reset_max_memory_allocated = _of_gpu(stats.reset_peak_memory_stats, None)
+def memory_allocated(device: Any = None) -> int:
+    """Bytes in live blocks, each rounded up to 512."""
+    return _number(stats.memory_allocated, device)
+
+
+def max_memory_allocated(device: Any = None) -> int:
+    """Most bytes in live blocks since the process began, or since :func:`reset_peak_memory_stats`."""
+    return _number(stats.max_memory_allocated, device)
+
+
+def memory_reserved(device: Any = None) -> int:
+    """Bytes that the pool has taken from the GPU: in use and cached."""
+    return _number(stats.memory_reserved, device)
+
+
+def max_memory_reserved(device: Any = None) -> int:
+    """The most bytes that the pool had taken from the GPU, since the same moment."""
+    return _number(stats.max_memory_reserved, device)
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Reset the two peaks to the current bytes."""
+    gpu = _gpu(device)
+    if gpu is not None:
+        stats.reset_peak_memory_stats(gpu)
+
+
+reset_max_memory_allocated = reset_peak_memory_stats
 
 
 def memory_stats(device: Any = None) -> OrderedDict[str, int]:

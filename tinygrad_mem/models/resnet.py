@@ -6,7 +6,6 @@ Source: He et al., *Deep residual learning for image recognition*, CVPR 2016.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from .. import Tensor, nn
 from ..nn import functional as F
@@ -214,10 +213,61 @@ class ResNet(nn.Module):
         return self.fc(self.avgpool(x).flatten(1))
 
 
-resnet20, resnet32, resnet44, resnet56, resnet110, resnet1202 = (partial(CifarResNet, n) for n in (3, 5, 7, 9, 18, 200))
-"""For 32 x 32 images, 6 n + 2 layers; the arguments are ``num_classes`` and ``option``."""
-resnet1001 = partial(PreActResNet, 111)
-"""For 32 x 32 images; 10.3 million parameters."""
-resnet18, resnet34 = (partial(ResNet, BasicBlock, layers) for layers in ((2, 2, 2, 2), (3, 4, 6, 3)))
-resnet50, resnet101, resnet152 = (partial(ResNet, Bottleneck, (3, n, m, 3)) for n, m in ((4, 6), (4, 23), (8, 36)))
-"""For 224 x 224 images; the argument is ``num_classes``."""
+def resnet20(num_classes: int = 10, option: str = "B") -> CifarResNet:
+    """20 layers, for 32 x 32 images."""
+    return CifarResNet(3, num_classes, option)
+
+
+def resnet32(num_classes: int = 10, option: str = "B") -> CifarResNet:
+    """32 layers, for 32 x 32 images."""
+    return CifarResNet(5, num_classes, option)
+
+
+def resnet44(num_classes: int = 10, option: str = "B") -> CifarResNet:
+    """44 layers, for 32 x 32 images."""
+    return CifarResNet(7, num_classes, option)
+
+
+def resnet56(num_classes: int = 10, option: str = "B") -> CifarResNet:
+    """56 layers, for 32 x 32 images."""
+    return CifarResNet(9, num_classes, option)
+
+
+def resnet110(num_classes: int = 10, option: str = "B") -> CifarResNet:
+    """110 layers, for 32 x 32 images."""
+    return CifarResNet(18, num_classes, option)
+
+
+def resnet1202(num_classes: int = 10, option: str = "B") -> CifarResNet:
+    """1202 layers, for 32 x 32 images."""
+    return CifarResNet(200, num_classes, option)
+
+
+def resnet1001(num_classes: int = 10) -> PreActResNet:
+    """1,001 layers, for 32 x 32 images; 10.3 million parameters."""
+    return PreActResNet(111, num_classes)
+
+
+def resnet18(num_classes: int = 1000) -> ResNet:
+    """18 layers, for 224 x 224 images."""
+    return ResNet(BasicBlock, (2, 2, 2, 2), num_classes)
+
+
+def resnet34(num_classes: int = 1000) -> ResNet:
+    """34 layers, for 224 x 224 images."""
+    return ResNet(BasicBlock, (3, 4, 6, 3), num_classes)
+
+
+def resnet50(num_classes: int = 1000) -> ResNet:
+    """50 layers, for 224 x 224 images."""
+    return ResNet(Bottleneck, (3, 4, 6, 3), num_classes)
+
+
+def resnet101(num_classes: int = 1000) -> ResNet:
+    """101 layers, for 224 x 224 images."""
+    return ResNet(Bottleneck, (3, 4, 23, 3), num_classes)
+
+
+def resnet152(num_classes: int = 1000) -> ResNet:
+    """152 layers, for 224 x 224 images."""
+    return ResNet(Bottleneck, (3, 8, 36, 3), num_classes)

@@ -5,8 +5,6 @@ Source: Simonyan & Zisserman, *Very deep convolutional networks for large-scale 
 
 from __future__ import annotations
 
-from functools import partial
-
 from .. import Tensor, nn
 
 # widths of the 3 x 3 convolutions of each resolution; the number is that of layers with weights
@@ -80,8 +78,56 @@ class CifarVGG(nn.Module):
         return self.classifier(self.features(x).flatten(1))
 
 
-vgg11, vgg13, vgg16, vgg19 = (partial(VGG, depth, False) for depth in CONVOLUTIONS)
-vgg11_bn, vgg13_bn, vgg16_bn, vgg19_bn = (partial(VGG, depth, True) for depth in CONVOLUTIONS)
-vgg16_cifar = partial(CifarVGG, 16, False)
-vgg11_bn_cifar, vgg16_bn_cifar = (partial(CifarVGG, depth, True) for depth in (11, 16))
-"""By name; the argument is ``num_classes``. vgg16 has 138,357,544 parameters."""
+def vgg11(num_classes: int = 1000) -> VGG:
+    """VGG with 11 layers."""
+    return VGG(11, False, num_classes)
+
+
+def vgg11_bn(num_classes: int = 1000) -> VGG:
+    """VGG with 11 layers and batch norm."""
+    return VGG(11, True, num_classes)
+
+
+def vgg13(num_classes: int = 1000) -> VGG:
+    """VGG with 13 layers."""
+    return VGG(13, False, num_classes)
+
+
+def vgg13_bn(num_classes: int = 1000) -> VGG:
+    """VGG with 13 layers and batch norm."""
+    return VGG(13, True, num_classes)
+
+
+def vgg16(num_classes: int = 1000) -> VGG:
+    """VGG with 16 layers: 138,357,544 parameters."""
+    return VGG(16, False, num_classes)
+
+
+def vgg16_bn(num_classes: int = 1000) -> VGG:
+    """VGG with 16 layers and batch norm."""
+    return VGG(16, True, num_classes)
+
+
+def vgg19(num_classes: int = 1000) -> VGG:
+    """VGG with 19 layers."""
+    return VGG(19, False, num_classes)
+
+
+def vgg19_bn(num_classes: int = 1000) -> VGG:
+    """VGG with 19 layers and batch norm."""
+    return VGG(19, True, num_classes)
+
+
+def vgg11_bn_cifar(num_classes: int = 10) -> CifarVGG:
+    """VGG with 11 layers and batch norm for 32 x 32 images."""
+    return CifarVGG(11, True, num_classes)
+
+
+def vgg16_cifar(num_classes: int = 10) -> CifarVGG:
+    """VGG with 16 layers for 32 x 32 images."""
+    return CifarVGG(16, False, num_classes)
+
+
+def vgg16_bn_cifar(num_classes: int = 10) -> CifarVGG:
+    """VGG with 16 layers and batch norm for 32 x 32 images: 14,724,042 parameters."""
+    return CifarVGG(16, True, num_classes)

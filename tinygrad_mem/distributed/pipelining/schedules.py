@@ -176,13 +176,15 @@ def _part(x: Any, count: int, chunk: int) -> Any:
 
 
 class _OfOneStage(PipelineSchedule):
-    def __init__(self, stage: PipelineStage, n_microbatches: int, *more: Any, **named: Any) -> None:
+    def __init__(
+        self, stage: PipelineStage, n_microbatches: int, loss_fn: Callable[..., Tensor] | None = None, *more: Any, **named: Any
+    ) -> None:
         if stage.num_stages != stage.group.size():
             raise ArgumentError(
                 f"{type(self).__name__}: one stage for each rank, found {stage.num_stages} stages on {stage.group.size()} "
                 "ranks: use ScheduleInterleaved1F1B"
             )
-        super().__init__([stage], n_microbatches, *more, **named)
+        super().__init__([stage], n_microbatches, loss_fn, *more, **named)
 
 
 class ScheduleGPipe(_OfOneStage):
@@ -220,12 +222,23 @@ class ScheduleInterleaved1F1B(PipelineSchedule):
     Args:
         stages: this rank's, in order.
         n_microbatches: a multiple of the rounds of p that fit into it.
-        more, named: as of :class:`PipelineSchedule`.
+        backward_requires_autograd, defer_pp_recv: accepted for compatibility.
 
     Source: Narayanan et al., *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, 2021.
     """
 
-    def __init__(self, stages: list[PipelineStage], n_microbatches: int, *more: Any, **named: Any) -> None:
+    def __init__(
+        self,
+        stages: list[PipelineStage],
+        n_microbatches: int,
+        loss_fn: Callable[..., Tensor] | None = None,
+        args_chunk_spec: Any = None,
+        kwargs_chunk_spec: Any = None,
+        output_merge_spec: Any = None,
+        scale_grads: bool = True,
+        backward_requires_autograd: bool = True,
+        defer_pp_recv: bool = False,
+    ) -> None:
         size, count = stages[0].group.size(), len(stages)
         if size == 1 or any(stage.num_stages != size * count for stage in stages):
             raise ArgumentError(
@@ -239,7 +252,7 @@ class ScheduleInterleaved1F1B(PipelineSchedule):
                 f"but got {n_microbatches}: use a multiple of {size}"
             )
         self._round = n_microbatches // rounds
-        super().__init__(stages, n_microbatches, *more, **named)
+        super().__init__(stages, n_microbatches, loss_fn, args_chunk_spec, kwargs_chunk_spec, output_merge_spec, scale_grads)
 
     def _order(self, rank: int) -> list[PipelineAction]:
         count, each = len(self._stages), self._round
