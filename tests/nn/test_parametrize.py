@@ -122,3 +122,44 @@ def test_a_frozen_weight_stays_frozen_through_weight_norm():
         tm.nn.utils.parametrize.remove_parametrizations(layer, "weight", leave_parametrized=False)
     tm.nn.utils.parametrize.remove_parametrizations(layer, "weight")
     assert not layer.weight.requires_grad
+
+
+class _Half:
+    def forward(self, x: Any) -> Any:
+        return x / 2
+
+    def right_inverse(self, x: Any) -> Any:
+        return x * 2
+
+
+@pytest.mark.parametrize("kind", ["own", "two", "weight_norm", "spectral_norm"])
+def test_a_value_is_assigned_through_the_inverse(kind: str):
+    def script(lib: Any) -> list:
+        half = type("Half", (_Half, lib.nn.Module), {})
+        lib.manual_seed(0)
+        layer, utils = lib.nn.Linear(3, 2).eval(), lib.nn.utils
+        if kind in ("own", "two"):
+            for _ in range(1 + (kind == "two")):
+                utils.parametrize.register_parametrization(layer, "weight", half())
+        else:
+            layer = getattr(utils.parametrizations, kind)(layer)
+        kept = list(layer.parameters())
+        layer.weight = lib.tensor([[1.0, 2.0, 2.0], [0.0, 3.0, 4.0]])
+        assert all(a is b for a, b in zip(kept, layer.parameters(), strict=True))
+        originals = [p.tolist() for name, p in layer.named_parameters() if "original" in name]
+        return [originals, kind == "spectral_norm" or layer.weight.tolist()]
+
+    found, expected = script(tm), script(torch)
+    for a, b in zip(found[0], expected[0], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-6)
+
+
+def test_a_value_without_an_inverse_is_refused():
+    layer = tm.nn.Linear(2, 2)
+    tm.nn.utils.parametrize.register_parametrization(layer, "weight", tm.nn.Tanh())
+    with pytest.raises(RuntimeError, match="Tanh does not implement right_inverse"):
+        layer.weight = tm.zeros(2, 2)
+    layer = tm.nn.utils.parametrizations.spectral_norm(tm.nn.Linear(2, 2))
+    with pytest.raises(RuntimeError, match="float32 would become float64"):
+        layer.weight = tm.zeros(2, 2, dtype=tm.float64)

@@ -33,6 +33,23 @@ class ParametrizationList(ModuleList):
             original.data = inner.detach()
         _put(self, "original", original)
 
+    def right_inverse(self, value: Tensor) -> None:
+        """Set ``original``, so that a call returns ``value``.
+
+        Raises:
+            RuntimeError: a module has no ``right_inverse``, or the dtype would change.
+        """
+        with no_grad():
+            for module in reversed(list(self)):
+                if not hasattr(module, "right_inverse"):
+                    raise ArgumentError(
+                        f"parametrization {type(module).__name__} does not implement right_inverse: assign to its original"
+                    )
+                value = module.right_inverse(value)
+        if value.dtype != self.original.dtype:
+            raise ArgumentError(f"an original of {self.original.dtype} would become {value.dtype}: assign a value of its dtype")
+        self.original.data = value.detach()
+
     def forward(self) -> Tensor:
         """The value."""
         value = self.original
@@ -60,16 +77,20 @@ def compute_by(module: M, name: str, computed: Any) -> M:
     def value(self: Any) -> Any:
         return self.parametrizations[name]()
 
+    def assign(self: Any, value: Tensor) -> None:
+        self.parametrizations[name].right_inverse(value)
+
     title = kind.__name__ if kind.__name__.startswith("Parametrized") else f"Parametrized{kind.__name__}"
     of_class: Any = module
-    of_class.__class__ = type(title, (kind,), {name: property(value)})
+    of_class.__class__ = type(title, (kind,), {name: property(value, assign)})
     return module
 
 
 def register_parametrization(module: M, tensor_name: str, parametrization: Module, *, unsafe: bool = False) -> M:
     """Compute ``module.tensor_name`` at each use: ``parametrization`` of the parameter ``parametrizations.NAME.original``.
 
-    A second one is applied to the result of the first. A method ``right_inverse``, if any, computes the first original.
+    A second one is applied to the result of the first. A method ``right_inverse``, if any, computes the first original, and the
+    one of a value that is assigned to ``module.tensor_name``.
 
     Args:
         unsafe: the parametrization may change the shape or the dtype.

@@ -124,5 +124,10 @@ class WeightParts(Module):
             self.original0 = Parameter(_length(weight, dim).clone(), weight.requires_grad)
             self.original1 = Parameter(weight.detach(), weight.requires_grad)
 
+    def right_inverse(self, value: Tensor) -> None:
+        """Set length and direction to those of ``value``."""
+        with no_grad():
+            self.original0.data, self.original1.data = _length(value, self.dim).clone(), value.detach()
+
     def forward(self) -> Tensor:
         return _weight(self.original0, self.original1, self.dim)
