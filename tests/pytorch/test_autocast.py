@@ -264,3 +264,16 @@ def test_casts_that_end_in_an_unknown_order_are_bounded() -> None:
 def test_a_backward_in_autocast_sums_in_float32() -> None:
     """The sums of the gradients of both maxima are then cast: 3 more copies."""
     assert casts(torch.bfloat16, True)["backward"] == casts(torch.bfloat16, False)["backward"] + 3
+
+
+@pytest.mark.parametrize(
+    "call", [lambda x: torch.norm_except_dim(x), lambda x: torch._VF.norm(x), lambda x: torch._VF.norm(x, 2, [0])]
+)
+def test_norms_are_float32(call: Callable[..., Any]) -> None:
+    """Weight norm asks for that of each row of a weight."""
+
+    def run() -> None:
+        with torch.autocast("cuda"):
+            assert call(torch.empty(3, 4, device="cuda", dtype=torch.float16)).dtype is torch.float32
+
+    assert pytorch.predict(run).peak

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.pytorch_memory import pytorch_peak
 from tinygrad_mem.pytorch import predict
-from tinygrad_mem.pytorch.program.kernels import ROWS, Kernels
+from tinygrad_mem.pytorch.program.kernels import NOTHING, ROWS, Kernels
 from tinygrad_mem.pytorch.program.kernels.unread import RESULTS_ONLY
 
 aten, N = torch.ops.aten, 1 << 16
@@ -182,10 +182,11 @@ def test_an_op_that_turns_its_argument_into_a_view_takes_nothing():
 def test_an_op_in_place_has_the_row_of_the_other():
     args = torch.zeros(8, 8), torch.zeros(8, 8), torch.zeros(8, 8)
     asked = [Kernels().beside(op, args, {}, args[0]) for op in (aten.addmm.default, aten.addmm_.default)]
-    assert asked[0].rows == asked[1].rows == ("addmm",)
+    assert asked[0] == asked[1] != NOTHING
 
 
 def test_each_op_has_one_place():
     names = {name.partition(".")[0].removesuffix("_") for name in ROWS}
     assert sorted(RESULTS_ONLY & names) == []
-    assert sorted(name for name in RESULTS_ONLY if not hasattr(aten, name) and not hasattr(aten, f"{name}_")) == []
+    named = (name for name in RESULTS_ONLY if not name.startswith("_foreach_"))  # of which an older PyTorch has fewer
+    assert sorted(name for name in named if not hasattr(aten, name) and not hasattr(aten, f"{name}_")) == []

@@ -505,7 +505,6 @@ def test_a_batch_norm_of_channels_beside_each_other_stages_its_sums(
 # --- the table itself -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not hasattr(aten, "_foreach_clone"), reason="an older PyTorch has fewer ops")
 def test_the_page_is_the_table() -> None:
     assert kernels_page.PAGE.read_text(encoding="utf-8") == kernels_page.page()
 

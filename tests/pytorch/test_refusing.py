@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing._internal.common_methods_invocations import op_db
 
 from tinygrad_mem.pytorch import predict
@@ -23,6 +24,10 @@ Program = Callable[[str], Any]  # of a device
 
 def ones(device: str, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.ones(shape, device=device, dtype=dtype)
+
+
+def packed(batch: torch.Tensor, *lengths: int) -> nn.utils.rnn.PackedSequence:
+    return nn.utils.rnn.pack_padded_sequence(batch, torch.tensor(lengths))
 
 
 SHAPES: dict[str, Program] = {
@@ -40,6 +45,11 @@ SHAPES: dict[str, Program] = {
     "a mask": lambda d: ones(d, 2)[ones(d, 3, dtype=torch.bool)],
     "gather": lambda d: ones(d, 2, 3).gather(1, ones(d, 3, 1, dtype=LONG)),
     "backward": lambda d: (ones(d, 2).requires_grad_() * 2).backward(),
+    "packed, of two sequences": lambda d: packed(ones(d, 5, 2, 4), 5, 3, 1),
+    "packed, of none": lambda d: packed(ones(d, 5, 2, 4), 5, 0),
+    "packed, the longest last": lambda d: packed(ones(d, 5, 2, 4), 3, 5),
+    "packed, without numbers": lambda d: packed(ones(d, 5, 2, 0), 5, 3),
+    "padded": lambda d: nn.utils.rnn.pad_packed_sequence(packed(ones(d, 5, 2, 4), 5, 3), total_length=4),
 }
 DTYPES: dict[str, Program] = {
     "embedding_bag": lambda d: F.embedding_bag(ones(d, 3), ones(d, 3, 4), ones(d, 1, dtype=LONG)),
@@ -170,6 +180,24 @@ def _in_half(run: Callable[[], None]) -> None:
         run()
 
 
+def test_lengths_beyond_the_steps_are_refused():
+    """PyTorch packs fewer steps than it says."""
+    with pytest.raises(RuntimeError, match="a length of 6, but the batch has 5 steps"):
+        predict(lambda: packed(ones("cuda", 5, 2, 4), 6, 3))
+
+
+def test_attention_without_a_kernel_is_refused():
+    def program() -> None:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            F.scaled_dot_product_attention(*[ones("cuda", 2, 2, 8, 8, dtype=dtype)] * 3)
+
+    dtype = HALF
+    assert predict(program).peak
+    dtype = torch.float32
+    with pytest.raises(RuntimeError, match="No available kernel"):
+        predict(program)
+
+
 def test_what_pytorch_accepts_runs():
     def program() -> None:
         half, index = ones("cuda", 4, dtype=HALF), torch.tensor([0, 1])
@@ -183,6 +211,14 @@ def test_what_pytorch_accepts_runs():
         F.batch_norm(ones("cuda", 2, 4, 3, dtype=HALF), ones("cuda", 4), ones("cuda", 4))
 
     assert predict(program).peak
+
+
+@pytest.mark.filterwarnings("ignore:where received a uint8 condition")
+def test_a_condition_of_bytes_is_copied():
+    """The condition, two arguments, the result, and the copy of the condition as bool."""
+    condition, other = {"size": 4096, "dtype": torch.uint8}, {"size": 4096, "dtype": HALF}
+    found = predict(lambda: torch.where(*[torch.empty(device="cuda", **each) for each in (condition, other, other)]))
+    assert found.peak == 4096 + 3 * 2 * 4096 + 4096
 
 
 def test_opaque_workspaces_are_not_made_up():

@@ -391,20 +391,34 @@ def _one_number(result: Callable[[Any], Any], number: Any) -> None:
 
 
 def test_an_argument_is_tried_once_for_each_kind_of_call(monkeypatch: pytest.MonkeyPatch):
-    """Another shape, another axis or a size in place of a value is another kind."""
-    tried: list[Any] = []
-    own = unknown._try_values
-    monkeypatch.setattr(unknown, "_try_values", lambda *call: (tried.append(call[0]), own(*call)))
-    monkeypatch.setattr(unknown, "_tried", set())
+    """Another shape is the same kind; what PyTorch refuses is tried again."""
+
+    class Tried(set):
+        def add(self, kind: Any) -> None:
+            assert kind not in self
+            super().add(kind)
+
+    monkeypatch.setattr(unknown, "_tried", tried := Tried())
 
     def run() -> None:
         x, y = images(3, 5), images(7)
         for _ in range(3):
             x.mul(part())
             y.mul(part())
+            x.add(y.sum(), alpha=part())
         for _ in range(2):
             with pytest.raises(DataDependenceError):
                 x.narrow(0, 0, whole())
 
     predict(run)
-    assert [each.__name__ for each in tried] == ["mul", "mul", "narrow", "narrow"]
+    assert sorted(function.__name__ for function, *_ in tried) == ["add", "mul"]
+
+
+def test_a_value_here_may_be_a_size_there():
+    def program(*sizes: object) -> None:
+        number = torch.empty(3).sum().item()
+        torch.full((2, 3), number)
+        torch.full((2, *sizes, number), 1.0)
+
+    with pytest.raises(DataDependenceError, match="full: a size or an index"):
+        predict(program)

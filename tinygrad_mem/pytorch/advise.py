@@ -52,7 +52,11 @@ def advise(
     trials = _Trials(run, args, kwargs, device, settings, card, room)
     changes = trials.begin()
     reasons = {change.name: change.why_not(trials.seen, device) for change in changes}
-    refused = [_refused(change, reasons[change.name]) for change in changes if reasons[change.name]]
+    refused = [
+        Advised([each.name], cost=each.cost, code=each.code, source=[each.source], refused=reasons[each.name])
+        for each in changes
+        if reasons[each.name]
+    ]
     tried = [trials.row([change]) for change in changes if not reasons[change.name]]
     refused += [row for row in tried if row.refused]
     rows = sorted((row for row in tried if not row.refused), key=_size)
@@ -64,10 +68,6 @@ def advise(
 
 def _size(row: Advised) -> tuple[int, int]:
     return row.peak_reserved, row.peak
-
-
-def _refused(change: ProgramChange, why: str) -> Advised:
-    return Advised([change.name], cost=change.cost, code=change.code, source=[change.source], refused=why)
 
 
 class _Demanded(NamedTuple):

@@ -71,16 +71,12 @@ class Facts:
         return ~self.stays & np.isin(self.ended, [CODE[phase] for phase in phases])
 
 
-def _same_part(b: Facts) -> np.ndarray:
-    return (b.part == b.end_part) & (b.made > 0)
-
-
 def _until_backward(b: Facts) -> np.ndarray:
     return b.ended_while("backward", "recompute") & (b.made_in == b.ended_in)
 
 
 def _for_a_moment(b: Facts) -> np.ndarray:
-    return _same_part(b) | (b.made_while("backward") & _until_backward(b))
+    return ((b.part == b.end_part) & (b.made > 0)) | (b.made_while("backward") & _until_backward(b))
 
 
 def _in_one_phase(b: Facts) -> np.ndarray:

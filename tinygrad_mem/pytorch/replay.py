@@ -34,13 +34,13 @@ class Replay:
         segments_as_recorded: the number of segments at the recorded moment with the recorded size.
         peak_allocated, peak_reserved: the most bytes in use, and reserved.
         peak_fragmentation: the most bytes that were reserved but unused when the reserved bytes were at their peak.
+        retries: the number of times that the cache was released to ask the driver again.
         out_of_memory: numbers of the events whose request failed; -1 for the blocks of the beginning.
         assumed: the number of blocks of the beginning whose length the recording does not show for sure.
         timeline: (event, allocated, reserved) after each event that changed them; int64, shape (n, 3).
         fragmentation: (event, releasable, stuck, waiting) after the same events: bytes that are reserved but not allocated;
             int64, shape (n, 4). ``torch.cuda.empty_cache`` releases the first. The second are free, but a part of their
             segment or page is in use, or it belongs to a private pool. The third are freed, and another stream uses them.
-        sizes: bytes of the block that each event allocates, 0 for other events; int64, shape (events,).
     """
 
     settings: str
@@ -56,7 +56,6 @@ class Replay:
     retries: int = 0
     timeline: np.ndarray = field(default_factory=lambda: np.empty((0, 3), np.int64), repr=False)
     fragmentation: np.ndarray = field(default_factory=lambda: np.empty((0, 4), np.int64), repr=False)
-    sizes: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
 
 
 class _RecordedDriver(Driver):
@@ -117,7 +116,6 @@ class _Replayer:
         else:
             self._ask_again(older)
         self._moments: list[tuple[int, int, int, int, int]] = []
-        self._sizes = [0] * len(recording.events)
 
     def _restore(self, segments: list[RecordedSegment]) -> None:
         """Give the allocator the recorded state of the beginning."""
@@ -219,7 +217,6 @@ class _Replayer:
             self.result.out_of_memory.append(number)
             return
         self.address[recorded] = address
-        self._sizes[number] = self.allocator.blocks[address].size
         self.result.as_recorded += address == recorded
 
     def _free(self, recorded: int, waits: bool) -> None:
@@ -273,7 +270,6 @@ class _Replayer:
         result, stats = self.result, self.allocator.stats
         result.peak_allocated, result.peak_reserved = stats.peak("allocated_bytes"), stats.peak("reserved_bytes")
         result.retries = stats.num_alloc_retries
-        result.sizes = np.array(self._sizes, np.int64)
         moments = np.array(self._moments, np.int64).reshape(-1, 5)
         result.timeline = timeline = moments[:, :3]
         event, used, reserved, again, waiting = moments.T

@@ -121,7 +121,7 @@ def _read(file: IO[bytes], what: str, progress: Callable[[int], object]) -> Snap
     segments: dict[int, list[RecordedSegment]] = {}
     try:
         for segment in whole["segments"]:
-            segments.setdefault(int(segment.get("device", 0)), []).append(_segment(segment, reader.stacks))
+            segments.setdefault(int(segment.get("device", 0)), []).append(_segment(segment))
     except (TypeError, KeyError, AttributeError, ValueError, FileFormatError) as error:
         reader.refuse(f"a segment is damaged: {error!r:.80}")
     settings = _settings(whole.get("allocator_settings"))
@@ -135,19 +135,19 @@ def _read(file: IO[bytes], what: str, progress: Callable[[int], object]) -> Snap
     return Snapshot(recordings, reader.stacks, track if isinstance(track, list) else None)
 
 
-def _segment(segment: dict[str, Any], stacks: Stacks) -> RecordedSegment:
+def _segment(segment: dict[str, Any]) -> RecordedSegment:
     return RecordedSegment(
         segment["address"],
         segment["total_size"],
         segment.get("stream", 0) & _TOP,
         segment["segment_type"] == "small",
         bool(segment.get("is_expandable", False)),
-        list(_blocks(segment["blocks"], segment["address"], stacks)),
+        list(_blocks(segment["blocks"], segment["address"])),
         tuple(segment.get("segment_pool_id", (0, 0))),  # type: ignore[arg-type]
     )
 
 
-def _blocks(blocks: list[dict[str, Any]], address: int, stacks: Stacks) -> Iterator[RecordedBlock]:
+def _blocks(blocks: list[dict[str, Any]], address: int) -> Iterator[RecordedBlock]:
     """The blocks of a segment that begins at ``address``; older versions name neither addresses nor requests."""
     for block in blocks:
         history = block.get("history") or [{}]  # PyTorch 2.0: the last block that was allocated there

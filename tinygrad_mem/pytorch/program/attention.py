@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from .kernels import Gpu
 from .kernels.attention import backend
+from .kernels.call import named
 
 aten = torch.ops.aten
 Bound = Callable[[int, str], None]
@@ -145,43 +146,22 @@ def _spread(mask: torch.Tensor, heads: int) -> torch.Tensor:
     return mask[:, None, None, :].expand(-1, heads, -1, -1) if mask.dim() == 2 and mask.shape[0] != mask.shape[1] else mask
 
 
-def _encoder_layer(
-    attention: Callable[..., Any],
-    source: torch.Tensor,
-    width: int,
-    heads: int,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    out_weight: torch.Tensor,
-    out_bias: torch.Tensor,
-    gelu: bool,
-    norm_first: bool,
-    eps: float,
-    weight_1: torch.Tensor,
-    bias_1: torch.Tensor,
-    weight_2: torch.Tensor,
-    bias_2: torch.Tensor,
-    up: torch.Tensor,
-    up_bias: torch.Tensor,
-    down: torch.Tensor,
-    down_bias: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    mask_type: int | None = None,
-) -> torch.Tensor:
-    first, second = (
-        partial(F.layer_norm, normalized_shape=(width,), weight=w, bias=b, eps=eps)
-        for w, b in ((weight_1, bias_1), (weight_2, bias_2))
-    )
+def _encoder_layer(attention: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+    given = named(aten._transformer_encoder_layer_fwd.default, args, kwargs)
+    source, width, norm_first = given["src"], given["embed_dim"], given["norm_first"]
+    norm = partial(F.layer_norm, normalized_shape=(width,), eps=given["eps"])
+    first, second = (partial(norm, weight=given[f"norm_weight_{n}"], bias=given[f"norm_bias_{n}"]) for n in (1, 2))
+    projections = [given[name] for name in ("qkv_weight", "qkv_bias", "proj_weight", "proj_bias")]
     x = first(source) if norm_first else source
-    x = attention(x, x, x, width, heads, weight, bias, out_weight, out_bias, mask, False, True, mask_type)[0]
+    x = attention(x, x, x, width, given["num_heads"], *projections, given["mask"], False, True, given["mask_type"])[0]
     x = x.add_(source) if norm_first else first(x.add_(source))
     before = x
     x = second(x) if norm_first else x
-    x = _wide(x, up, up_bias, down, down_bias, gelu).add_(before)
+    x = _wide(x, given).add_(before)
     return x if norm_first else second(x)
 
 
-def _wide(x: torch.Tensor, up: torch.Tensor, up_bias: Any, down: torch.Tensor, down_bias: Any, gelu: bool) -> torch.Tensor:
+def _wide(x: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
     rows = x.view(-1, x.shape[-1])
-    inner = aten._addmm_activation(up_bias, rows, up.t(), use_gelu=gelu)
-    return F.linear(inner, down, down_bias).view(x.shape)
+    inner = aten._addmm_activation(given["ffn_bias_1"], rows, given["ffn_weight_1"].t(), use_gelu=given["use_gelu"])
+    return F.linear(inner, given["ffn_weight_2"], given["ffn_bias_2"]).view(x.shape)

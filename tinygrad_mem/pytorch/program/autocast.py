@@ -144,8 +144,8 @@ class CudaAutocast:
         with torch._C._DisableAutocast():
             if not _eligible(args[0]):
                 return op(*args, **kwargs)
-            defaults = [None, None, False][len(args) :] if op is not operator("norm.Scalar") else []
-            return appended(*args, *([2] if len(args) == 1 and not defaults else []), **kwargs, dtype=torch.float32)
+            rest = {each.name: each.default_value for each in op._schema.arguments[len(args) :]}
+            return appended(*args, **(rest | kwargs), dtype=torch.float32)
 
     def _widest(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         tensors = [v for arg in (*args, *kwargs.values()) for v in (arg if isinstance(arg, (list, tuple)) else (arg,))]

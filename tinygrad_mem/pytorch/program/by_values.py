@@ -166,10 +166,6 @@ def zeros_bytes(tensor: torch.Tensor) -> int:
     return 8 * _bytes(tensor) + (8 * tensor.dim() + 8) * tensor.numel() + (1 << 16)
 
 
-def _of_zeros(node: Any) -> int:
-    return zeros_bytes(node._saved_self)
-
-
 def _bytes(tensor: torch.Tensor) -> int:
     return -(-tensor.numel() * tensor.element_size() // 512) * 512  # of a block
 
@@ -198,8 +194,8 @@ NO_ZEROS = "was counted for numbers without zeros. With zeros it needs more"
 _PLAIN = "runs other code for tensors of a prediction than for real ones"
 _PRODUCTS = ("ProdBackward0", "ProdBackward1")  # on a GPU those of ``torch.func``: see :func:`products`
 NODES: dict[str, tuple[Callable[[Any], int], str]] = {
-    **dict.fromkeys(_PRODUCTS, (_of_zeros, _ZEROS)),
-    "CumprodBackward0": (_of_zeros, NO_ZEROS),
+    **dict.fromkeys(_PRODUCTS, (lambda node: zeros_bytes(node._saved_self), _ZEROS)),
+    "CumprodBackward0": (lambda node: zeros_bytes(node._saved_self), NO_ZEROS),
     "MaskedFillBackward1": (_of_mask, "finds the indices of the mask, whose number depends on values"),
     "RenormBackward0": (lambda node: 8 * _bytes(node._saved_self) + 4096, _PLAIN),  # in float64
     "BinaryCrossEntropyWithLogitsBackward0": (_of_targets, _PLAIN),

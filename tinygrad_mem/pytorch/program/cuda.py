@@ -122,7 +122,7 @@ class Card:
             "get_rng_state_all": lambda: [_rng_state()],
             "Stream": self.stream,
             "Event": _Event,
-            **dict.fromkeys(("stream", "StreamContext"), _within),
+            **dict.fromkeys(("stream", "StreamContext"), lambda stream: stream or contextlib.nullcontext()),
             **dict.fromkeys(("device", "device_of"), _Device),
             "can_device_access_peer": lambda device, peer: False,
             "cudart": lambda: _Runtime(self),
@@ -167,10 +167,6 @@ def _nested(stats: dict[str, int]) -> dict[str, Any]:
             place = place.setdefault(each, {})
         place[last] = number
     return found
-
-
-def _within(stream: Any) -> Any:
-    return contextlib.nullcontext() if stream is None else stream
 
 
 class _Stream:
@@ -227,15 +223,6 @@ class _Device(contextlib.nullcontext):
     def __init__(self, device: Any) -> None:
         super().__init__()
         self.idx = 0
-
-
-def _imported(stream: type) -> list[tuple[type, type]]:
-    """PyTorch's classes that a program may have imported before the prediction, and the classes that replace them."""
-    return [(torch.cuda.streams.Stream, stream), (torch.cuda.streams.Event, _Event)]
-
-
-def _made_as(kind: type) -> Callable[..., Any]:
-    return lambda cls, *args, **kwargs: kind(*args, **kwargs)
 
 
 def _below(answers: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
@@ -330,7 +317,9 @@ def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
     changes = [
         (torch.cuda, answers | {"default_generators": lambda: (_Generator(),)}),
         (torch._C, _below(answers) | {"_get_accelerator": _the_gpu}),
-        *((kind, {"__new__": _made_as(answer)}) for kind, answer in _imported(card.stream)),
+        # a program may have imported these before the prediction
+        (torch.cuda.streams.Stream, {"__new__": lambda cls, *args, **kwargs: card.stream(*args, **kwargs)}),
+        (torch.cuda.streams.Event, {"__new__": lambda cls, *args, **kwargs: _Event(*args, **kwargs)}),
         (fake_tensor, {"init_gpu_context": _nothing}),  # it would make a tensor on a real GPU
         (torch.cuda.memory, {**answers, **without}),
         (torch.cuda.random, answers),

@@ -12,7 +12,7 @@ from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ...interrupts import context
-from .fake import unwrapped
+from .fake import flat, unwrapped
 
 Kernel = Callable[..., Any]
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -45,7 +45,7 @@ def _ours(name: str, key: str, kernel: Kernel) -> Kernel:
         own = torch.library.get_kernel(f"aten::{name}", key)
 
     def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        if any(isinstance(unwrapped(leaf), FakeTensor) for arg in (*args, *kwargs.values()) for leaf in _leaves(arg)):
+        if any(isinstance(unwrapped(leaf), FakeTensor) for leaf in flat([*args, *kwargs.values()])):
             made = kernel(*args, **kwargs)
             if made is not NotImplemented:
                 return made
@@ -81,7 +81,3 @@ def decomposed(op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
 def written_in_python(op: Any) -> Kernel:
     """The Python function of an op that ``torch.library.custom_op`` made."""
     return OPDEFS[op._schema.name]._init_fn
-
-
-def _leaves(arg: Any) -> Any:
-    return arg if isinstance(arg, (list, tuple)) else (arg,)

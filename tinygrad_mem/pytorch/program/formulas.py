@@ -21,6 +21,13 @@ _BIAS_TRAINED = 10  # place of an argument of efficient attention's backward, af
 _LINE = 16  # bytes: rows of a grouped product begin at multiples of it on CUDA
 
 
+def _where(condition: torch.Tensor, *values: Any) -> torch.Tensor:
+    """PyTorch's formula takes a condition of bool alone, its kernels one of uint8, too. Source: ``TensorCompare.cpp``."""
+    if condition.dtype is not torch.uint8:
+        return NotImplemented
+    return aten.where.self(torch.empty_like(condition, dtype=torch.bool), *values)
+
+
 def _grouped_mm(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -217,6 +224,7 @@ def _of(ops: tuple[Any, ...], formula: Callable[..., Any]) -> dict[Any, Callable
 
 SETS = {aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
 FORMULAS: dict[Any, Callable[..., Any]] = {
+    aten.where.self: _where,
     aten._grouped_mm.default: _grouped_mm,
     **_of((aten._scaled_dot_product_efficient_attention, aten._efficient_attention_forward), _random_on_cpu),
     aten._scaled_dot_product_cudnn_attention.default: _cudnn_attention,

@@ -164,11 +164,6 @@ class Ledger:
         """The number of events so far."""
         return len(self._events)
 
-    @property
-    def asked(self) -> bool:
-        """True if memory was asked for."""
-        return bool(self._events)
-
     def log(self) -> Log:
         """All events so far. The ledger keeps none of them: each is an object that Python's garbage collector visits."""
         log, events, self._events = Log(self.device), self._events, []

@@ -17,6 +17,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ...interrupts import context
 from .alone import measured
+from .described import tensors_in
 from .fake import without_modes
 from .replacing import all_patched, handled
 from .watch import Watch
@@ -103,15 +104,11 @@ class _Ops(TorchDispatchMode):
             return func(*args, **kwargs)
         made, within = measured(partial(func, *args, **kwargs))
         with self._watch.workspace(within):
-            given = {id(each.untyped_storage()) for each in _tensors((args, kwargs))} if func is not _LIFT else ()
-            for each in _tensors(made):
+            given = {id(each.untyped_storage()) for each in tensors_in((args, kwargs))} if func is not _LIFT else ()
+            for each in tensors_in(made):
                 if id(each.untyped_storage()) not in given:
                     self._watch.own(each)
         return made
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
 
 
 class _Functions(TorchFunctionMode):

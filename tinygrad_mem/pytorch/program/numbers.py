@@ -13,7 +13,6 @@ from .dispatcher import operators
 from .fake import on_gpu, without_modes
 
 aten = torch.ops.aten
-_UNKNOWN = object()
 _MEMORY = ("empty", "resize", "set_", "as_strided", "pin_memory")
 """Parts of names of ops whose results depend on more than their arguments' values: on contents of memory, or on strides."""
 RealCall = tuple[list[Any], dict[str, Any]]  # arguments
@@ -142,12 +141,10 @@ class KnownNumbers:
     def _count(self, tensors: Any, number: Any) -> bool:
         """Add a known number to each of a list of known ones (the step counts of an optimizer). False: they are not known."""
         known = [self.value(each) if each.numel() == 1 else None for each in tensors]
-        if any(each is None for each in known):
+        if any(each is None for each in known) or not self._is_known(number):
             return False
         with _disable_current_modes(), torch.no_grad():
             added: Any = self._real(number)
-            if added is _UNKNOWN:
-                return False
             for tensor, value in zip(tensors, known, strict=True):
                 if value is not None:
                     self._note(tensor, (value + added).to(value.dtype))
@@ -185,22 +182,18 @@ class KnownNumbers:
             kwargs = {**kwargs, "device": torch.device("cpu")}
         kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"}
         with _disable_current_modes(), torch.no_grad():
-            real, named = [self._real(arg) for arg in args], {key: self._real(value) for key, value in kwargs.items()}
-            return None if any(each is _UNKNOWN for each in (*real, *named.values())) else (real, named)
+            return [self._real(arg) for arg in args], {key: self._real(value) for key, value in kwargs.items()}
 
     def _is_known(self, value: Any) -> bool:
-        """A fast form of :meth:`_real` that only says if a value is known; most calls end here."""
+        """True if :meth:`_real` has the value; most calls end here."""
         if isinstance(value, torch.Tensor):
             return (value.numel() == 1 or _is_followed(value)) and self.value(value) is not None
         return not isinstance(value, (list, tuple)) or not any(isinstance(each, torch.Tensor) for each in value)
 
     def _real(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            known = self.value(value)  # copied: an op may write to it
-            return _UNKNOWN if known is None else known.reshape(value.shape).clone()
-        if isinstance(value, (list, tuple)) and any(isinstance(each, torch.Tensor) for each in value):
-            return _UNKNOWN
-        return value
+        """A known value as a real one, copied: an op may write to it."""
+        known = self.value(value) if isinstance(value, torch.Tensor) else None
+        return value if known is None else known.reshape(value.shape).clone()
 
 
 def _most(tensor: torch.Tensor) -> int:

@@ -1,7 +1,7 @@
 """Sequences of several lengths, packed without their padding.
 
 The lengths must be known: they decide how much memory is taken. How many sequences each step has is a real tensor, whose
-numbers PyTorch's C++ reads.
+numbers PyTorch's C++ reads: its own op makes it, of elements of one number each, and refuses what it refuses.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 from .fake import without_modes
 
-PACK = torch.ops.aten._pack_padded_sequence.default
+PACK, _PAD = torch.ops.aten._pack_padded_sequence.default, torch.ops.aten._pad_packed_sequence.default
 
 
 def packed(
@@ -20,14 +20,18 @@ def packed(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``aten::_pack_padded_sequence``: the elements step by step, and how many sequences each step has.
 
+    Raises:
+        RuntimeError: a length is beyond the steps, of which PyTorch packs less than it says.
+
     Source: ``PackedSequence.cpp``, ``_pack_padded_sequence``: steps with the same sequences are copied at once.
     """
     by_step = input.transpose(0, 1) if batch_first else input
+    steps, batch = by_step.shape[:2]
     with without_modes():
-        known = lengths.tolist()
-        _check(by_step, known)
-        sizes = [sum(length > step for length in known) for step in range(known[0])]
-        counts = torch.tensor(sizes)
+        if max(lengths.tolist(), default=0) > steps:
+            raise RuntimeError(f"pack_padded_sequence: a length of {lengths.max()}, but the batch has {steps} steps")
+        _, counts = PACK(torch.zeros(steps, batch, int(input.numel() > 0)), lengths, False)
+        sizes = counts.tolist()
     own(counts)
     parts = [
         by_step[start:end, : sizes[start]].contiguous().view((end - start) * sizes[start], *input.shape[2:])
@@ -50,10 +54,8 @@ def padded(
     """
     with without_modes():
         sizes = batch_sizes.tolist()
-        lengths = torch.tensor([sum(size > place for size in sizes) for place in range(sizes[0])])
-    if 0 < total_length < len(sizes):
-        raise RuntimeError(f"pad_packed_sequence: total_length={total_length}, but the longest sequence has {len(sizes)} steps")
-    output = data.new_full((max(total_length, len(sizes)), sizes[0], *data.shape[1:]), padding_value)
+        whole, lengths = _PAD(torch.zeros(sum(sizes)), batch_sizes, False, 0, total_length)
+    output = data.new_full((*whole.shape, *data.shape[1:]), padding_value)
     own(lengths)
     begin = 0
     for start, end in _runs(sizes):
@@ -68,18 +70,3 @@ def _runs(sizes: list[int]) -> list[tuple[int, int]]:
     """The steps that have the same sequences: from, and to."""
     starts = [step for step in range(len(sizes)) if not step or sizes[step] != sizes[step - 1]]
     return list(zip(starts, [*starts[1:], len(sizes)], strict=True))
-
-
-def _check(by_step: torch.Tensor, lengths: list[int]) -> None:
-    """Refuse what PyTorch refuses, and lengths beyond the steps, of which it packs less than it says."""
-    steps, batch = by_step.shape[:2]
-    if by_step.numel() == 0:
-        raise RuntimeError("pack_padded_sequence: the batch is empty")
-    if len(lengths) != batch:
-        raise RuntimeError(f"pack_padded_sequence: {len(lengths)} lengths for a batch of {batch} sequences")
-    if min(lengths) < 1 or max(lengths) > steps:
-        raise RuntimeError(f"pack_padded_sequence: lengths must be from 1 to {steps}, the steps of the batch. Found {lengths}")
-    if lengths != sorted(lengths, reverse=True):
-        raise RuntimeError(
-            "pack_padded_sequence: the longest sequence must come first. Sort them, or pass enforce_sorted=False"
-        )

@@ -111,10 +111,6 @@ class Places:
         for path, module in root.named_modules():
             self._paths[module] = f"{name}.{path}" if path else name
 
-    def path(self, module: nn.Module) -> str:
-        """The path of a module, such as ``"ResNet.layer1.0"``."""
-        return self._paths.get(module) or type(module).__name__
-
     def here(self, op: str = "") -> Place:
         """The place where the program is now; in backward, the module and the line that ran the op forward."""
         task = torch._C._current_graph_task_id()

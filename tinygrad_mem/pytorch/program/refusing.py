@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import (
 
 from ...errors import DataDependenceError, NotOfferedError
 from .dispatcher import operators
-from .fake import fake_tensors, flat, on_gpu, without_modes
+from .fake import fake_tensors, on_gpu, without_modes
 
 _OURS = (
     DataDependentOutputException,
@@ -62,7 +62,7 @@ def in_its_words(error: Exception, func: Any, args: tuple, kwargs: dict[str, Any
     """The error that PyTorch would raise where a formula has raised this one."""
     if isinstance(error, FakeTensorDeviceMismatchError):
         return RuntimeError(str(error))
-    tensors = _tensors(args, kwargs)
+    tensors = fake_tensors([*args, *kwargs.values()])
     if isinstance(error, _OURS) or func.namespace != "aten" or sum(each.numel() for each in tensors) > _MOST:
         return error
     return _asked(func, args, kwargs, None) or error
@@ -76,7 +76,7 @@ def check(func: Any, args: tuple, kwargs: dict[str, Any], lists: bool) -> None:
     """
     tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, FakeTensor)]
     if func in _ON_ONE_DEVICE:
-        check_devices(_tensors(args, kwargs), func in _INDEXES)
+        check_devices(fake_tensors([*args, *kwargs.values()]), func in _INDEXES)
     elif lists and func._schema.name != "aten::_foreach_copy_":
         for each in zip(*[each for each in args if isinstance(each, (list, tuple))], strict=False):
             check_devices(fake_tensors(each))
@@ -104,10 +104,6 @@ def check_devices(tensors: Sequence[Any], index: bool = False) -> None:
         raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
     if not index and len(found) > 1:
         raise RuntimeError(_DIFFER.format(*found))
-
-
-def _tensors(args: tuple, kwargs: dict[str, Any]) -> list[FakeTensor]:
-    return [each for each in flat([*args, *kwargs.values()]) if isinstance(each, FakeTensor)]
 
 
 def _asked(func: Any, args: tuple, kwargs: dict[str, Any], most: int | None) -> Exception | None:

@@ -68,7 +68,8 @@ class Results:
         if ours is not None and (made := ours(*args, **kwargs)) is not NotImplemented:
             return made
         if args and isinstance(args[0], FakeTensor) and args[0].constant is not None and _shares(func):
-            return self._of_known(func, args, kwargs)
+            with changed(args[0], constant=None):  # a fake tensor's own way would copy its numbers for a view
+                return self.of(func, args, kwargs)
         kind, written = _kind(func)
         if not kind or (kind == "view" and (torch.is_inference_mode_enabled() or args[0].is_inference())):
             return func(*args, **kwargs)
@@ -91,11 +92,6 @@ class Results:
         if recipe is not None and (kind != "written" or before == getattr(target, "shape", None)):  # else resized
             _recipes[key] = recipe, func  # which is kept, so that its id stays its own
         return made
-
-    def _of_known(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Views of a tensor whose numbers are known. A fake tensor's own way would copy its numbers."""
-        with changed(args[0], constant=None):
-            return self.of(func, args, kwargs)
 
     def real(self, func: Any, args: tuple, made: tuple[Made | None, ...]) -> Any:
         """The result of a call on the CPU, from what a real one has made; ``None``: that is not enough."""

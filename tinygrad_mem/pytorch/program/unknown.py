@@ -100,40 +100,25 @@ def _refuse(name: str) -> NoReturn:
     raise DataDependenceError(f"{name}: {SIZE}")
 
 
-def _described(value: Any) -> Any:
-    """The part of an argument that decides if an unknown number may be its value, as a key."""
+def _kind(value: Any) -> Any:
+    """The part of an argument by which PyTorch decides if an unknown number may stand there: types, and which tensors are
+    numbers. There are as many as the program has kinds of calls, whatever its sizes."""
     if isinstance(value, Unknown):
         return Unknown, type(value.stated)
     if isinstance(value, Tensor):
         with torch._C.DisableTorchFunction():
-            return tuple(value.shape), value.stride(), value.dtype
-    if type(value) in (list, tuple):
-        return type(value), tuple([_described(each) for each in value])
-    if type(value) is float:
-        return float
-    if not isinstance(value, (int, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))):
-        raise TypeError("it may be more than a key shows")
-    return type(value), value
+            return value.dtype, value.dim() == 0, value.requires_grad
+    return (type(value), *dict.fromkeys(map(_kind, value))) if type(value) in (list, tuple) else type(value)
 
 
 def _check_values(function: Any, args: Any, kwargs: dict[str, Any]) -> None:
     """Raise PyTorch's ``TypeError`` if it takes an unknown number for a size, an axis or a switch: a fraction is none.
 
-    It is tried once for each kind of call.
+    It is tried once for each kind of call: on ``meta``, with a fraction for each unknown number.
     """
-    try:
-        key = function, _described(args), _described(list(kwargs.items()))
-        if key in _tried:
-            return
-    except TypeError:
-        key = None
-    _try_values(function, args, kwargs)
-    if key is not None:
-        _tried.add(key)
-
-
-def _try_values(function: Any, args: Any, kwargs: dict[str, Any]) -> None:
-    """Call it on ``meta``, with a fraction for each unknown number."""
+    key = function, tuple(map(_kind, args)), tuple((name, _kind(each)) for name, each in kwargs.items())
+    if key in _tried:
+        return
 
     def tried(value: Any) -> Any:
         if type(value) in (list, tuple):
@@ -144,12 +129,13 @@ def _try_values(function: Any, args: Any, kwargs: dict[str, Any]) -> None:
         return 0.5 if isinstance(value, Unknown) else value
 
     if any(isinstance(each, Tensor) for each in flat((*args, *kwargs.values()))):
-        kwargs = {key: each for key, each in kwargs.items() if key != "device"}
+        kwargs = {name: each for name, each in kwargs.items() if name != "device"}
     else:
         kwargs = {**kwargs, "device": "meta"}
     with without_modes(), torch.no_grad():
         try:
-            function(*tried(args), **{key: tried(each) for key, each in kwargs.items()})
+            function(*tried(args), **{name: tried(each) for name, each in kwargs.items()})
+            _tried.add(key)
         except (RuntimeError, ValueError) as error:
             if "Expected a value of type" in str(error):  # of torch.ops
                 raise TypeError(str(error)) from error

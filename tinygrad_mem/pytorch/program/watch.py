@@ -258,7 +258,7 @@ class Watch(Storages, TorchDispatchMode):
     def end(self) -> None:
         """End the program: save what was learned about ops, and note what only Python's garbage collector would free."""
         self.alone.remembered.save()
-        if not self.ledger.asked:
+        if not self.ledger.count:
             why = "move its model and data there, or name another device"
             self.note(f"the program asked for no memory of {self.device}: {why}")
         before = sum(held.size for held in self.ledger.live.values())

@@ -52,7 +52,7 @@ class Kernels:
             return unread(func, args, kwargs, outs)
         call = KernelCall(func, args, kwargs, outs, self.gpu, thread, self._kept)
         found.rule(call)
-        return Requests(tuple(call.steps), call.results, tuple(call.bounds), (found.name,))
+        return Requests(tuple(call.steps), tuple(call.bounds))
 
 
 @cache

@@ -34,6 +34,9 @@ def backend(
         gqa: heads of ``k`` and ``v`` are shared by several of ``q``.
         gpu: the GPU on which it runs.
 
+    Raises:
+        RuntimeError: the switches of PyTorch leave none that takes these tensors.
+
     Source: ``transformers/cuda/sdp_utils.cpp``, ``select_sdp_backend``.
     """
     gpu = gpu or Gpu()
@@ -43,7 +46,7 @@ def backend(
             gpu, q, k, v, mask, dropout, causal, gqa
         ):
             return name
-    return "math"
+    raise RuntimeError("No available kernel. Aborting execution.")  # in PyTorch's words
 
 
 def _order(gpu: Gpu) -> tuple[str, ...]:

@@ -92,24 +92,19 @@ class Requests(NamedTuple):
     """The requests of a call beside its results.
 
     Attributes:
-        steps: in order. Results that no step names are asked for after the last step where ``results`` is ``"last"``, and
-            before the first one where it is ``"first"``. Blocks that nothing has freed end with the op, the newest first.
-        results: ``"first"`` or ``"last"``.
+        steps: in order. Results that no step names are asked for before the first one. Blocks that nothing has freed end with
+            the op, the newest first.
         bounds: what is not known.
-        rows: names of the rows that apply.
     """
 
     steps: tuple[Request, ...] = ()
-    results: str = "first"
     bounds: tuple[Bound, ...] = ()
-    rows: tuple[str, ...] = ()
 
     def events(self, count: int) -> Iterator[Request]:
         """All events of a call with ``count`` results: each result once, and the end of each block that ends with the op."""
         named = {step.block for step in self.steps if step.kind == "result"}
-        rest = [Request("result", index) for index in range(count) if index not in named]
         live: list[int] = []
-        yield from rest if self.results == "first" else ()
+        yield from (Request("result", index) for index in range(count) if index not in named)
         for step in self.steps:
             if step.kind == "ask":
                 live.append(step.block)
@@ -117,7 +112,6 @@ class Requests(NamedTuple):
                 live.remove(step.block)
             if step.kind != "result" or step.block < count:
                 yield step
-        yield from rest if self.results == "last" else ()
         yield from (Request("free", block) for block in reversed(live))
 
 
@@ -128,7 +122,6 @@ class KernelRow(NamedTuple):
     """A row of the table.
 
     Attributes:
-        name: of the row.
         ops: ``"sum"`` for all overloads, ``"sum.dim_IntList"`` for one.
         takes: the formula, in words.
         source: file and function.
@@ -136,7 +129,6 @@ class KernelRow(NamedTuple):
         rule: the function.
     """
 
-    name: str
     ops: tuple[str, ...]
     takes: str
     source: str
@@ -156,10 +148,10 @@ def row(ops: str, takes: str, source: str, seen: str = "") -> Callable[[Rule], R
     """
 
     def add(rule: Rule) -> Rule:
-        found = KernelRow(rule.__name__, tuple(ops.split()), takes, source, seen, rule)
+        found = KernelRow(tuple(ops.split()), takes, source, seen, rule)
         for op in found.ops:
             if op in ROWS:
-                raise ValueError(f"{op} has a row: {ROWS[op].name}")
+                raise ValueError(f"{op} has a row: {ROWS[op].rule.__name__}")
             ROWS[op] = found
         return rule
 
@@ -180,7 +172,6 @@ class KernelCall:
         self.func, self.outs, self.gpu, self.thread, self.kept = func, outs, gpu, thread, kept
         self.steps: list[Request] = []
         self.bounds: list[Bound] = []
-        self.results = "first"
         self._given, self._next = named(func, args, kwargs), 0
 
     @property
@@ -236,7 +227,7 @@ class KernelCall:
         self.free(*[step.block for step in reversed(steps) if step.kind == "ask" and step.block not in ended])
 
     def result(self, *indices: int) -> None:
-        """Now the op asks for these results; :class:`Requests` says when for others."""
+        """Now the op asks for these results; before its first step for those that are not named."""
         self.steps.extend(Request("result", index) for index in indices)
 
     def bound(self, size: int, why: str) -> None:

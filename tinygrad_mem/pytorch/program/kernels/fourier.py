@@ -20,27 +20,16 @@ def distances_forward(call: KernelCall) -> None:
 
 
 @row(
-    "_cdist_backward",
-    takes="for each pair of rows a gradient as long as a row; nothing if p is 0",
-    source="cuda/DistanceKernel.cu, cdist_backward_kernel_impl",
+    "_cdist_backward _pdist_backward",
+    takes="for each pair of rows (_pdist_backward: twice) a gradient as long as a row; nothing if p is 0",
+    source="cuda/DistanceKernel.cu, cdist_backward_kernel_impl, pdist_backward_kernel_impl",
     seen="h100",
 )
-def cdist_backward(call: KernelCall) -> None:
-    rows = call["x1"]
+def distances_backward(call: KernelCall) -> None:
+    rows, distances = call.get("x1", call.get("self")), call.get("cdist")
+    pairs = rows.shape[0] * (rows.shape[0] - 1) if distances is None else prod(distances.shape)
     if call["p"] and prod(call["grad"].shape):
-        call.temporary(prod(call["cdist"].shape) * rows.shape[-1] * rows.element_size())
-
-
-@row(
-    "_pdist_backward",
-    takes="for each row, with each other row, a gradient as long as a row; nothing if p is 0",
-    source="cuda/DistanceKernel.cu, pdist_backward_kernel_impl",
-    seen="h100",
-)
-def pdist_backward(call: KernelCall) -> None:
-    rows = call["self"]
-    if call["p"] and prod(call["grad"].shape):
-        call.temporary((rows.shape[0] - 1) * nbytes(rows))
+        call.temporary(pairs * rows.shape[-1] * rows.element_size())
 
 
 def _easy(sizes: list[int]) -> bool:

@@ -169,7 +169,7 @@ def segments(call: KernelCall, count: int, width: int, weights: int, grad: torch
 
 
 @row(
-    "_embedding_bag",
+    "_embedding_bag _embedding_bag_forward_only",
     takes="nothing; the results are allocated in this order: sizes of the bags, the bag of each index, the output, indices of "
     "the maxima",
     source="cuda/EmbeddingBag.cu, _embedding_bag_cuda",

@@ -28,7 +28,7 @@ def dropout(call: KernelCall) -> None:
 )
 def layer_norm(call: KernelCall) -> None:
     call.copies("input", "weight", "bias")
-    call.results = "last"
+    call.result(0, 1, 2)
 
 
 @row(

@@ -101,22 +101,3 @@ def rnn(call: KernelCall) -> None:
     call.ask(cells.workspace())
     call.ask(cells.reserve() if call["train"] else 0, role="ACTIVATION")
     call.bound(cells.unsure(call.gpu), WHY)
-
-
-@row(
-    "_cudnn_rnn_backward",
-    takes="the gradients of all weights, in one buffer; the forward's workspace twice, one after the other",
-    source=f"{_SOURCE}, _cudnn_rnn_backward_input, _cudnn_rnn_backward_weight",
-    seen="h100",
-)
-def rnn_backward(call: KernelCall) -> None:
-    cells = _cells(call)
-    call.once(cells.workspace())
-    call.temporary(sum(nbytes(weight) for weight in call["weight"]))
-    call.ask(cells.workspace())
-    call.bound(cells.unsure(call.gpu), WHY)
-
-
-@row("_thnn_fused_lstm_cell _thnn_fused_gru_cell", takes="nothing; the gates are a result", source="cuda/RNN.cu")
-def cells(call: KernelCall) -> None:
-    call.copies(*[argument.name for argument in call.func._schema.arguments])

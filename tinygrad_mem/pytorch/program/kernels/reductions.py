@@ -312,7 +312,7 @@ def foreach_norm(call: KernelCall) -> None:
 def _of_chunks(call: KernelCall, tensors: list[torch.Tensor], element: int) -> None:
     chunks = max(up(prod(tensor.shape), 65_536) for tensor in tensors)
     call.ask(len(tensors) * chunks * element)
-    call.results = "last"
+    call.result(*range(len(call.outs)))
 
 
 @row(
@@ -383,21 +383,3 @@ def plain(dtype: torch.dtype) -> bool:
 )
 def foreach_max(call: KernelCall) -> None:
     _of_chunks(call, call["self"], call["self"][0].element_size())
-
-
-_OF_EACH = """
-    abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy cos cosh div erf erfc exp expm1 floor frac lerp
-    lgamma log log10 log1p log2 maximum minimum mul neg pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc
-    zero
-"""
-
-
-@row(
-    " ".join(f"_foreach_{name}" for name in _OF_EACH.split() if hasattr(torch.ops.aten, f"_foreach_{name}"))
-    + " _fused_adagrad_ _fused_adam_ _fused_adamw_ _fused_sgd_ _amp_foreach_non_finite_check_and_unscale_",
-    takes="nothing; the addresses of the tensors are passed as arguments of the kernel",
-    source="cuda/MultiTensorApply.cuh, multi_tensor_apply; ForeachUnaryOp.cu, ForeachBinaryOpScalar.cu and the like",
-    seen="cnn-small (_foreach_sqrt)",
-)
-def foreach(call: KernelCall) -> None:
-    return None

@@ -32,7 +32,14 @@ _OWN_KERNEL = """
     fake_quantize_per_channel_affine_cachemask fake_quantize_per_tensor_affine_cachemask is_same_size
 """
 _BETWEEN_PIXELS = "grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward upsample_bicubic2d"
-RESULTS_ONLY = frozenset(f"{_ELEMENTWISE} {_FILLING} {_MOVING} {_OWN_KERNEL} {_BETWEEN_PIXELS}".split())
+_OF_EACH = """
+    abs acos add addcdiv addcmul asin atan ceil clamp_max clamp_min clone copy cos cosh div erf erfc exp expm1 floor frac lerp
+    lgamma log log10 log1p log2 maximum minimum mul neg pow reciprocal round rsqrt sigmoid sign sin sinh sqrt sub tan tanh trunc
+    zero
+"""
+_FUSED = "_amp_foreach_non_finite_check_and_unscale _fused_adagrad _fused_adam _fused_adamw _fused_sgd"
+RESULTS_ONLY = frozenset(f"{_ELEMENTWISE} {_FILLING} {_MOVING} {_OWN_KERNEL} {_BETWEEN_PIXELS} {_FUSED}".split())
+RESULTS_ONLY |= {f"_foreach_{name}" for name in _OF_EACH.split()}
 """Ops whose kernels write into their results, and ask for nothing: one of PyTorch's iterators, a fill, or copies into a view.
 
 Source, below ``aten/src/ATen/native``: for the first group ``TensorIterator.cpp``, ``Activation.cpp``, ``BinaryOps.cpp``,
@@ -40,7 +47,8 @@ Source, below ``aten/src/ATen/native``: for the first group ``TensorIterator.cpp
 ``Distributions.cpp``; for the third ``TensorShape.cpp``, ``cuda/Shape.cu`` (cat's addresses travel with the launch),
 ``PadNd.cpp``, ``TriangularOps.cpp``, ``TensorTransformations.cpp``, ``TensorAdvancedIndexing.cpp``; for the fourth
 ``cuda/AmpKernels.cu``, ``cuda/Distributions.cpp``, ``cuda/WeightNorm.cu``, ``quantized/FakeQuantPerTensorAffine.cpp``; for the
-last ``cuda/GridSampler.cpp``, ``cuda/UpSampleBicubic2d.cu``, which read tensors of any strides."""
+fifth ``cuda/GridSampler.cpp``, ``cuda/UpSampleBicubic2d.cu``, which read tensors of any strides; for lists of tensors
+``cuda/MultiTensorApply.cuh``: their addresses are arguments of the kernel."""
 
 
 _IN_ROWS = """
