@@ -144,6 +144,8 @@ REFUSED: list[Use] = [
     lambda s, y: range(y.max()),
     lambda s, y: torch.zeros(y[0]),
     lambda s, y: [1, 2][y[:1]],
+    lambda s, y: bool(s[:1, :1] > 0),
+    lambda s, y: int(y[:1]),
 ]
 
 

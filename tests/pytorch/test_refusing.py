@@ -216,8 +216,7 @@ def test_what_pytorch_accepts_runs():
 @pytest.mark.filterwarnings("ignore:where received a uint8 condition")
 def test_a_condition_of_bytes_is_copied():
     """The condition, two arguments, the result, and the copy of the condition as bool."""
-    condition, other = {"size": 4096, "dtype": torch.uint8}, {"size": 4096, "dtype": HALF}
-    found = predict(lambda: torch.where(*[torch.empty(device="cuda", **each) for each in (condition, other, other)]))
+    found = predict(lambda: torch.where(*[ones("cuda", 4096, dtype=each) for each in (torch.uint8, HALF, HALF)]))
     assert found.peak == 4096 + 3 * 2 * 4096 + 4096
 
 

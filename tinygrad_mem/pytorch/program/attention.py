@@ -111,33 +111,19 @@ def whole_layers(gpu: Gpu, bound: Bound) -> dict[str, Callable[..., Any]]:
     return {"_native_multi_head_attention": layer, "_transformer_encoder_layer_fwd": partial(_encoder_layer, layer)}
 
 
-def _attention_layer(
-    gpu: Gpu,
-    bound: Bound,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    width: int,
-    heads: int,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    out_weight: torch.Tensor,
-    out_bias: torch.Tensor,
-    mask: torch.Tensor | None = None,
-    need_weights: bool = True,
-    average: bool = True,
-    mask_type: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    batch, tokens, _ = query.shape
-    parts = F.linear(query, weight, bias)
+def _attention_layer(gpu: Gpu, bound: Bound, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    given = named(aten._native_multi_head_attention.default, args, kwargs)
+    query, mask, need_weights = given["query"], given["mask"], given["need_weights"]
+    width, heads, (batch, tokens, _) = given["embed_dim"], given["num_head"], query.shape
+    parts = F.linear(query, given["qkv_weight"], given["qkv_bias"])
     q, k, v = (part.view(batch, -1, heads, width // heads).transpose(1, 2) for part in parts.chunk(3, -1))
-    fused = query is key and key is value and width // heads % 8 == 0 and not need_weights
+    fused = query is given["key"] is given["value"] and width // heads % 8 == 0 and not need_weights
     if not fused or backend(q, k, v, mask, gpu=gpu) not in ("flash", "efficient"):
         bound(2 * batch * heads * tokens * tokens * query.element_size() + 4 * parts.numel() * query.element_size(), _MATH)
     found = aten.scaled_dot_product_attention(q, k, v, None if mask is None else _spread(mask, heads))
     joined = found.transpose(1, 2).reshape(batch, -1, width)
-    shape = (batch, tokens, tokens) if average else (batch, heads, tokens, tokens)
-    made = F.linear(joined, out_weight, out_bias)
+    shape = (batch, tokens, tokens) if given["average_attn_weights"] else (batch, heads, tokens, tokens)
+    made = F.linear(joined, given["proj_weight"], given["proj_bias"])
     del found, joined  # before the projections
     return made, query.new_empty(shape) if need_weights else None
 

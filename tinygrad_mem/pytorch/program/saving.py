@@ -107,7 +107,7 @@ class _Pickler(pickle.Pickler):
         number = self._storages.setdefault(storage._cdata, len(self._storages))
         laid = obj.dtype, tuple(obj.shape), obj.stride(), int(obj.storage_offset())
         trained, parameter = obj.requires_grad and obj.is_leaf, isinstance(obj, torch.nn.Parameter)
-        return _restored, ("tensor", number, storage.nbytes(), place, *laid, trained, parameter)
+        return _restored, ("tensor", number, storage.nbytes(), place, laid, trained, parameter)
 
 
 def _aligned(size: int) -> int:
@@ -149,19 +149,14 @@ class _Restored:
         with _disable_current_modes():
             return self._real[number].clone()
 
-    def tensor(
-        self,
-        number: int,
-        size: int,
-        place: str,
-        dtype: torch.dtype,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-        offset: int,
-        trained: bool,
-        parameter: bool,
-    ) -> torch.Tensor:
-        """A tensor like a saved one; ``number``: of its storage in the file, which has ``size`` bytes."""
+    def tensor(self, number: int, size: int, place: str, laid: tuple, trained: bool, parameter: bool) -> torch.Tensor:
+        """A tensor like a saved one.
+
+        Args:
+            number, size: of its storage in the file, in bytes.
+            laid: its dtype, shape, strides and offset there.
+        """
+        dtype, shape, strides, offset = laid
         device = torch.device(self._place(place))
         if number not in self._storages:
             held = self._on_host(size)
