@@ -6,8 +6,6 @@ need O(n^2) memory*, 2021; Dao et al., *FlashAttention*, 2022.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from . import blas, threads
@@ -26,56 +24,37 @@ def grain(jobs, tasks):
 
 
 def _rows(job, at, out, lse):
-    """One tile of rows with all its visible columns."""
+    """One tile of rows with all its visible columns: the result and the sums so far are rescaled to each new maximum."""
     space, wide = Space(), job.wide
     sight = Sight(job, at, space)
     target = out[at.batch, at.head, at.group, at.rows]
-    sums = _Sums(*[space.take((*sight.lead, 1), wide) for _ in range(4)])
+    top, new, total, part = (space.take((*sight.lead, 1), wide) for _ in range(4))
     result = target if target.dtype == wide else space.take(target.shape, wide)
     more = space.take(target.shape, wide)
-    _add_columns(sight, space, result, more, sums)
-    _finish(space, result, sums.total, sums.top, target, lse[at.batch, at.head, at.group, at.rows, None])
-
-
-class _Sums(NamedTuple):
-    """For each row: the largest score so far, a new one, the sum of e**(score - largest), and a tile's part of it."""
-
-    top: np.ndarray
-    new: np.ndarray
-    total: np.ndarray
-    part: np.ndarray
-
-
-def _add_columns(sight, space, result, more, sums):
-    """result = the sum of e**(score - top) * value; fill ``sums``."""
-    (top, new, total, part), job, at = sums, sight.job, sight.at
-    for none in (result, total, top):
-        none.fill(0)
+    result.fill(0)
+    total.fill(0)
+    top.fill(np.finfo(wide).min)
     before = space.used
-    for number, cut in enumerate(job.columns(at.rows)):
+    for cut in job.columns(at.rows):
         space.used = before
-        key, value = (space.cast(x[at.batch, at.head, cut], job.wide) for x in (job.k, job.v))
+        key, value = (space.cast(x[at.batch, at.head, cut], wide) for x in (job.k, job.v))
         scores = sight.scores(key, cut)
-        if number == 0:
-            largest(scores, top)
-        else:
-            largest(scores, new)
-            np.maximum(new, top, out=new)
-            np.subtract(top, new, out=part)
-            np.exp(part, out=part)  # rescale the sums so far to the new maximum
-            np.multiply(total, part, out=total)
-            np.multiply(result, part, out=result)
-            np.copyto(top, new)
+        largest(scores, new)
+        np.maximum(new, top, out=new)
+        np.subtract(top, new, out=part)
+        np.exp(part, out=part)
+        np.multiply(total, part, out=total)
+        np.multiply(result, part, out=result)
+        np.copyto(top, new)
         exponentials(scores, top)
-        add_up(scores, part if number else total)
-        if number:
-            np.add(total, part, out=total)
+        add_up(scores, part)
+        np.add(total, part, out=total)
         if job.p:
             drop(scores, sight.kept(cut), job.p, scores)
-        np.matmul(scores, value, out=more if number else result)
-        if number:
-            np.add(result, more, out=result)
+        np.matmul(scores, value, out=more)
+        np.add(result, more, out=result)
     space.used = before
+    _finish(space, result, total, top, target, lse[at.batch, at.head, at.group, at.rows, None])
 
 
 def _finish(space, result, total, top, target, lse):
