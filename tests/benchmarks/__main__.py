@@ -18,19 +18,10 @@ import timeit
 from functools import partial
 from typing import Any
 
-from tests.benchmarks.turns import chosen, duration, interleaved, warn_if_busy
+from tests.benchmarks.turns import GOALS, chosen, duration, interleaved, warn_if_busy
 from tinygrad_mem.cli.doctor import can_run
 
 SETTINGS = {"BLAS as found": {}, "OPENBLAS_CORETYPE=SKYLAKEX": {"OPENBLAS_CORETYPE": "SKYLAKEX"}}
-GOALS = {  # the most that a step on the CPU shall take, as a part of PyTorch's
-    "MLP": 0.8,
-    "LeNet": 1.2,
-    "ResNet-20": 1.15,
-    "VGG16-BN 32x32": 0.9,
-    "VGG16 224x224": 0.6,
-    "LSTM of characters, 64 steps": 1.25,
-    "transformer of 2 layers, 128 tokens": 1.0,
-}
 
 
 def networks(device: str, seconds: float, only: str) -> list[dict]:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 OUTSIDE, OTHER = "outside of kernels", "other kernels"
 BOTH_GRADIENTS = "both gradients"  # PyTorch's one op for a convolution's two: the profile divides it
 INPUTS, WEIGHTS = "input gradients", "weight gradients"
+PRODUCTS, STEPS, WAITS = "products", "LSTM steps", "waits for the other thread"
+STEPS_AND_PRODUCTS = "LSTM steps, all products"  # in one row where PyTorch's one op does both
 
 
 class Kind(NamedTuple):
@@ -25,7 +27,7 @@ KINDS = (
     Kind(BOTH_GRADIENTS, "-", "(convolution|_slow_conv2d)_backward"),
     Kind("pooling", "(adaptive_)?(avg|max)_pool", "_?(adaptive_)?(avg|max)_pool[123]d(_with_indices)?"),
     Kind("pooling backward", "(adaptive_)?(avg|max)_pool_backward|unpool", ".*(avg|max)_pool.*_backward"),
-    Kind("products", "matmul|matmul_add|add_matmul|add_product|grouped_matmul", "mm|addmm|bmm|baddbmm|dot|mv"),
+    Kind(PRODUCTS, "matmul|matmul_add|add_matmul|add_product|grouped_matmul", "mm|addmm|bmm|baddbmm|dot|mv"),
     Kind("attention", "(varlen_)?attention(_backward)?", "_scaled_dot_product_.*"),
     Kind("dropout", "dropout", "(native_)?dropout(_backward)?_?|bernoulli_?"),
     Kind("gelu", "gelu(_backward)?", "gelu(_backward)?"),
@@ -36,7 +38,7 @@ KINDS = (
         "native_batch_norm(_backward)?|batch_norm_.*",
     ),
     Kind("ReLU", "(relu|threshold)(_backward)?", "relu_?|clamp_min_?|threshold_backward"),
-    Kind("LSTM steps", "(lstm|gru|rnn)(_backward)?|lstm_cells|previous_states", "(mkldnn_rnn_layer|_thnn_fused_lstm_cell).*"),
+    Kind(STEPS, "(lstm|gru|rnn)(_backward)?|lstm_cells|previous_states", "(mkldnn_rnn_layer|_thnn_fused_lstm_cell).*"),
     Kind("embedding", "embedding.*", "embedding.*|index_select"),
     Kind(
         "loss",
@@ -44,7 +46,7 @@ KINDS = (
         "_log_softmax.*|nll_loss.*|cross_entropy_loss",
     ),
     Kind("optimizer", ".*_step", "Optimizer.step#.*"),
-    Kind("waits for the other thread", "finish|beside|hand_over", "-"),
+    Kind(WAITS, "finish|beside|hand_over", "-"),
     Kind(
         "sums, copies, additions",
         "sum|add_sum|mean|copy|fill|add|subtract|multiply|divide|weighted_sum",

@@ -26,8 +26,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tinygrad_mem as tm
 from tests.benchmarks.costs import NOTHING, Cost, Limits, cost_of
-from tests.benchmarks.kinds import BOTH_GRADIENTS, INPUTS, OUTSIDE, WEIGHTS, kind_of, kind_of_theirs
-from tests.benchmarks.turns import chosen, turn
+from tests.benchmarks.kinds import (
+    BOTH_GRADIENTS,
+    INPUTS,
+    OUTSIDE,
+    PRODUCTS,
+    STEPS,
+    STEPS_AND_PRODUCTS,
+    WEIGHTS,
+    kind_of,
+    kind_of_theirs,
+)
+from tests.benchmarks.turns import GOALS, chosen, turn
 from tests.networks import SEVEN, Workload
 from tinygrad_mem.cli import choices
 from tinygrad_mem.kernels.numpy.fast import threads
@@ -76,13 +86,17 @@ class Profile:
 
     def rows(self) -> list[tuple[str, float, float, float]]:
         """(kind, our seconds, PyTorch's, seconds of ours at the machine's limit); the largest loss comes first."""
-        mine, best = defaultdict(float), defaultdict(float)
+        mine, theirs, best = (defaultdict(float) for _ in range(3))
+        joined = dict.fromkeys((PRODUCTS, STEPS), STEPS_AND_PRODUCTS) if STEPS in self.theirs else {}
         for name, kernel in self.kernels.items():
-            mine[kind_of(name)] += kernel.seconds
-            best[kind_of(name)] += kernel.at_limit(self.limits)
+            kind = kind_of(name)
+            mine[joined.get(kind, kind)] += kernel.seconds
+            best[joined.get(kind, kind)] += kernel.at_limit(self.limits)
         mine[OUTSIDE] += self.ours - sum(mine.values())
-        kinds = sorted({*mine, *self.theirs}, key=lambda kind: self.theirs.get(kind, 0.0) - mine[kind])
-        return [(kind, mine[kind], self.theirs.get(kind, 0.0), best[kind]) for kind in kinds]
+        for kind, spent in self.theirs.items():
+            theirs[joined.get(kind, kind)] += spent
+        rows = [(kind, mine[kind], theirs[kind], best[kind]) for kind in {*mine, *theirs}]
+        return sorted(rows, key=lambda row: row[2] - row[1])
 
 
 class Watched:
@@ -266,7 +280,8 @@ NOTES = (
     "Of the limit: the time that the machine needs at least for the bytes or the multiplications, whichever is more. Arrays "
     "that are still in a cache may go beyond it, and so may convolutions with fewer multiplications than the plain sum has.",
     "Beside: in another thread, while this one works; the wait for it in the end is a row.",
-    "PyTorch's op for both gradients of a convolution is divided as they take alone; its LSTM is one op, with its products.",
+    "PyTorch's op for both gradients of a convolution is divided as they take alone; its LSTM is one op, with its "
+    "products: there, products are in the row of the steps.",
 )
 KINDS_SHOWN = ("kind of work", "ours", "PyTorch", "lost", "of the limit")
 KERNELS_SHOWN = ("kernel", "calls", "ms", "beside", "MB", "of a\ncopy", "of a\nproduct")
@@ -282,6 +297,41 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) ->
     return table
 
 
+OVER_SHOWN = ("network", "kind of work", "ours", "PyTorch", "over the goal", "of the limit", "PyTorch's")
+MOST = 3  # rows of a network
+_LEAST = 0.01  # part of PyTorch's step below which a kind has no row
+
+
+def over_the_goal(profile: Profile) -> list[Sequence[str]]:
+    """The kinds of work that take most beyond the goal's part of PyTorch's time: rows of a table in docs/benchmarks.md.
+
+    The share of the limit that PyTorch's kernels reach is of what ours read, write and multiply.
+    """
+    goal = GOALS.get(profile.name)
+    if goal is None:
+        return []
+    rows = [(ours - goal * theirs, kind, ours, theirs, best) for kind, ours, theirs, best in profile.rows()]
+    return [
+        (profile.name.split()[0], kind, *map(_rounded, (ours, theirs, more)), _share(best, ours), _share(best, theirs))
+        for more, kind, ours, theirs, best in sorted(rows, reverse=True)[:MOST]
+        if more >= _LEAST * sum(profile.theirs.values())
+    ]
+
+
+def _rounded(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"
+
+
+def _share(best: float, seconds: float) -> str:
+    return f"{best / seconds:.0%}" if best and seconds else ""
+
+
+def in_markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table as Markdown; the first two columns are words, the others numbers."""
+    head, *lines = ["| " + " | ".join(row) + " |" for row in (columns, *rows)]
+    return "\n".join([head, "|---|---|" + "---:|" * (len(columns) - 2), *lines])
+
+
 def machine() -> str:
     """The processor, the width of its vectors, threads of ours and of PyTorch's, OpenBLAS's kernels."""
     count = f"{threads.threads()} threads of ours, {torch.get_num_threads()} of PyTorch's"
@@ -291,7 +341,7 @@ def machine() -> str:
 def by_kind(profile: Profile) -> Iterator[Sequence[str]]:
     """Rows of the table of kinds: the last one is the step, which the others add up to."""
     for kind, ours, theirs, best in profile.rows():
-        yield kind, _ms(ours), _ms(theirs), _ms(ours - theirs), f"{best / ours:.0%}" if best else ""
+        yield kind, _ms(ours), _ms(theirs), _ms(ours - theirs), _share(best, ours)
     theirs = sum(profile.theirs.values())
     yield STEP, _ms(profile.ours), _ms(theirs), _ms(profile.ours - theirs), f"ratio {profile.ours / theirs:.2f}"
 
@@ -315,9 +365,11 @@ def _ms(seconds: float) -> str:
 def main(only: str, seconds: float) -> None:
     """Print the profiles of the networks whose names contain ``only``, and of a transformer with dropout."""
     torch.set_num_threads(os.cpu_count() or 1)
-    console = Console()
+    console, over = Console(), []
     for workload in chosen(only, [WITH_DROPOUT]):
         with Console(stderr=True).status(f"{workload.name}: steps of both engines in turns"):
             found = profile_of(workload, seconds)
         show(found, console)
+        over += over_the_goal(found)
     console.print(machine(), *NOTES, sep="\n", highlight=False)
+    print(f"\nWhat is over the goals, as docs/benchmarks.md has it:\n\n{in_markdown(OVER_SHOWN, over)}")

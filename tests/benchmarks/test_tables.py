@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.networks import SEVEN
 from tests.profiles import some
 from tinygrad_mem.kernels import numpy as kernels
 
+ROOT = Path(__file__).parents[2]
 NAMES = [each.name for each in SEVEN]
 CHECKS = {"check_rows", "check_target"}  # of values, in the passage; no kind of work
 
@@ -38,7 +40,8 @@ def test_rows_of_a_profile_add_up_to_the_steps(name: str):
     assert all(ours >= 0 and theirs >= 0 and best >= 0 for _, ours, theirs, best in rows)
     lost = [ours - theirs for _, ours, theirs, _ in rows]
     assert lost == sorted(lost, reverse=True)
-    assert {kind for kind, *_ in rows} >= {"products", "optimizer", "loss", kinds.OUTSIDE}
+    products = kinds.STEPS_AND_PRODUCTS if "LSTM" in name else kinds.PRODUCTS
+    assert {kind for kind, *_ in rows} >= {products, "optimizer", "loss", kinds.OUTSIDE}
     assert kinds.BOTH_GRADIENTS not in found.theirs
     shown = [row[0] for row in profile.by_kind(found)]
     assert shown == [*[row[0] for row in rows], profile.STEP]
@@ -127,6 +130,61 @@ def test_shares_of_the_limit_are_numbers():
     assert found.rows() == [(kinds.OUTSIDE, 3.0, 0.0, 0.0), ("ReLU", 1.0, 0.5, pytest.approx(0.4))]
     assert list(profile.by_kernel(found)) == [("relu", "1", "1000.00", "1000.00", "0.0", "40%", "5%")]
     assert list(profile.by_kind(found))[-1] == (profile.STEP, "4000.00", "500.00", "3500.00", "ratio 8.00")
+
+
+def test_what_is_over_a_goal():
+    """Seconds beyond the goal's part of PyTorch's, at most three kinds; the MLP may take 0.8."""
+    seconds = {"relu": 1.0, "matmul": 5.0, "add": 0.5, "sgd_step": 2.0, "gelu": 3.0}
+    rows = {name: profile.Kernel(1, spent, 0.0, Cost(10, 0)) for name, spent in seconds.items()}
+    theirs = {"ReLU": 0.5, "products": 4.0, "optimizer": 4.0, "gelu": 3.0}
+    found = profile.Profile("MLP", rows, 11.5, theirs, Limits(10.0, 1000.0))
+    over = profile.over_the_goal(found)
+    assert over == [
+        ("MLP", "products", "5000.0 ms", "4000.0 ms", "1800.0 ms", "20%", "25%"),
+        ("MLP", "ReLU", "1000.0 ms", "500.0 ms", "600.0 ms", "100%", "200%"),
+        ("MLP", "gelu", "3000.0 ms", "3000.0 ms", "600.0 ms", "33%", "33%"),
+    ]
+    assert profile.in_markdown(profile.OVER_SHOWN, over).splitlines()[1:3] == [
+        "|---|---|---:|---:|---:|---:|---:|",
+        "| MLP | products | 5000.0 ms | 4000.0 ms | 1800.0 ms | 20% | 25% |",
+    ]
+    assert profile.over_the_goal(replace(found, name="a network without a goal")) == []
+    assert profile.over_the_goal(replace(found, theirs={"products": 1e3})) == [], "all are below a hundredth of the step"
+
+
+def in_page(title: str) -> list[list[str]]:
+    """The rows of the table of docs/benchmarks.md whose first line begins so."""
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    table = page[page.index(f"\n| {title} |") :].strip().partition("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+
+
+def test_the_page_says_where_each_missed_goal_is_lost():
+    """The networks with rows are those over their goals, which are the command's; of each row the numbers agree."""
+    first = {name.split()[0]: goal for name, goal in command.GOALS.items()}
+    ratios = {row[0].split()[0].strip(","): (float(row[3]), float(row[5])) for row in in_page("one training step") if row[3]}
+    assert {name: goal for name, (goal, _) in ratios.items()} == first
+    rows = in_page(" | ".join(profile.OVER_SHOWN))
+    assert {row[0] for row in rows} == {name for name, (goal, ratio) in ratios.items() if ratio > goal}
+    known = {kinds.OUTSIDE, kinds.STEPS_AND_PRODUCTS, *[kind.name for kind in kinds.KINDS]}
+    for name, kind, *times, share, _ in rows:
+        ours, theirs, over = (float(each.removesuffix(" ms")) for each in times)
+        assert kind in known
+        assert over == pytest.approx(ours - first[name] * theirs, abs=0.1001)
+        assert (share == "") == (kind in (kinds.OUTSIDE, kinds.WAITS))
+    for name in first:
+        over = [float(row[4].removesuffix(" ms")) for row in rows if row[0] == name]
+        assert over == sorted(over, reverse=True)
+        assert len(over) <= profile.MOST
+
+
+def test_the_products_of_an_lstm_are_in_one_row_with_its_steps():
+    """As in PyTorch's one op: its row of products, of the other layers alone, would be compared with all of ours."""
+    rows = {name: profile.Kernel(1, spent, 0.0, Cost(10, 0)) for name, spent in {"lstm": 2.0, "add_product": 3.0}.items()}
+    found = profile.Profile("LSTM", rows, 6.0, {kinds.STEPS: 3.0, kinds.PRODUCTS: 1.0}, Limits(10.0, 1000.0))
+    assert found.rows() == [(kinds.OUTSIDE, 1.0, 0.0, 0.0), (kinds.STEPS_AND_PRODUCTS, 5.0, 4.0, 2.0)]
+    found = replace(found, theirs={kinds.PRODUCTS: 1.0})
+    assert {kind for kind, *_ in found.rows()} == {kinds.OUTSIDE, kinds.STEPS, kinds.PRODUCTS}
 
 
 def test_costs_are_bytes_and_multiplications():
