@@ -87,7 +87,7 @@ class Profile:
     def rows(self) -> list[tuple[str, float, float, float]]:
         """(kind, our seconds, PyTorch's, seconds of ours at the machine's limit); the largest loss comes first."""
         mine, theirs, best = (defaultdict(float) for _ in range(3))
-        joined = dict.fromkeys((PRODUCTS, STEPS), STEPS_AND_PRODUCTS) if STEPS in self.theirs else {}
+        joined: dict[str, str] = {PRODUCTS: STEPS_AND_PRODUCTS, STEPS: STEPS_AND_PRODUCTS} if STEPS in self.theirs else {}
         for name, kernel in self.kernels.items():
             kind = kind_of(name)
             mine[joined.get(kind, kind)] += kernel.seconds
