@@ -6,12 +6,15 @@ need O(n^2) memory*, 2021; Dao et al., *FlashAttention*, 2022.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from . import blas, threads
 from .attention_tiles import Sight, Space, add_up, drop, exponentials, grouped, largest
 
 WORTH = 1 << 22  # multiplications that are worth a thread
+_FAR = 1e8
 
 
 def grain(jobs, tasks):
@@ -24,37 +27,66 @@ def grain(jobs, tasks):
 
 
 def _rows(job, at, out, lse):
-    """One tile of rows with all its visible columns: the result and the sums so far are rescaled to each new maximum."""
+    """One tile of rows with all its visible columns: first without their maxima, which take a quarter of the time."""
     space, wide = Space(), job.wide
     sight = Sight(job, at, space)
     target = out[at.batch, at.head, at.group, at.rows]
-    top, new, total, part = (space.take((*sight.lead, 1), wide) for _ in range(4))
+    sums = _Sums(*[space.take((*sight.lead, 1), wide) for _ in range(4)])
     result = target if target.dtype == wide else space.take(target.shape, wide)
     more = space.take(target.shape, wide)
-    result.fill(0)
-    total.fill(0)
-    top.fill(np.finfo(wide).min)
+    _add_columns(sight, space, result, more, sums, plainly=True)
+    if not _is_near(sums.total):
+        _add_columns(sight, space, result, more, sums, plainly=False)
+    _finish(space, result, sums.total, sums.top, target, lse[at.batch, at.head, at.group, at.rows, None])
+
+
+class _Sums(NamedTuple):
+    """For each row: the largest score so far, a new one, the sum of e**(score - largest), and a tile's part of it."""
+
+    top: np.ndarray
+    new: np.ndarray
+    total: np.ndarray
+    part: np.ndarray
+
+
+def _is_near(total):
+    """True if the sums of e**score are far from the ends of float32's range, times any values."""
+    return np.minimum.reduce(total, axis=None) >= 1 / _FAR and np.maximum.reduce(total, axis=None) <= _FAR
+
+
+def _add_columns(sight, space, result, more, sums, plainly):
+    """result = the sum of e**(score - top) * value, where top is 0 if ``plainly``; fill ``sums``."""
+    (top, new, total, part), job, at = sums, sight.job, sight.at
+    for none in (result, total, top):
+        none.fill(0)
     before = space.used
-    for cut in job.columns(at.rows):
+    for number, cut in enumerate(job.columns(at.rows)):
         space.used = before
-        key, value = (space.cast(x[at.batch, at.head, cut], wide) for x in (job.k, job.v))
+        key, value = (space.cast(x[at.batch, at.head, cut], job.wide) for x in (job.k, job.v))
         scores = sight.scores(key, cut)
-        largest(scores, new)
-        np.maximum(new, top, out=new)
-        np.subtract(top, new, out=part)
-        np.exp(part, out=part)
-        np.multiply(total, part, out=total)
-        np.multiply(result, part, out=result)
-        np.copyto(top, new)
-        exponentials(scores, top)
-        add_up(scores, part)
-        np.add(total, part, out=total)
+        if plainly:
+            np.exp(scores, out=scores)
+        elif number == 0:
+            largest(scores, top)
+            exponentials(scores, top)
+        else:
+            largest(scores, new)
+            np.maximum(new, top, out=new)
+            np.subtract(top, new, out=part)
+            np.exp(part, out=part)  # rescale the sums so far to the new maximum
+            np.multiply(total, part, out=total)
+            np.multiply(result, part, out=result)
+            np.copyto(top, new)
+            exponentials(scores, top)
+        add_up(scores, part if number else total)
+        if number:
+            np.add(total, part, out=total)
         if job.p:
             drop(scores, sight.kept(cut), job.p, scores)
-        np.matmul(scores, value, out=more)
-        np.add(result, more, out=result)
+        np.matmul(scores, value, out=more if number else result)
+        if number:
+            np.add(result, more, out=result)
     space.used = before
-    _finish(space, result, total, top, target, lse[at.batch, at.head, at.group, at.rows, None])
 
 
 def _finish(space, result, total, top, target, lse):

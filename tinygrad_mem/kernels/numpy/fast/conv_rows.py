@@ -217,6 +217,7 @@ def _weight_lane(gy: np.ndarray, x: np.ndarray, lane: Lane, pieces: list[Piece],
         if incoming.shape[3] > layout.width:
             incoming[..., layout.width :] = 0  # what the slab holds there does not count
         copy_rows(gy[piece.target].transpose(2, 1, 0, 3), incoming[..., : layout.width])
+        right = right.swapaxes(1, 2) if layout.turned else right
         if layout.stack is not None:
             _addstacked(left, right, lane.take(layout.stack, layout.wide), total)
             continue

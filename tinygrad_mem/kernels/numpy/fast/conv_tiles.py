@@ -14,6 +14,10 @@ from .conv_geometry import even
 
 NARROW = 8  # columns of an image below which images are side by side within a column, so that copies stay long
 DEEP = 32  # terms of a product that is worth while without the kernel's columns
+FEW = (
+    4,
+    16,
+)  # channels in, or out, up to which gy keeps its order; else it is copied to channels last: slower copies, faster products
 STACK = 1 << 15  # numbers of weight gradients that are computed at once and added afterwards
 
 
@@ -108,7 +112,7 @@ class TileLayout:
         windows: the slab as the operands of each output row's products, (parts, rows, depth, images * columns).
         products: the shape (parts, rows, cout, images * columns).
         result: the first part of products as (images, cout, rows, columns that count).
-        gradient: the shape of gy's rows, (rows, images * columns, cout): products are fastest with channels last.
+        gradient: the shape of gy's rows, (rows, images * columns, cout), or ``turned``, with the last two axes exchanged.
         incoming: the same as (rows, cout, images, columns).
         stack: the shape of weight gradients that are computed at once, and of their sum; ``None``: there are none.
     """
@@ -129,8 +133,12 @@ class TileLayout:
         self.products = walk.parts, rows, cout, columns
         self.result = self._with_strides((images, cout, rows, self.width), image, columns, cout * columns, column)
 
-        self.gradient = rows, columns, cout
-        self.incoming = self._with_strides((rows, cout, images, walk.columns), cout * columns, 1, image * cout, column * cout)
+        self.turned = walk.cin <= FEW[0] or cout <= FEW[1]
+        self.gradient = (rows, cout, columns) if self.turned else (rows, columns, cout)
+        channel, pixel = (columns, 1) if self.turned else (1, cout)
+        self.incoming = self._with_strides(
+            (rows, cout, images, walk.columns), cout * columns, channel, image * pixel, column * pixel
+        )
         stacked = _stacked(walk, rows)
         self.stack = (walk.parts, stacked, walk.depth, cout) if stacked > 1 else None
 
