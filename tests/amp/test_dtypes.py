@@ -187,3 +187,11 @@ def test_in_place_functions_are_not_cast():
             total.addmm_(tm.ones(2, 3).half(), tm.ones(3, 4))
         x = tm.ones(3).half()
         assert x.exp_().dtype == tm.float16
+
+
+def test_bilinear_without_a_bias_stays_in_its_dtype_on_the_cpu():
+    """A bias in float32 made the sum float32 whatever the product was."""
+    for library in (tm, torch):
+        x, weight = library.ones(2, 3), library.ones(4, 3, 3)
+        with library.autocast("cpu", dtype=library.bfloat16):
+            assert library.nn.functional.bilinear(x, x, weight).dtype == library.float32

@@ -185,7 +185,6 @@ LINEAR = [
     _c("tensordot", M, f(4, 3), ([1, 2], [1, 0])),
     _c("F.linear", X, f(5, 4), f(5)),
     *_each("bilinear F.bilinear", f(2, 3), f(2, 4), f(5, 3, 4), f(5)),
-    *_each("bilinear F.bilinear", f(2, 3), f(2, 4), f(5, 3, 4)),
 ]
 LAYERS = [
     *_each("conv1d F.conv1d", SIGNAL, f(6, 2, 3), f(6), 2, 1, 1, 2),
