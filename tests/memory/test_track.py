@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections import Counter
 from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +18,12 @@ from tests.networks import WORKLOADS
 from tinygrad_mem import memory, nn, scope
 from tinygrad_mem.devices import device
 from tinygrad_mem.memory import Category, Kind
+from tinygrad_mem.memory.accounting import Layer, account, watch
 from tinygrad_mem.memory.render.palette import sample
 from tinygrad_mem.models.lenet import LeNet
 from tinygrad_mem.nn import functional as F
+
+PASSING = Category.TEMPORARY, Category.WORKSPACE
 
 
 def r(count: int) -> int:
@@ -450,11 +456,83 @@ def test_what_appeared_vanished_and_moved():
     assert "state of Linear.weight" in {change.owner for change in found.appeared}
     moved = {change.owner: change.bytes for change in found.moved}
     assert moved["Linear.weight"] == r(8000) - r(4000)
-    text = str(found)
-    assert text.startswith("peak ")
-    assert "appeared" in text
+    here = f"test_track.py:{run.__code__.co_firstlineno + 4} run"
+    assert [re.sub(r"\S+(?=test_track)", "", " ".join(row.split())) for row in str(found).splitlines()] == [
+        "peak 14.50 KiB -> 34.00 KiB (+19.50 KiB, +134.5%) in backward, now optimizer",
+        "saved 0 B -> 0 B (0 B)",
+        "transient 6.00 KiB -> 10.50 KiB (+4.50 KiB, +75.0%)",
+        "appeared 16.00 KiB state of Linear.weight (optimizer state)",
+        "appeared 8.00 KiB gradient of Linear.weight (gradients)",
+        "appeared 512 B Adam.step (temporaries)",
+        "appeared 512 B gradient of Linear.bias (gradients)",
+        "appeared 512 B state of Linear.bias (optimizer state)",
+        "vanished -5.00 KiB Linear Linear (temporaries)",
+        f"vanished -4.50 KiB {here} (inputs, temporaries)",
+        "vanished -512 B Sum (temporaries)",
+        "changed 4.00 KiB Linear.weight (parameters)",
+    ]
     same = run(True, 20).compare(run(True, 20))
     assert (same.appeared, same.vanished, same.moved, same.peak.change) == ([], [], [], 0)
+    assert str(same).splitlines()[0] == "peak       34.00 KiB -> 34.00 KiB (0 B, +0.0%) in optimizer"
+
+
+def test_what_changed_names_both_categories():
+    """At both peaks the first layer's output is alive: as a temporary, and kept for backward."""
+    found = []
+    for grad in (False, True):
+        with memory.track("meta") as track, tm.device("meta"), tm.set_grad_enabled(grad):
+            y = nn.Sequential(nn.Linear(100, 100), nn.Sigmoid())(tm.ones(10 * (1 + grad), 100))
+            tm.ones(10_000)
+            del y
+        found.append(track)
+    rows = [" ".join(row.split()) for row in str(found[0].compare(found[1])).splitlines()]
+    assert "changed 4.00 KiB Sequential.1 Sigmoid (temporaries -> activations)" in rows
+
+
+def temporaries(track: memory.Track) -> dict[str, int]:
+    """The most bytes of temporaries and workspace of each module at one time, found block by block."""
+    changes: dict[str, list[tuple[int, int]]] = {}
+    for block in track.blocks():
+        if block.category in PASSING:
+            held = 0
+            for event, category in (*block.categories, (block.died, None)):
+                now = block.rounded if category in PASSING else 0
+                if event is not None and now != held:
+                    changes.setdefault(block.module, []).append((event, now - held))
+                    held = now
+    return {module: max(accumulate(size for _, size in sorted(events))) for module, events in changes.items()}
+
+
+@pytest.mark.parametrize("workload", WORKLOADS[:3], ids=lambda each: each.name)
+def test_the_temporaries_of_each_layer_are_those_of_its_blocks(workload: Any):
+    layers: list[Layer] = []
+
+    def run() -> None:
+        step = workload.build(tm)
+        layers.extend(watch(step.model))
+        memory.mark("forward ends")
+        step()
+
+    track = memory.predict(run)
+    account(track, layers, "forward ends")
+    root, found = layers[0].kind, temporaries(track)
+    assert [each.transient for each in layers] == [
+        found.get(f"{root}.{each.name}" if each.name else root, 0) for each in layers
+    ]
+    assert len({each.transient for each in layers}) > 2
+
+
+def test_the_temporaries_of_a_layer_are_without_those_that_other_layers_still_hold():
+    with memory.track("meta") as track, tm.device("meta"), tm.no_grad():
+        model = nn.Sequential(nn.Linear(100, 200), nn.Sigmoid(), nn.Linear(200, 50))
+        layers, kept = watch(model), []
+        for module in model:
+            module.register_forward_hook(lambda module, inputs, output: kept.append(output))
+        model(tm.ones(10, 100))
+        account(track, layers, None)
+    found = temporaries(track)
+    assert {each.name: each.transient for each in layers if each.name} == {"0": r(8000), "1": r(8000), "2": r(2000)}
+    assert [found[f"Sequential.{i}"] for i in range(3)] == [r(8000), r(8000), r(2000)]
 
 
 # --- off ------------------------------------------------------------------------------------------------------------------
