@@ -62,7 +62,7 @@ def test_a_ledger_forgets_the_events_of_its_log():
     ledger = Ledger("cpu")
     ledger.malloc(64, Place())
     assert ledger.log().column("requested").tolist() == [64]
-    assert not ledger.asked
+    assert ledger.count == 0
 
 
 def test_a_prediction_leaves_no_events_to_pythons_collector():
