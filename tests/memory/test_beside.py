@@ -190,7 +190,7 @@ def test_tracks_that_begin_and_end_at_every_bytecode_of_the_pool_and_the_tape(by
             assert (total == timeline.used).all(), f"{by}, at bytecode {point}: categories do not add up"
             assert all((timeline.bytes(category) >= 0).all() for category in Category), f"{by}, at bytecode {point}: negative"
         assert scope.listeners == ()
-    assert reached > 100
+    assert reached > 80  # Python 3.12 has fewer bytecodes than 3.11
     inside = "ops, steps and tracks run between two bytecodes of an op or backward"
     net = inside if by == "a handler" else "tracks started while another thread trains"
     reliability(net, 2 * reached)
