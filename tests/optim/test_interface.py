@@ -27,6 +27,17 @@ def test_zero_grad():
     assert p.grad is None
 
 
+@pytest.mark.parametrize("library", [torch, tm])
+def test_zeros_in_a_gradient_that_an_op_has_saved_are_noticed(library: Any):
+    """The gradient is a factor of a product. With zeros in it, backward would give zeros."""
+    p, x = (library.ones(3, requires_grad=True) for _ in range(2))
+    p.grad = library.full((3,), 2.0)
+    product = (x * p.grad).sum()
+    library.optim.SGD([p], lr=0.5).zero_grad(set_to_none=False)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+
+
 def test_a_closure_runs_with_gradients_on():
     p = tm.ones(3, requires_grad=True)
     o = optim.SGD([p], lr=0.5)
