@@ -11,7 +11,8 @@ import numpy as np
 from ...dtypes import arithmetic
 from ..code_tables import NESTED, TABLES
 from ..formula import formula
-from .blockwise import _apart, _by_block, _by_tile, _nearest
+from .blockwise import _by_block, _by_tile, _nearest
+from .fast.bits import unpack_bits
 from .fast.threads import scratch
 
 
@@ -84,7 +85,7 @@ def dequantize_blocks(codes, absmax, nested, offset, table, block, out):
     def part(start, stop):
         blocks = slice(start // block, -(-stop // block))
         numbers, index = scratch((stop - start,), wide, 0, 4), scratch((stop - start,), np.int64, 1, 2)
-        _apart(codes[start // table.each : -(-stop // table.each)], table.each, index)
+        unpack_bits(codes[start // table.each : -(-stop // table.each)], table.each, index)
         np.take(table.values[wide.char], index, out=numbers, mode="clip")  # other modes buffer the output
         scales = absmax[blocks] if nested is None else _scales(absmax, nested, offset, blocks, wide)
         for some, values in _by_block(numbers, block):

@@ -14,6 +14,7 @@ from ...dtypes import arithmetic
 from ..code_tables import TABLES
 from ..formula import formula
 from .fast import rules
+from .fast.bits import pack_bits, unpack_bits
 from .fast.computed import Written
 from .fast.threads import GRAIN, scratch, split
 from .fast.tiles import cuts
@@ -171,26 +172,8 @@ def _unpack(codes, top, coded, block, out):
 def _look_up(codes, coded, out):
     """out = the numbers of the map with these codes, before they are scaled."""
     index = scratch(out.shape, np.int64, 7, 8)
-    _apart(codes, coded.each, index)
+    unpack_bits(codes, coded.each, index)
     np.take(coded.values[out.dtype.char], index, out=out, mode="clip")  # other modes buffer the output
-
-
-def _apart(codes, each, out):
-    """out = the codes of bytes that have ``each`` of them, the first in the lowest bits."""
-    bits = 8 // each
-    for i in range(each):
-        part = out[i::each]
-        np.right_shift(codes[: part.size], i * bits, out=part, casting="unsafe")
-    np.bitwise_and(out, (1 << bits) - 1, out=out)
-
-
-def _together(codes, each, out):
-    """out = bytes with ``each`` codes, the first in the lowest bits; the codes are overwritten."""
-    np.copyto(out, codes[::each])
-    for i in range(1, each):
-        part = codes[i::each]
-        np.left_shift(part, i * (8 // each), out=part)
-        np.bitwise_or(out[: part.size], part, out=out[: part.size])
 
 
 def _pack(x, coded, block, top, codes):
@@ -217,4 +200,4 @@ def _nearest(share, coded, codes):
     above = scratch(share.shape, np.bool_, 7, 8)
     np.greater(share, border, out=above)
     np.add(found, above.view(np.uint8), out=found)
-    _together(found, coded.each, codes)
+    pack_bits(found, coded.each, codes)

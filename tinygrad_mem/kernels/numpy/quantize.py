@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..formula import formula
-from .blockwise import _apart, _together
+from .fast.bits import pack_bits, unpack_bits
 from .fast.philox import uniform
 from .fast.threads import scratch
 
@@ -51,7 +51,7 @@ def quantize(x, ticket, bits, codes, scales, group):
         small[:, width:] = 0
         np.copyto(small[:, :width], part, casting="unsafe")
         at = start // per
-        _together(small.reshape(-1), per, codes[at : at + rows * room // per])
+        pack_bits(small.reshape(-1), per, codes[at : at + rows * room // per])
 
 
 def _dequantize(codes, scales, bits, group, out):
@@ -67,7 +67,7 @@ def dequantize(codes, scales, bits, group, out):
     for _, first, start, rows, width in _tiles(out.size, group):
         room = -(-width // per) * per
         part, small = scratch((rows, room), wide, 0, 4), scratch((rows, room), np.uint8, 2, 4)
-        _apart(codes[start // per : start // per + rows * room // per], per, small.reshape(-1))
+        unpack_bits(codes[start // per : start // per + rows * room // per], per, small.reshape(-1))
         np.copyto(part, small)
         np.multiply(part, scales[first : first + rows, 1:], out=part)
         np.add(part, scales[first : first + rows, :1], out=part)
