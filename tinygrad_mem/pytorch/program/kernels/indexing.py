@@ -173,7 +173,7 @@ def segments(call: KernelCall, count: int, width: int, weights: int, grad: torch
     takes="nothing; the results are allocated in this order: sizes of the bags, the bag of each index, the output, indices of "
     "the maxima",
     source="cuda/EmbeddingBag.cu, _embedding_bag_cuda",
-    seen="h100",
+    seen="h100 (_embedding_bag)",
 )
 def embedding_bag(call: KernelCall) -> None:
     call.copies("indices", "offsets", "weight")
