@@ -56,8 +56,9 @@ def table(columns: Iterable[tuple[str, str]], rows: Sequence[str], hint: str) ->
     """The table of the rows (``<tr>``). ``columns``: names, with "n" for numbers; ``hint``: words to filter by."""
     sort = '<th scope="col" class="{}" aria-sort="none"><button type="button">{}</button></th>'
     heads = [sort.format(kind, name) for name, kind in columns]
+    count = f"{len(rows)} {'row' if len(rows) == 1 else 'rows'}"
     return f"""<label class="filter">Only rows with <input type="search" placeholder="{hint}"></label>
-<p class="shown quiet" role="status">{len(rows)} rows</p><table class="all"><thead><tr>{"".join(heads)}</tr></thead><tbody>
+<p class="shown quiet" role="status">{count}</p><table class="all"><thead><tr>{"".join(heads)}</tr></thead><tbody>
 {"".join(rows)}</tbody></table>"""
 
 

@@ -385,7 +385,7 @@ function filter(input) {
   const rows = matching(table, input.value);
   const bytes = rows.reduce((sum, row) => sum + Number(row.cells[0].dataset.n), 0);
   const said = run.querySelector(".shown");
-  said.replaceChildren(`${shown(rows.length)} rows, `, Object.assign(document.createElement("b"), { className: "sum", textContent: shown(bytes) }), " B");
+  said.replaceChildren(`${shown(rows.length)} ${rows.length === 1 ? "row" : "rows"}, `, Object.assign(document.createElement("b"), { className: "sum", textContent: shown(bytes) }), " B");
   if (table.querySelector(".rest[hidden]")) said.append(" (the smaller blocks are found by what they are, not by name)");
 }
 
