@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import traceback
 import weakref
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -116,6 +117,19 @@ def pytest_collection_finish() -> None:
     leave_out()
 
     alive.SOURCES.insert(0, lambda *types: [thing for each in _left_out if (thing := each()) is not None])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Generator[None, Any, Any]:
+    """What a failed test held goes with it. Else collections would leave out its frames, and later tests count its tensors."""
+    report = yield
+    error = None if call.excinfo is None or item.config.getoption("usepdb") else call.excinfo.value
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            frame.f_locals  # noqa: B018  (before Python 3.13 a frame keeps a copy of its variables, which this renews)
+        error = error.__cause__ or error.__context__
+    return report
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -22,8 +22,33 @@ from . import pools, seal
 pytest_plugins = ["pytester"]
 
 FIRST = """
+import gc
 import os
+import weakref
 import tinygrad_mem as tm
+
+failed = []
+
+def in_a_cycle():
+    cycle = [tm.ones(1000)]
+    cycle.append(cycle)
+    failed.append(weakref.ref(cycle[0]))
+    return cycle
+
+def fail():
+    cycle = in_a_cycle()
+    raise TypeError
+
+def test_that_fails():
+    cycle = in_a_cycle()
+    try:
+        fail()
+    except TypeError as error:
+        raise ValueError from error
+
+def test_after_one_that_failed():
+    gc.collect()
+    assert [ref() for ref in failed] == [None, None]
 
 def test_that_leaves_a_cycle():
     cycle = [tm.ones(1000)]
@@ -59,11 +84,14 @@ def test_that_leaves_gradients_off():
 
 def test_the_culprit_fails(pytester: pytest.Pytester):
     pytester.makeconftest(
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\nfrom tests.conftest import begun, sealed"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "from tests import conftest\n"
+        "from tests.conftest import begun, pytest_runtest_makereport, sealed\n"
+        "conftest.CROWD = 0"
     )
     pytester.makepyfile(test_a=FIRST, test_b=SECOND)
     ran = pytester.runpytest_subprocess("-p", "no:xdist")
-    ran.assert_outcomes(passed=5, errors=2)
+    ran.assert_outcomes(passed=6, failed=1, errors=2)
     for culprit, left in ("a_variable", "environment"), ("gradients_off", "scope.local.grad_enabled"):
         ran.stdout.fnmatch_lines([f"*ERROR at teardown of test_that_leaves_{culprit}*", f"*the test left its {left} changed*"])
 

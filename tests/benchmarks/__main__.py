@@ -151,14 +151,16 @@ def main() -> None:
 
         growth.main(options.only, options.seconds)
     else:
-        show(both_settings(len(chosen(options.only)), options.seconds), options.device)
+        show(each_setting(options), options.device)
     print(f"It took {(time.perf_counter() - began) / 60:.1f} minutes.", file=sys.stderr)
 
 
-def both_settings(workloads: int, seconds: float) -> dict[str, list[dict]]:
-    """The rows of each setting of BLAS that this CPU can run, each from a process of its own."""
-    runs = {name: also for name, also in SETTINGS.items() if not also or can_run(also["OPENBLAS_CORETYPE"])}
-    expected = len(runs) * workloads * (seconds + 2) / 60  # and 2 s to begin; VGG16 at 224 x 224 may take half a minute
+def each_setting(options: argparse.Namespace) -> dict[str, list[dict]]:
+    """The rows of each setting of BLAS that this CPU can run, each from a process of its own; a GPU uses none of them."""
+    able = {name: also for name, also in SETTINGS.items() if not also or can_run(also["OPENBLAS_CORETYPE"])}
+    runs = able if options.device == "cpu" else {options.device: {}}
+    workloads = len(chosen(options.only))
+    expected = len(runs) * workloads * (options.seconds + 2) / 60  # and 2 s to begin; VGG16 at 224 x 224 may take half a minute
     print(f"{len(runs)} settings of BLAS, {workloads} networks: about {expected:.0f} minutes", file=sys.stderr, flush=True)
     results = {}
     for setting, also in runs.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,16 @@ def test_sums_and_convolutions_are_not_touched(dev: str):
     with accumulate_in(tm.float16):
         assert float(ones(N).to(dev).sum()) == N
         assert float(F.conv2d(ones(1, 400, 3, 3).to(dev), ones(1, 400, 3, 3).to(dev))) == 3600
-        assert float(ones(1, N).to(dev) @ ones(N, 1).to(dev)) == 2048
+
+
+def test_products_overflow_whatever_the_order(dev: str):
+    """A GPU adds up in groups: there a sum of ones need not stall, but each group of these is larger than float16 holds."""
+    large = tm.full((1, N), 60_000, dtype=tm.float16, device=dev)
+    large[:, N // 2 :] = -60_000
+    column = ones(N, 1).to(dev)
+    assert float(large @ column) == 0
+    with accumulate_in(tm.float16):
+        assert not math.isfinite(float(large @ column))
 
 
 @pytest.mark.parametrize("dtype", [tm.float64, tm.int32])

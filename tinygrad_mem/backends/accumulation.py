@@ -12,9 +12,10 @@ from ..scope import setting
 class accumulate_in(setting):
     """``with accumulate_in(float16):`` adds up matrix products of float16 in float16. Such sums stop growing too early.
 
-    It applies in this thread to ``matmul``, ``linear`` and ``addmm`` of float16 tensors, forward and backward. A sum of ones
-    stops at 2,048 (in bfloat16 at 256). On ``cpu`` terms are added one after another, which is slow; ``cuda`` uses cuBLAS's
-    16-bit accumulator. ``accumulate_in(float32)`` restores normal products inside. It needs no memory.
+    It applies in this thread to ``matmul``, ``linear`` and ``addmm`` of float16 tensors, forward and backward. On ``cpu`` terms
+    are added one after another, which is slow: a sum of ones stops at 2,048 (in bfloat16 at 256). ``cuda`` uses cuBLAS's 16-bit
+    accumulator. It adds up in groups, so that a sum of ones goes on for longer. ``accumulate_in(float32)`` restores normal
+    products inside. It needs no memory.
 
     Raises:
         ArgumentError: the dtype is neither float16, bfloat16 nor float32.
