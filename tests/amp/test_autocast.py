@@ -52,6 +52,9 @@ def test_regions_nest_and_disabled_ones_cast_nothing():
                 assert (half @ w.T).dtype == tm.float16
             assert state() == (False, tm.float16, False)
         assert (half @ w.T).dtype == tm.float16
+        with tm.autocast("cuda", enabled=False):
+            assert state() == (True, tm.float16, False), "a region within, for another device, leaves this one's casts on"
+            assert (x @ w).dtype == tm.float16
     assert (x @ w).dtype == tm.float32
 
 
@@ -70,7 +73,7 @@ def test_decorator():
     def product(x: tm.Tensor, depth: int = 0) -> tm.Tensor:
         """What it does."""
         assert tm.is_autocast_enabled("cpu")
-        return product(x, depth - 1) if depth else x @ x
+        return product(x, depth=depth - 1) if depth else x @ x
 
     assert product.__name__ == "product"
     assert product.__doc__ == "What it does."

@@ -43,6 +43,7 @@ def test_a_weight_is_cast_once_a_region_and_the_cast_goes_at_its_end(used):
         assert used() == entry + HALF
         with tm.autocast("cpu", dtype=tm.float16):
             w @ w
+            assert used() == entry + HALF
         assert used() == entry + HALF, "the regions within share the casts, until the outermost ends"
     assert used() == entry
     assert gc.collect() == 0
@@ -158,6 +159,20 @@ def test_a_recorded_cast_serves_where_nothing_is_recorded(used):
         assert used() == before, "no second cast"
         assert len(scope.local.autocast.cache) == 1
     del y
+
+
+@pytest.mark.parametrize("then", [tm.enable_grad, tm.no_grad, tm.inference_mode])
+@pytest.mark.parametrize("first", [tm.enable_grad, tm.no_grad, tm.inference_mode])
+def test_which_casts_serve_where(first, then):
+    w, made = weight(), []
+    with tm.autocast("cpu", dtype=tm.float16):
+        for mode in (first, then):
+            with mode():
+                y = w @ w
+            made.append(scope.local.autocast.cache[id(w)].tensor)
+    shared = first is then or (first, then) == (tm.enable_grad, tm.no_grad)
+    assert (made[0] is made[1]) == shared
+    assert y.requires_grad == (then is tm.enable_grad)
 
 
 def test_a_cast_made_in_inference_mode_stays_there():

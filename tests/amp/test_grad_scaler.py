@@ -150,6 +150,21 @@ def test_the_comparison_reaches_skips_growth_and_errors():
     assert values(machine.leaves[0]).tolist() == [0.5, 1.5]  # one step, not two
 
 
+@pytest.mark.parametrize(
+    "options", [{"growth_interval": 2}, {"init_scale": 2.0**125, "growth_interval": 1, "growth_factor": 4.0}]
+)
+def test_the_scale_grows_every_interval_and_never_to_infinity(options: dict):
+    ours, theirs = Machine(tm, options), Machine(torch, options)
+    scales = []
+    for _ in range(6):
+        for machine in (ours, theirs):
+            for what in ("zero", "backward", "step", "update"):
+                machine.do(what, 0, 0.0)
+        assert ours.look()[:3] == theirs.look()[:3]
+        scales.append(ours.scaler.get_scale())
+    assert len(set(scales)) == (4 if options["growth_interval"] == 2 else 1)
+
+
 def test_signature_and_docstring():
     mine, other = (inspect.signature(lib.amp.GradScaler).parameters for lib in (tm, torch))
     assert [(p.name, p.default) for p in mine.values()] == [(p.name, p.default) for p in other.values()]
@@ -421,7 +436,12 @@ def test_state_dicts_are_pytorchs_and_copies_go_on_where_it_stood():
     assert scaler.state_dict() == other.state_dict()
     assert pickle.loads(pickle.dumps(scaler)).state_dict() == scaler.state_dict()
     assert copy.deepcopy(scaler).state_dict() == scaler.state_dict()
+    for s in (scaler, other):
+        with pytest.raises(AssertionError, match=r"Attempted unscale_ but _scale is None"):
+            pickle.loads(pickle.dumps(s)).unscale_(optimizer)  # a copy has no window before its first scale()
     fresh = scaler_of(tm)
+    fresh.load_state_dict({key: np.asarray(value) for key, value in other.state_dict().items()})
+    assert {type(value) for value in fresh.state_dict().values()} == {int, float}
     fresh.load_state_dict(other.state_dict())
     assert fresh.state_dict() == scaler.state_dict()
     with pytest.raises(KeyError):

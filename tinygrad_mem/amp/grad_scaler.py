@@ -112,8 +112,7 @@ class GradScaler:
         if backoff_factor >= 1.0:
             raise AssertionError("The backoff factor must be < 1.0.")
         self._init_scale, self._init_growth_tracker = init_scale, 0
-        self._scale: float | None = None  # set by the first call of scale(), as in PyTorch
-        self._growth_tracker = 0
+        self._scale: float | None = None  # set by the first call of scale(), and the tracker with it, as in PyTorch
         self._growth_factor, self._backoff_factor, self._growth_interval = growth_factor, backoff_factor, growth_interval
         self._windows: dict[int, _Window] = {}
 
@@ -354,7 +353,7 @@ class GradScaler:
                     "scaler.update()."
                 )
             state |= {"_init_scale": self.get_scale(), "_init_growth_tracker": self._get_growth_tracker()}
-            state |= {"_scale": None, "_growth_tracker": 0}
+            state["_scale"] = None
         return state
 
 
