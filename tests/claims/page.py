@@ -31,7 +31,7 @@ def row(judged: Judged) -> str:
 
 def written(judged: list[Judged]) -> str:
     """The whole page."""
-    assert all(each.verdict for each in judged), "PyTorch and transformers are needed to write the page"
+    assert all(each.verdict for each in judged), "PyTorch is needed to write the page"
     lines = ["# Published figures, judged", "", summary(judged), RULES, ""]
     lines += [
         "`python -m tinygrad_mem claims` runs all, `claims NAME` shows one in full, `--html FILE` writes a page with the runs.",

@@ -16,7 +16,7 @@ from tinygrad_mem.claims import CLAIMS, examine, page
 from tinygrad_mem.cli import claims as command
 from tinygrad_mem.cli.app import app
 
-FEW = ["resnet50-parameters", "trl-3678", "step-after-backward"]
+FEW = ["resnet1202-parameters", "trl-3678", "step-after-backward"]
 
 
 def claims(*arguments: str, columns: int = 80):
@@ -25,12 +25,12 @@ def claims(*arguments: str, columns: int = 80):
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_the_table_has_the_most_wrong_first_and_fits(columns: int):
-    ran = claims("--about", "trl", columns=columns)
+    ran = claims("--about", "estimate-memory", columns=columns)
     assert ran.exit_code == 0
     assert max(map(len, ran.stdout.splitlines())) <= columns
-    assert ran.stdout.index("trl-3678") < ran.stdout.index("trl-6858")
+    assert ran.stdout.index("estimate-memory-half") < ran.stdout.index("estimate-memory-weights")
     assert "2 figures: 0 reproduced, 0 explained, 2 refuted." in ran.stdout
-    assert "2 of 2: trl-6858: refuted: 1.97 times too large" in " ".join(ran.stderr.split())
+    assert "2 of 2: estimate-memory-half: refuted: 2.00 times too small" in " ".join(ran.stderr.split())
 
 
 @pytest.mark.parametrize("columns", [60, 80])
@@ -48,7 +48,7 @@ def test_a_claim_in_full_fits(columns: int):
     assert "Also included. the square roots of moments that PyTorch's step holds: 1.22 GB." in text
     assert "█" in ran.stdout
     assert (
-        text.index("trl-3678: refuted") < text.index("step-after-backward: explained") < text.index("resnet50-parameters: rep")
+        text.index("trl-3678: refuted") < text.index("step-after-backward: explained") < text.index("resnet1202-parameters: rep")
     )
     tables = [line for line in ran.stdout.splitlines() if not line.startswith(("┏", "┃", "┡", "│", "├", "└"))]
     assert max(map(len, tables)) <= columns
@@ -56,13 +56,13 @@ def test_a_claim_in_full_fits(columns: int):
 
 def test_json_has_every_number():
     rows = {row["claim"]: row for row in json.loads(claims(*FEW, "--json").stdout)}
-    assert list(rows) == ["trl-3678", "step-after-backward", "resnet50-parameters"]
+    assert list(rows) == ["trl-3678", "step-after-backward", "resnet1202-parameters"]
     assert rows["trl-3678"]["found"] == 155_304_960
     assert rows["trl-3678"]["verdict"] == "refuted"
     assert rows["trl-3678"]["off"] == pytest.approx(1.996, abs=1e-3)
     (part,) = rows["step-after-backward"]["beside"]
     assert part["least"] == part["most"] == 4 * 304_326_632
-    assert rows["resnet50-parameters"]["text"] == "reproduced exactly"
+    assert rows["resnet1202-parameters"]["text"] == "reproduced to its last digit"
 
 
 def test_the_page_has_each_claim_and_asks_for_nothing(tmp_path: Path):
@@ -100,26 +100,26 @@ def test_what_is_not_there_is_said():
 
 def test_a_claim_that_needs_more_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tinygrad_mem.claims.claim.find_spec", lambda name: None)
-    ran = claims("--about", "bert-large")
+    ran = claims("--about", "cublas")
     assert ran.exit_code == 0
-    assert "not run: torch and transformers needed" in " ".join(ran.stderr.split())
-    assert "10 figures: 0 reproduced, 0 explained, 0 refuted, 10 not run." in ran.stdout
-    ran = claims("bert-large-weights")
-    assert "Found. not run: torch and transformers needed" in " ".join(ran.stdout.split())
+    assert "not run: torch needed" in " ".join(ran.stderr.split())
+    assert "1 figures: 0 reproduced, 0 explained, 0 refuted, 1 not run." in ran.stdout
+    ran = claims("cublas-workspace")
+    assert "Found. not run: torch needed" in " ".join(ran.stdout.split())
 
 
 def test_ctrl_c_shows_what_is_done(monkeypatch: pytest.MonkeyPatch):
     examine = command.examine
 
     def interrupted(claim):
-        if claim.name == "trl-6858":
+        if claim.name == "estimate-memory-half":
             raise KeyboardInterrupt
         return examine(claim)
 
     monkeypatch.setattr(command, "examine", interrupted)
-    ran = claims("--about", "trl")
+    ran = claims("--about", "estimate-memory")
     assert ran.exit_code == 130
-    assert "trl-3678" in ran.stdout
+    assert "estimate-memory-weights" in ran.stdout
     assert "claims: interrupted: 1 of 2 claims are done" in ran.stderr
 
 

@@ -6,7 +6,7 @@ from ..claim import Claim
 
 _FILES = (
     "parameters", "states", "optimizers", "lora", "quantized", "ranks", "activations", "language", "recomputed", "logits",
-    "inference", "programs", "guides",
+    "programs",
 )  # fmt: skip
 CLAIMS: dict[str, Claim] = {claim.name: claim for name in _FILES for claim in import_module(f".{name}", __package__).CLAIMS}
 """By name, file by file."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache, partial
-from importlib import import_module
 from typing import Any
 
 import tinygrad_mem as tm
@@ -20,7 +19,7 @@ from ...nn import functional as F
 from ...recompute.blocks import checkpoint_blocks
 from ..claim import Claim, Counted, Extra, Figure, Publication, paper, thread
 from .parameters import COUNTED, count
-from .states import GRADIENTS_GIVEN, kept, llama_of, stepped
+from .states import llama_of
 
 
 @cache
@@ -60,21 +59,8 @@ def recomputed_gpt2() -> Counted:
     return Counted(inputs, parts, track)
 
 
-def moments() -> int:
-    """Adam's, in float32, of weights in bfloat16."""
-    adam = partial(tm.optim.AdamW, state_dtype=tm.float32)
-    return kept(stepped(LLAMA_8B, adam, dtype="bfloat16"), Category.OPTIMIZER_STATE)
-
-
 def llama_8b_weights() -> int:
     return 2 * count(LLAMA_8B)
-
-
-def lomo_llama() -> Counted:
-    """With scores in memory, by PyTorch and transformers as they are today."""
-    found = import_module("..transformers_runs", __package__).llama_activations()
-    scores = 32 * 8 * 32 * 512 * 512 * 2
-    return Counted(found, (Extra("float16 scores that the library of 2023 kept, up to three in each layer", 0, 3 * scores),))
 
 
 class LossAsForward(nn.Module):
@@ -156,24 +142,6 @@ CLAIMS = [
         "Activations of Llama with 7 billion parameters, 8 x 512 tokens, by ZeRO's formula. The thread's GB are 2**30 bytes.",
         Figure("12.0 GiB"), _FORWARD, partial(activations, LLAMA_7B, 8, 512),
         "12 numbers for each number of a block's input. Llama's gated layer alone keeps four arrays 2.7 times as wide.",
-    ),
-    Claim(
-        "lomo-activations", paper("2306.09782", "Lv et al., Full parameter fine-tuning, 2023, table 1"),
-        "Activations of Llama with 7 billion parameters, 8 sequences of 512 tokens. The table writes GB for 2**30 bytes.",
-        Figure("45.61 GiB"), "a forward of transformers' Llama in float16, scores in memory, predicted; bytes that it leaves",
-        lomo_llama, "What is kept depends on how the library writes attention and norms. Without scores it is 19.1 GiB.",
-        ("torch", "transformers"), 6,
-    ),
-    Claim(
-        "playbook-parameters", _PLAYBOOK,
-        "The weights of Llama 3.1 with 8 billion parameters in bfloat16. The chart writes GB for 2**30 bytes.",
-        Figure("14.957 GiB"), COUNTED, llama_8b_weights,
-    ),
-    Claim(
-        "playbook-optimizer", _PLAYBOOK,
-        "Adam's state for Llama 3.1 with 8 billion parameters. The chart writes GB for 2**30 bytes.",
-        Figure("59.8 GiB"), GRADIENTS_GIVEN,
-        moments, "Two float32 moments. A float32 copy of the weights, which mixed precision keeps, would be 29.9 more.",
     ),
     Claim(
         "playbook-activations", _PLAYBOOK,

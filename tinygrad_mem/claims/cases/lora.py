@@ -8,7 +8,6 @@ from tinygrad_mem import nn
 from ...memory import Category
 from ...techniques import lora
 from ..claim import Claim, Counted, Extra, Figure, paper
-from .parameters import count
 from .states import kept, stepped
 
 LAYERS, WIDTH = 96, 12_288  # of GPT-3
@@ -43,10 +42,6 @@ CLAIMS = [
         "lora-checkpoint", _LORA, "The checkpoint of LoRA of rank 4 on GPT-3's queries and values, in float16.",
         Figure("about 35 MB"), "LoRA is put on these 192 layers on meta, and its matrices are counted", adapter,
         "18,874,368 numbers of 2 bytes: 37.7 MB, or 36.0 MiB. 35 MB are the 350 GB of all weights, divided by ten thousand.",
-    ),
-    Claim(
-        "lora-weights", _LORA, "All of GPT-3's weights in float16.", Figure("about 350 GB"),
-        "the network is made on meta, and its parameters are counted", lambda: 2 * count(gpt3),
     ),
     Claim(
         "lora-gpt3-training", _LORA, "Training GPT-3 with Adam.", Figure("1.2 TB"),

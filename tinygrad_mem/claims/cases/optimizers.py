@@ -127,15 +127,6 @@ CLAIMS = [
         "The weight and its gradient in 16 bits are 4 bytes more.",
     ),
     Claim(
-        "cookbook-adam8bit", _COOKBOOK, "What Adam in 8 bits keeps in mixed precision, the float32 copy of the weight with it.",
-        Figure("6 bytes a parameter"), _COPY, partial(with_masters, tm.optim.Adam8bit),
-        "4 of the copy, and two bytes. The comment in the tool adds up 2 + 2 + 2.",
-    ),
-    Claim(
-        "cookbook-momentum", _COOKBOOK, "What SGD with momentum keeps in mixed precision, the float32 copy with it.",
-        Figure("8 bytes a parameter"), _COPY, partial(with_masters, tm.optim.SGD, lr=0.1, momentum=0.9),
-    ),
-    Claim(
         "adafactor-four-bytes",
         Publication("Hugging Face, GPU training guide", "https://huggingface.co/docs/transformers/v4.38.2/perf_train_gpu_one"),
         "Adafactor's state for a model of 3 billion parameters.", Figure("about 4 bytes a parameter"),
@@ -145,22 +136,10 @@ CLAIMS = [
         "is 8 bytes a parameter below AdamW's 14,949.", seconds=2,
     ),
     Claim(
-        "galore", paper("2403.03507", "Zhao et al., GaLore, 2024, abstract"),
-        "What GaLore saves of the optimizer's state: Llama of 7 billion parameters, rank 1,024.", Figure("at most 65.5 %"),
-        GRADIENTS_GIVEN + ", of AdamW and of GaLore on the blocks' matrices",
-        partial(saved_state, LLAMA_7B, on_blocks(tm.optim.GaLore, 1024), tm.optim.AdamW),
-        "A matrix of n x m keeps 1,024 (n + 2 m) numbers instead of 2 n m.", seconds=2,
-    ),
-    Claim(
         "galore-8bit", paper("2403.03507", "Zhao et al., GaLore, 2024, abstract"),
         "What GaLore in 8 bits saves of the state of Adam in bfloat16: Llama of 7 billion parameters, rank 1,024.",
         Figure("at most 82.5 %"), "a byte for each number of the moments that GaLore keeps, two for each of its projections",
         galore_in_bytes, "82.5 % is reached if the projections, too, are kept in 8 bits.",
-    ),
-    Claim(
-        "apollo", _APOLLO, "How many times less state than AdamW APOLLO of rank 128 keeps for Llama of 350 million parameters.",
-        Figure("at most 8 times"), _APOLLO_STATES.format("APOLLO"),
-        partial(state_over, block, tm.optim.AdamW, partial(tm.optim.APOLLO, rank=128)),
     ),
     Claim(
         "apollo-mini", _APOLLO, "How many times less state than AdamW APOLLO-Mini keeps for Llama of 350 million parameters.",

@@ -94,10 +94,9 @@ def dtr_plain() -> Counted:
     return Counted(dtr()[0], (Extra("the outputs of all batch norms", outputs, outputs),))
 
 
-def boundaries(name: str, tokens: int, layers: int | None = None) -> Counted:
-    """The inputs of blocks: all that a language model in bfloat16 keeps of blocks that are recomputed."""
-    config = PUBLISHED[name] | {"max_position_embeddings": 1 << 20}
-    config |= {} if layers is None else {"num_hidden_layers": layers}
+def boundaries(tokens: int = 131_072) -> Counted:
+    """The inputs of blocks: all that Qwen 3 of 8 billion parameters, in bfloat16, keeps of blocks that are recomputed."""
+    config = PUBLISHED["qwen3-8b"] | {"max_position_embeddings": 1 << 20}
 
     def run() -> None:
         model: Any = checkpoint_blocks(Step("bfloat16", "cpu").make(partial(llama, config)), "every-block")
@@ -185,22 +184,7 @@ CLAIMS = [
     Claim(
         "accelerate-4175", thread("huggingface/accelerate", 4175, "pull"),
         "The inputs of the blocks of Qwen3 with 8 billion parameters, for 131,072 tokens.", Figure("38,654,705,664 B"),
-        _INPUTS, partial(boundaries, "qwen3-8b", 131_072), seconds=2,
-    ),
-    Claim(
-        "accelerate-4175-small", thread("huggingface/accelerate", 4175, "pull"),
-        "The inputs of 24 blocks of width 1,024, for 32,768 tokens.", Figure("1.61 GB"),
-        _INPUTS, partial(boundaries, "qwen3-0.6b", 32_768, 24), seconds=1,
-    ),
-    Claim(
-        "accelerate-4175-long", thread("huggingface/accelerate", 4175, "pull"),
-        "The inputs of the blocks of Qwen3 with 0.6 billion parameters, for an eighth of 1,048,576 tokens.", Figure("7.5 GB"),
-        _INPUTS, partial(boundaries, "qwen3-0.6b", 131_072), seconds=1,
-    ),
-    Claim(
-        "transformers-48444", thread("huggingface/transformers", 48444, "pull"),
-        "The inputs of the blocks of Qwen3 with 8 billion parameters, for 128k tokens. The thread writes GB for 2**30 bytes.",
-        Figure("36 GiB"), _INPUTS, partial(boundaries, "qwen3-8b", 131_072), seconds=2,
+        _INPUTS, boundaries, seconds=2,
     ),
     Claim(
         "step-in-backward",
