@@ -6,6 +6,7 @@ import gc
 import inspect
 import threading
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -70,14 +71,14 @@ def test_an_error_leaves_the_region():
 
 def test_decorator():
     @tm.autocast("cpu", dtype=tm.float16)
-    def product(x: tm.Tensor, depth: int = 0) -> tm.Tensor:
+    def product(x: tm.Tensor, *, depth: int) -> tm.Tensor:
         """What it does."""
         assert tm.is_autocast_enabled("cpu")
         return product(x, depth=depth - 1) if depth else x @ x
 
     assert product.__name__ == "product"
     assert product.__doc__ == "What it does."
-    assert product(tm.ones(2, 2), 3).dtype == tm.float16  # one region object, entered four times over
+    assert product(tm.ones(2, 2), depth=3).dtype == tm.float16  # one region object, entered four times over
     assert state() == OFF
 
     class Net(nn.Module):
@@ -321,7 +322,7 @@ def scaled_product(framework, cast_inputs=None, decorated=True):
         return gx, x.t() @ g
 
     if decorated:
-        forward = framework.amp.custom_fwd(forward, device_type="cpu", cast_inputs=cast_inputs)
+        forward = framework.amp.custom_fwd(device_type="cpu", cast_inputs=cast_inputs)(forward)
         backward = framework.amp.custom_bwd(device_type="cpu")(backward)
     body = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type("Product", (framework.autograd.Function,), body), seen
@@ -352,6 +353,13 @@ def test_custom_functions_cast_what_is_inside_of_arguments():
     assert cast["b"] is half["b"]
     assert cast["c"] is half["c"]
     assert [t.dtype for t in amp.autocast_mode._cast(iter([tm.ones(1)]), "cpu", tm.float16)] == [tm.float16]
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_what_a_custom_function_is_given_by_name_arrives(inside: bool):
+    forward = amp.custom_fwd(lambda ctx, *, x: x, device_type="cpu", cast_inputs=tm.float16)
+    with tm.autocast("cpu", dtype=tm.float16, enabled=inside):
+        assert forward(SimpleNamespace(), x=tm.ones(1)).dtype == (tm.float16 if inside else tm.float32)
 
 
 def test_custom_functions_want_a_device():
