@@ -77,7 +77,9 @@ def test_a_limit_holds_inside_and_nests(where: str):
     pool = device(where).pool
     gc.collect()
     base = pool.used_bytes()
+    tm.empty(2 * MIB, device=where)  # cached from here on, and above the limit
     with memory.limit(base + 2 * MIB, where):
+        assert pool.total_bytes() <= base + 2 * MIB
         tm.ones(1000, device=where)
         with memory.limit(base + MIB, where):
             with pytest.raises(OutOfMemoryError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,9 @@ def test_the_pytorch_names(where: str):
     assert text.startswith(f"memory of {where}\n")
     assert f"{base + 4096:,}" in text
     assert "lost to rounding" in text
+    assert "limit" not in text
+    with memory.limit("64 MiB", where):
+        assert re.search(r"^limit +67,108,864 +64\.00 MiB$", memory.memory_summary(where), re.MULTILINE)
     del x
 
 
