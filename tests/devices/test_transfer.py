@@ -59,3 +59,34 @@ def test_gradients_come_back_to_the_device_of_the_leaf():
 def test_tensors_on_two_devices_do_not_mix():
     with pytest.raises(tm.errors.DeviceError, match="same device"):
         tm.randn(3) + tm.randn(3, device="meta")
+
+
+@pytest.mark.parametrize("other", ["meta", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_writes_do_not_mix_devices(shape: tuple[int, ...], other: str):
+    """A number on the cpu may be read on any device, and nothing on another device is read into a tensor of the cpu's."""
+    writes = {
+        "add_": lambda x, y: x.add_(y),
+        "mul_": lambda x, y: x.mul_(y),
+        "addcmul_": lambda x, y: x.addcmul_(y, y),
+        "lerp_": lambda x, y: x.lerp_(y, 0.5),
+    }
+    for name, write in writes.items():
+        x = tm.ones(shape)
+        with pytest.raises(tm.errors.DeviceError, match="Expected all tensors to be on the same device"):
+            write(x, tm.ones(shape, device=other))
+        assert x.tolist() == tm.ones(shape).tolist(), name
+        if shape:
+            with pytest.raises(tm.errors.DeviceError, match="Expected all tensors to be on the same device"):
+                write(tm.ones(shape, device=other), x)
+        assert write(tm.ones(shape, device=other), tm.ones(())).device.type == other
+
+
+@pytest.mark.parametrize("other", ["meta", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_a_condition_without_dimensions_may_be_on_the_cpu(other: str):
+    x, y = (tm.full((2,), value, device=other, requires_grad=True) for value in (1.0, 2.0))
+    z = tm.where(tm.tensor(True), x, y)
+    assert (z.device.type, z.shape) == (other, (2,))
+    z.sum().backward()
+    if other != "meta":
+        assert [t.tolist() for t in (z, x.grad, y.grad)] == [[1, 1], [1, 1], [0, 0]]

@@ -248,12 +248,13 @@ def _share(op: type[Op], inputs: tuple, params: dict, view: Any, enabled: bool) 
         view._off_the_record = source._off_the_record or weakref.ref(source if source._view is None else source._view.base)
 
 
-def one_device(op: type[Op], inputs: tuple) -> list:
+def one_device(op: type[Op], inputs: tuple, *written: Tensor) -> list:
     """The inputs on one device. A 0-d cpu tensor may be used with tensors of another device: it becomes a Python number, or a
-    copy on that device if its dtype decides that of the result, which a number's would not.
+    copy on that device: a bool, which may be a condition, and one whose dtype decides that of the result, which a number's
+    would not. One that is ``written`` stays.
     """
     tensors = [x for x in inputs if isinstance(x, Tensor)]
-    devices = {x.device for x in tensors if x.ndim or x.device.type != "cpu"}
+    devices = {x.device for x in tensors if x.ndim or x.device.type != "cpu"} | {x.device for x in written}
     if len(devices) > 1 or any(x.device not in devices and x._requires_grad for x in tensors):
         found = ", ".join(f"{list(x.shape)} on {x.device}{x.device.whose}" for x in tensors)
         raise DeviceError(
@@ -264,7 +265,7 @@ def one_device(op: type[Op], inputs: tuple) -> list:
     moved = []
     for x in inputs:
         if isinstance(x, Tensor) and x.device is not device:
-            x = x.item() if category(x.dtype) <= highest else x.to(device)
+            x = x.item() if x.array.dtype.kind != "b" and category(x.dtype) <= highest else x.to(device)
         moved.append(x)
     return moved
 

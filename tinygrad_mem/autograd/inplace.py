@@ -42,7 +42,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     for x in inputs:
         if isinstance(x, Tensor):
             if x.device is not device:
-                inputs = tuple(one_device(op, inputs))
+                inputs = tuple(one_device(op, inputs, target))
                 arrays = [x.array if isinstance(x, Tensor) else x for x in inputs]
                 break
             arrays.append(x.array)
