@@ -70,8 +70,8 @@ def test_same_keys_shapes_and_text(module: str, name: str):
 
 def test_the_deepest():
     with tm.device("meta"):
-        net = import_module("tinygrad_mem.models.resnet").resnet1202(option="A")
-    assert sum(p.numel() for p in net.parameters()) == 19_421_274
+        net = import_module("tinygrad_mem.models.resnet").resnet1202()
+    assert sum(p.numel() for p in net.parameters()) == 19_424_026
     assert tuple(net(tm.empty(1, 3, 32, 32, device="meta")).shape) == (1, 10)
 
 
@@ -104,7 +104,6 @@ TRAINED = [
     ("lenet", "LeNet", {}, (8, 1, 28, 28)),
     ("digits", "DigitsCNN", {"width": 8}, (8, 1, 8, 8)),
     ("resnet", "resnet20", {}, (8, 3, 8, 8)),
-    ("resnet", "resnet20", {"option": "A"}, (8, 3, 8, 8)),
     ("resnet", "CifarResNet", {"blocks": 1}, (4, 3, 32, 32)),
     ("vgg", "vgg11_bn_cifar", {}, (4, 3, 32, 32)),
     ("resnet", "PreActResNet", {"blocks": 1}, (4, 3, 16, 16)),
@@ -178,8 +177,3 @@ def test_same_outputs_and_gradients(module: str, name: str, arguments: dict, sha
     expected.square().mean().backward()
     for (key, p), q in zip(mine.named_parameters(), other.parameters(), strict=True):
         np.testing.assert_allclose(p.grad.numpy(), q.grad.numpy(), rtol=1e-6, atol=1e-8, err_msg=key)
-
-
-def test_an_unknown_shortcut_is_refused():
-    with pytest.raises(ValueError, match="option: expected 'A' or 'B', found 'C'"):
-        import_module("tinygrad_mem.models.resnet").resnet20(option="C")

@@ -19,8 +19,11 @@ from .. import memory, nn
 from ..errors import OutOfMemoryError, clear_frames
 from ..memory import Track
 from ..memory.log import Kind
+from ..models.gpt import GPT
+from ..models.mlp import MLP
 from ..models.names import Named
 from ..models.precision import Step
+from ..models.resnet import CifarResNet
 from ..recompute import checkpoint_blocks
 from ..techniques import save_on_cpu
 from ..text import visible
@@ -157,44 +160,15 @@ def _given(model: nn.Module, rng: np.random.Generator) -> nn.Module:
     return model
 
 
-class _Attention(nn.Module):
-    """Causal self-attention of four heads, with a norm before it and a residual sum after it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.project = nn.LayerNorm(32), nn.Linear(32, 96)
-
-    def forward(self, x: tm.Tensor) -> tm.Tensor:
-        n, t, _ = x.shape
-        q, k, v = (part.view(n, t, 4, 8).transpose(1, 2) for part in self.project(self.norm(x)).split(32, 2))
-        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return x + y.transpose(1, 2).reshape(n, t, 32)
-
-
-def _perceptron() -> nn.Module:
-    return nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 96), nn.Tanh(), nn.Linear(96, 10))
-
-
-def _convolutions() -> nn.Module:
-    first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2))
-    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
-    return nn.Sequential(first, nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), head)
-
-
-def _transformer() -> nn.Module:
-    return nn.Sequential(nn.Embedding(40, 32), _Attention(), _Attention(), nn.Linear(32, 40))
-
-
-def _recomputed() -> nn.Module:
-    blocks = [nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(4)]
-    return checkpoint_blocks(nn.Sequential(nn.Sequential(*blocks), nn.Linear(64, 10)), "sqrt")
-
-
 JOBS = (
-    DeviceCheck("linear layers, Adam", Named(_perceptron, (64,), 10), tm.optim.Adam, batch_size=512),
-    DeviceCheck("convolutions, SGD", Named(_convolutions, (3, 12, 12), 10), lambda p: tm.optim.SGD(p, lr=0.1, momentum=0.9)),
-    DeviceCheck("attention, AdamW, autocast", Named(_transformer, (16,), 40, tokens=40), tm.optim.AdamW, "autocast"),
-    DeviceCheck("recompute, Adam8bit", Named(_recomputed, (64,), 10), tm.optim.Adam8bit),
+    DeviceCheck("linear layers, Adam", Named(lambda: MLP((64, 96, 96, 10)), (64,), 10), tm.optim.Adam, batch_size=512),
+    DeviceCheck(
+        "convolutions, SGD", Named(lambda: CifarResNet(1), (3, 12, 12), 10), partial(tm.optim.SGD, lr=0.1, momentum=0.9)
+    ),
+    DeviceCheck(
+        "attention, AdamW, autocast", Named(lambda: GPT(2, 4, 32, 16, 40), (16,), 40, tokens=40), tm.optim.AdamW, "autocast"
+    ),
+    DeviceCheck("recompute, Adam8bit", Named(lambda: checkpoint_blocks(MLP((64,) * 6), "sqrt"), (64,), 64), tm.optim.Adam8bit),
 )
 
 

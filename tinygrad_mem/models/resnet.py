@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import Tensor, nn
-from ..nn import functional as F
 
 
 def _start(network: nn.Module) -> None:
@@ -18,22 +17,10 @@ def _start(network: nn.Module) -> None:
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
-class Subsample(nn.Module):
-    """Option A of the paper: every second pixel, and channels of zeros; it has no parameters."""
-
-    def __init__(self, extra_channels: int) -> None:
-        super().__init__()
-        self.extra = extra_channels
-
-    def forward(self, x: Tensor) -> Tensor:
-        before = self.extra // 2
-        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, before, self.extra - before))
-
-
 class CifarBlock(nn.Module):
     """Two 3 x 3 convolutions around a shortcut."""
 
-    def __init__(self, channels: int, width: int, stride: int, option: str) -> None:
+    def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
@@ -42,11 +29,8 @@ class CifarBlock(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.shortcut: nn.Module = nn.Sequential()
         if stride != 1 or channels != width:
-            if option == "A":
-                self.shortcut = Subsample(width - channels)
-            else:
-                projection = nn.Conv2d(channels, width, 1, stride=stride, bias=False)
-                self.shortcut = nn.Sequential(projection, nn.BatchNorm2d(width))
+            projection = nn.Conv2d(channels, width, 1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(projection, nn.BatchNorm2d(width))
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.relu(self.bn1(self.conv1(x)))
@@ -56,29 +40,23 @@ class CifarBlock(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """(N, 3, 32, 32) -> (N, num_classes): three stages of ``blocks`` blocks, 16, 32 and 64 channels wide.
+    """(N, 3, 32, 32) -> (N, num_classes): three stages of ``blocks`` blocks, 16, 32 and 64 channels wide."""
 
-    Args:
-        option: what a shortcut does where the shape changes: "A" pads with zeros, "B" projects.
-    """
-
-    def __init__(self, blocks: int, num_classes: int = 10, option: str = "B") -> None:
+    def __init__(self, blocks: int, num_classes: int = 10) -> None:
         super().__init__()
-        if option not in ("A", "B"):
-            raise ValueError(f"option: expected 'A' or 'B', found {option!r}")
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         self.relu = nn.ReLU(inplace=True)
-        self.layer1 = self._stage(16, 16, 1, blocks, option)
-        self.layer2 = self._stage(16, 32, 2, blocks, option)
-        self.layer3 = self._stage(32, 64, 2, blocks, option)
+        self.layer1 = self._stage(16, 16, 1, blocks)
+        self.layer2 = self._stage(16, 32, 2, blocks)
+        self.layer3 = self._stage(32, 64, 2, blocks)
         self.linear = nn.Linear(64, num_classes)
         _start(self)
 
     @staticmethod
-    def _stage(channels: int, width: int, stride: int, blocks: int, option: str) -> nn.Sequential:
-        first = CifarBlock(channels, width, stride, option)
-        return nn.Sequential(first, *[CifarBlock(width, width, 1, option) for _ in range(blocks - 1)])
+    def _stage(channels: int, width: int, stride: int, blocks: int) -> nn.Sequential:
+        first = CifarBlock(channels, width, stride)
+        return nn.Sequential(first, *[CifarBlock(width, width, 1) for _ in range(blocks - 1)])
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.relu(self.bn1(self.conv1(x)))  # N, 16, 32, 32
@@ -213,34 +191,34 @@ class ResNet(nn.Module):
         return self.fc(self.avgpool(x).flatten(1))
 
 
-def resnet20(num_classes: int = 10, option: str = "B") -> CifarResNet:
+def resnet20(num_classes: int = 10) -> CifarResNet:
     """20 layers, for 32 x 32 images."""
-    return CifarResNet(3, num_classes, option)
+    return CifarResNet(3, num_classes)
 
 
-def resnet32(num_classes: int = 10, option: str = "B") -> CifarResNet:
+def resnet32(num_classes: int = 10) -> CifarResNet:
     """32 layers, for 32 x 32 images."""
-    return CifarResNet(5, num_classes, option)
+    return CifarResNet(5, num_classes)
 
 
-def resnet44(num_classes: int = 10, option: str = "B") -> CifarResNet:
+def resnet44(num_classes: int = 10) -> CifarResNet:
     """44 layers, for 32 x 32 images."""
-    return CifarResNet(7, num_classes, option)
+    return CifarResNet(7, num_classes)
 
 
-def resnet56(num_classes: int = 10, option: str = "B") -> CifarResNet:
+def resnet56(num_classes: int = 10) -> CifarResNet:
     """56 layers, for 32 x 32 images."""
-    return CifarResNet(9, num_classes, option)
+    return CifarResNet(9, num_classes)
 
 
-def resnet110(num_classes: int = 10, option: str = "B") -> CifarResNet:
+def resnet110(num_classes: int = 10) -> CifarResNet:
     """110 layers, for 32 x 32 images."""
-    return CifarResNet(18, num_classes, option)
+    return CifarResNet(18, num_classes)
 
 
-def resnet1202(num_classes: int = 10, option: str = "B") -> CifarResNet:
+def resnet1202(num_classes: int = 10) -> CifarResNet:
     """1202 layers, for 32 x 32 images."""
-    return CifarResNet(200, num_classes, option)
+    return CifarResNet(200, num_classes)
 
 
 def resnet1001(num_classes: int = 10) -> PreActResNet:

@@ -10,8 +10,8 @@ import tinygrad_mem.distributed as dist
 from tests.distributed.checks import exact
 from tests.distributed.programs.fsdp import Block, check_shards, network, rows, sharded, trained
 from tests.distributed.programs.shared import BATCH, RANK, SIZE, batch, mine
-from tinygrad_mem import memory, nn
-from tinygrad_mem.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from tinygrad_mem import nn
+from tinygrad_mem.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.utils.checkpoint import checkpoint
 
@@ -200,26 +200,19 @@ class Tied(nn.Module):
     def forward(self, tokens):
         return self.out(self.table(tokens))
 
-    def loss(self, tokens):
-        return F.cross_entropy(self(tokens), tokens) + self.out.weight.pow(2).sum()
 
-
-def tied_and_other_methods():
+def tied():
     def made():
         tm.manual_seed(0)
         return Tied().double()
 
     alone, model = made(), fully_shard(made())
-    register_fsdp_forward_method(model, "loss")
-    register_fsdp_forward_method(nn.Linear(1, 1), "loss")
     assert model.out.weight is model.table.weight
     tokens = tm.arange(7)
-    alone.loss(tokens).backward()
-    model.loss(tokens).backward()
+    for each in (alone, model):
+        F.cross_entropy(each(tokens), tokens).backward()
     check_gradients(alone, model)
     assert model.out.weight is model.table.weight
-    with pytest.raises(AttributeError, match="does not have a method nothing"):
-        register_fsdp_forward_method(model, "nothing")
     parts = made()
     fully_shard(parts.table)
     with pytest.raises(ValueError, match=r"out\.weight is sharded already.*must be in one unit"):
@@ -229,8 +222,7 @@ def tied_and_other_methods():
 def by_hand():
     """unshard, reshard, and forms that stay."""
     model, whole = sharded(network()), network()
-    handle = model.unshard(async_op=True)
-    handle.wait()
+    model.unshard()
     np.testing.assert_array_equal(model.first.weight.detach().numpy(), whole.first.weight.detach().numpy())
     assert model.blocks[0].up.weight.shape == rows(whole.blocks[0].up.weight).shape
     model.reshard()
@@ -257,59 +249,6 @@ def by_hand():
     for p in whole.parameters():
         p.detach().mul_(2.0)
     np.testing.assert_allclose(found.detach().numpy(), whole(batch(0, mine())[0]).detach().numpy(), **NEAR)
-
-
-def kept_after_backward():
-    alone, model = network(), sharded(network())
-    model.set_reshard_after_backward(False)
-    backward(model)
-    assert model.first.weight.shape == alone.first.weight.shape
-    backward(model, 1)
-    for step in (0, 1):
-        backward(alone, step, slice(None))
-    model.reshard()
-    for block in model.blocks:
-        block.reshard()
-    check_gradients(alone, model)
-
-
-def prefetched():
-    """What is gathered ahead counts; numbers stay."""
-    alone = network()
-    backward(alone, 0, slice(None))
-    peaks = []
-    for ahead in (False, True):
-
-        def run():
-            if not dist.is_initialized():
-                dist.init_process_group()
-            tm.manual_seed(0)
-            model = sharded(nn_of(tm.float32))
-            if ahead:  # noqa: B023
-                for one, other in zip(model.blocks[:-1], model.blocks[1:], strict=True):
-                    one.set_modules_to_forward_prefetch([other])
-                    other.set_modules_to_backward_prefetch([one])
-            memory.mark("begins")
-            with tm.no_grad():
-                model(tm.zeros(BATCH, 6))
-            memory.mark("inference ends")
-            F.mse_loss(model(tm.zeros(BATCH, 6)), tm.zeros(BATCH, 3)).backward()
-
-        said = exact(run)
-        at, used = {mark.text: mark.index for mark in said.marks}, said.timeline()
-        first, last = np.searchsorted(used.event, [at["begins"], at["inference ends"]], "right")
-        peaks.append(int(used.used[first - 1 : last].max()))
-    gathered = [-(-len(p) // SIZE) * SIZE * p[0].numel() * 4 for p in nn_of(tm.float32).blocks[0].parameters()]
-    assert peaks[1] - peaks[0] == sum(-(-size // 512) * 512 for size in gathered)  # one block more
-    model = sharded(network())
-    model.set_modules_to_forward_prefetch([model.blocks[0]])
-    for one, other in zip(model.blocks[:-1], model.blocks[1:], strict=True):
-        one.set_modules_to_forward_prefetch([other])
-        other.set_modules_to_backward_prefetch([one])
-    backward(model)
-    check_gradients(alone, model)
-    with pytest.raises(ValueError, match="expected modules to which fully_shard was applied, found Linear"):
-        model.set_modules_to_forward_prefetch([model.first])
 
 
 def nn_of(dtype):
@@ -507,7 +446,7 @@ if __name__ == "__main__":
     checks = [
         clipped, accumulated, used_twice_or_never, frozen, recomputed, offloaded, in_backward, mixed, scaled,
         several_backwards, hooks_of_gradients, under_autocast,
-        tied_and_other_methods, by_hand, kept_after_backward, prefetched, after_an_error, written_too_early, refused,
+        tied, by_hand, after_an_error, written_too_early, refused,
         exact_beside_others, other_parameters,
     ]  # fmt: skip
     for check in checks:

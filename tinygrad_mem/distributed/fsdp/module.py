@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
-from functools import partial, wraps
 from typing import Any
 
 from ...dtypes import is_floating
@@ -19,7 +17,7 @@ from .policies import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 from .shard import ShardedParameter, check
 from .unit import Unit
 
-__all__ = ("FSDPModule", "UnshardHandle", "fully_shard", "register_fsdp_forward_method")
+__all__ = ("FSDPModule", "fully_shard")
 
 
 def fully_shard(
@@ -115,18 +113,9 @@ class FSDPModule:
         """The module's forward, with all of its parameters."""
         return self._unit.forward(super().forward, args, kwargs)  # type: ignore[misc]
 
-    def unshard(self, async_op: bool = False) -> UnshardHandle | None:
-        """Gather the parameters of this unit, not those of inner units; they stay until :meth:`reshard`, or their next use.
-
-        Args:
-            async_op: return a handle at once, whose ``wait()`` puts the parameters into the module.
-        """
-        self._unit.start()
-        handle = UnshardHandle(self._unit)
-        if async_op:
-            return handle
-        handle.wait()
-        return None
+    def unshard(self) -> None:
+        """Gather the parameters of this unit, not those of inner units; they stay until :meth:`reshard`, or their next use."""
+        self._unit.gather()
 
     def reshard(self) -> None:
         """Drop the gathered parameters of this unit."""
@@ -143,24 +132,12 @@ class FSDPModule:
         """Choose whether the parameters are dropped after the forward: see :func:`fully_shard`."""
         self._set("keeps", not reshard_after_forward, recurse)
 
-    def set_reshard_after_backward(self, reshard_after_backward: bool, *, recurse: bool = True) -> None:
-        """Choose whether parameters are dropped after backward. If not, the next forward uses them if they are still right."""
-        self._set("keeps_after_backward", not reshard_after_backward, recurse)
-
     def _set(self, name: str, value: bool, recurse: bool) -> None:
         if not isinstance(value, bool):
             raise ArgumentTypeError(f"{type(self).__name__}: expected True or False, found {value!r}")
         for path, unit in _units(self):
             if recurse or not path:
                 setattr(unit, name, value)
-
-    def set_modules_to_forward_prefetch(self, modules: list[Any]) -> None:
-        """Begin to gather these modules while this one's forward runs."""
-        self._unit.next_forward = _references(modules)
-
-    def set_modules_to_backward_prefetch(self, modules: list[Any]) -> None:
-        """Begin to gather these modules while this one's backward runs; by default that whose forward came before."""
-        self._unit.next_backward = _references(modules)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """As :meth:`Module.state_dict`: of each parameter this rank's rows."""
@@ -174,37 +151,6 @@ class FSDPModule:
 
     def __deepcopy__(self, memo: Any) -> Any:
         raise NotOfferedError("FSDP does not support deepcopy: copy the module before fully_shard, or save its state dict")
-
-
-class UnshardHandle:
-    """The result of :meth:`FSDPModule.unshard`: parameters that are being gathered."""
-
-    def __init__(self, unit: Unit) -> None:
-        self._unit = unit
-
-    def wait(self) -> None:
-        """Wait for them, and put them into the module."""
-        self._unit.gather()
-
-
-def register_fsdp_forward_method(module: Any, method_name: str) -> None:
-    """Let ``module.METHOD_NAME(...)`` gather the parameters as its forward does. Without effect on other modules.
-
-    Raises:
-        AttributeError: the module has no such method.
-    """
-    if not isinstance(module, FSDPModule):
-        return
-    plain = getattr(type(module), method_name, None)
-    if not callable(plain):
-        raise AttributeError(f"{type(module)} does not have a method {method_name}")
-
-    @wraps(plain)
-    def gathered(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._unit.forward(partial(plain, self), args, kwargs)
-
-    kind = type(module)
-    module.__class__ = type(kind.__name__, (kind,), {method_name: gathered})
 
 
 def _check_casts(shards: list[ShardedParameter], policy: MixedPrecisionPolicy) -> None:
@@ -242,13 +188,6 @@ def _units(module: Any) -> Iterator[tuple[str, Unit]]:
     for path, each in module.named_modules():
         if isinstance(each, FSDPModule):
             yield path, each._unit
-
-
-def _references(modules: list[Any]) -> list[weakref.ref[Unit]]:
-    for module in modules:
-        if not isinstance(module, FSDPModule):
-            raise ArgumentError(f"expected modules to which fully_shard was applied, found {type(module).__name__}")
-    return [weakref.ref(module._unit) for module in modules]
 
 
 def _offered(module: Any, mesh: Any, reshard: Any, placement: Any, offload: Any, dims: Any) -> None:

@@ -36,7 +36,6 @@ class Unit:
         root: whether no other unit is around it.
         family: shared by the units of one root.
         keeps: whether the rows stay after the forward; ``None``: if it is the root and a backward follows.
-        keeps_after_backward: whether they stay after backward.
         syncs: whether backward reduces gradients.
         due: the number of forwards whose backward has not left the module.
         busy: a backward that has not ended has used it.
@@ -47,12 +46,9 @@ class Unit:
     ) -> None:
         self.shards, self.group, self.keeps, self.precision = shards, group, keeps, precision
         self.root, self.family = True, Family()
-        self.keeps_after_backward, self.syncs = False, True
-        self.due, self.busy = 0, False
+        self.syncs, self.due, self.busy = True, 0, False
         self.watched = False  # whether backward tells when it leaves the module: an input requires a gradient
         self.before: weakref.ref[Unit] | None = None  # the unit whose forward ended before this one's
-        self.next_forward: list[weakref.ref[Unit]] = []
-        self.next_backward: list[weakref.ref[Unit]] = []
         self._here: dict[int, ShardedParameter] = {}  # the address of gathered rows -> whose they are
 
     def listen(self) -> None:
@@ -106,7 +102,6 @@ class Unit:
         if self.root:
             self.family.last = None
         self.gather()
-        _start(self.next_forward)
         if self.precision.cast_forward_inputs and self.precision.param_dtype is not None:
             args, kwargs = _each((args, kwargs), _cast(self.precision.param_dtype))
         recorded = is_grad_enabled()
@@ -158,12 +153,13 @@ class Unit:
         return backward
 
     def _enter(self) -> None:
-        """Backward comes to the outputs of the module."""
+        """Backward comes to the outputs of the module: gather it, and start with the unit that comes next."""
         self._use()
         self.gather()
         before = None if self.before is None else self.before()
-        ahead = [self.before] if self.before is not None and before is not None and before.due else []
-        _start(self.next_backward or ahead)
+        if before is not None and before.due:
+            before._use()  # if it is not needed after all, the end of the backward drops it
+            before.start()
 
     def _leave(self) -> None:
         """Backward has passed the inputs of the module."""
@@ -181,8 +177,7 @@ class Unit:
 
     def _end(self) -> None:
         """Nodes of the module have run: drop the rows; reduce the gradients if they are complete."""
-        if not self.keeps_after_backward:
-            self.drop()
+        self.drop()
         backward = self._use()
         if self.syncs and backward is not None and not self._waits():
             backward.reduce(self)
@@ -247,8 +242,7 @@ class Reductions:
     def finish(self) -> None:
         """The end of a backward: reduce what is left, such as gradients of units of which some parameters got none."""
         for unit in self.units:
-            if not unit.keeps_after_backward:
-                unit.drop()
+            unit.drop()
             if unit.syncs:
                 self.reduce(unit)
             unit.busy, unit.due = False, 0
@@ -283,15 +277,6 @@ class Packing:
         if type(packed) is StandIn:
             return packed.unit.take(packed)
         return self._outer[1](packed) if self._outer else packed.get()
-
-
-def _start(units: list[weakref.ref[Unit]]) -> None:
-    """Start to gather the units that will be needed next. The end of a backward drops those that it did not need."""
-    for reference in units:
-        unit = reference()
-        if unit is not None:
-            unit._use()
-            unit.start()
 
 
 def _cast(dtype: Any) -> Callable[[Tensor], Tensor]:
