@@ -11,7 +11,7 @@ from tests.distributed.checks import exact
 from tests.distributed.programs.fsdp import Block, check_shards, network, rows, sharded, trained
 from tests.distributed.programs.shared import BATCH, RANK, SIZE, batch, mine
 from tinygrad_mem import nn
-from tinygrad_mem.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from tinygrad_mem.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.utils.checkpoint import checkpoint
 
@@ -200,19 +200,26 @@ class Tied(nn.Module):
     def forward(self, tokens):
         return self.out(self.table(tokens))
 
+    def loss(self, tokens):
+        return F.cross_entropy(self(tokens), tokens) + self.out.weight.pow(2).sum()
 
-def tied():
+
+def tied_and_other_methods():
     def made():
         tm.manual_seed(0)
         return Tied().double()
 
     alone, model = made(), fully_shard(made())
+    register_fsdp_forward_method(model, "loss")
+    register_fsdp_forward_method(nn.Linear(1, 1), "loss")
     assert model.out.weight is model.table.weight
     tokens = tm.arange(7)
-    for each in (alone, model):
-        F.cross_entropy(each(tokens), tokens).backward()
+    alone.loss(tokens).backward()
+    model.loss(tokens).backward()
     check_gradients(alone, model)
     assert model.out.weight is model.table.weight
+    with pytest.raises(AttributeError, match="does not have a method nothing"):
+        register_fsdp_forward_method(model, "nothing")
     parts = made()
     fully_shard(parts.table)
     with pytest.raises(ValueError, match=r"out\.weight is sharded already.*must be in one unit"):
@@ -446,7 +453,7 @@ if __name__ == "__main__":
     checks = [
         clipped, accumulated, used_twice_or_never, frozen, recomputed, offloaded, in_backward, mixed, scaled,
         several_backwards, hooks_of_gradients, under_autocast,
-        tied, by_hand, after_an_error, written_too_early, refused,
+        tied_and_other_methods, by_hand, after_an_error, written_too_early, refused,
         exact_beside_others, other_parameters,
     ]  # fmt: skip
     for check in checks:

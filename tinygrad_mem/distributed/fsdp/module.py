@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial, wraps
 from typing import Any
 
 from ...dtypes import is_floating
@@ -17,7 +18,7 @@ from .policies import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 from .shard import ShardedParameter, check
 from .unit import Unit
 
-__all__ = ("FSDPModule", "fully_shard")
+__all__ = ("FSDPModule", "fully_shard", "register_fsdp_forward_method")
 
 
 def fully_shard(
@@ -151,6 +152,26 @@ class FSDPModule:
 
     def __deepcopy__(self, memo: Any) -> Any:
         raise NotOfferedError("FSDP does not support deepcopy: copy the module before fully_shard, or save its state dict")
+
+
+def register_fsdp_forward_method(module: Any, method_name: str) -> None:
+    """Let ``module.METHOD_NAME(...)`` gather the parameters as its forward does. Without effect on other modules.
+
+    Raises:
+        AttributeError: the module has no such method.
+    """
+    if not isinstance(module, FSDPModule):
+        return
+    plain = getattr(type(module), method_name, None)
+    if not callable(plain):
+        raise AttributeError(f"{type(module)} does not have a method {method_name}")
+
+    @wraps(plain)
+    def gathered(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._unit.forward(partial(plain, self), args, kwargs)
+
+    kind = type(module)
+    module.__class__ = type(kind.__name__, (kind,), {method_name: gathered})
 
 
 def _check_casts(shards: list[ShardedParameter], policy: MixedPrecisionPolicy) -> None:
