@@ -116,7 +116,7 @@ class Region:
         if policy is Policy.WIDEST:
             dtype = _widest((*args, *kwargs.values()), kind, lower)
         elif policy is Policy.FIRST:
-            dtype = _widest((first,), kind, lower)
+            dtype = lower if first.array.dtype == lower else float32
         return self._cast(args, kind, dtype), {key: self._cast(value, kind, dtype) for key, value in kwargs.items()}
 
     def _with_dtype(self, function: Any, first: Tensor, args: tuple, kwargs: dict) -> tuple[tuple, dict]:

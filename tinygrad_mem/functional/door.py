@@ -33,7 +33,7 @@ class Policy(Enum):
     FLOAT32 = "cast to float32"
     FLOAT32_RESULT = "as they are; the result is float32, unless the call names a dtype"
     WIDEST = "cast to the widest dtype among them"
-    FIRST = "cast to the dtype of the first of them"
+    FIRST = "cast to what the region's dtype and that of the first of them promote to"
     AS_IS = "as they are, also in what the function calls"
     REFUSED = "an error: what the function computes does not fit half precision"
 

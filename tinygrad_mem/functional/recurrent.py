@@ -15,7 +15,7 @@ from .door import FIRST, LOWER, public
 _KINDS = {"RNN_TANH": ops.RNN, "RNN_RELU": ops.RNN, "LSTM": ops.LSTM, "GRU": ops.GRU}
 
 
-@public(cpu=FIRST, cuda=LOWER)
+@public(cpu=LOWER, cuda=LOWER)
 def recurrent_layer(
     mode: str, input: Tensor, states: Sequence[Any], weights: Sequence[Any], sizes: Any, recompute: int = 0
 ) -> tuple[Tensor, ...]:
@@ -35,6 +35,25 @@ def recurrent_layer(
     Raises:
         ShapeError, DTypeError: the parts do not fit each other.
     """
+    return _layer(mode, input, states, weights, sizes, recompute)
+
+
+@public(cpu=FIRST, cuda=LOWER)
+def layer_of_steps(
+    states: Sequence[Any], mode: str, input: Tensor, weights: Sequence[Any], sizes: Any, recompute: int = 0
+) -> tuple[Tensor, ...]:
+    """:func:`recurrent_layer` where PyTorch's CPU adds products in half precision to a state, whose dtype the result has.
+
+    Args:
+        states: as in :func:`recurrent_layer`, but the cell of an LSTM is the first: its dtype counts.
+        mode, input, weights, sizes, recompute: as in :func:`recurrent_layer`.
+    """
+    return _layer(mode, input, states[::-1], weights, sizes, recompute)
+
+
+def _layer(
+    mode: str, input: Tensor, states: Sequence[Any], weights: Sequence[Any], sizes: Any, recompute: int
+) -> tuple[Tensor, ...]:
     sizes = tuple(sizes)
     steps = recompute or chunk_steps(sizes)
     hx, cx = (*states, None, None)[:2]
@@ -47,7 +66,11 @@ def _cell(mode: str, input: Tensor, hx: Any, weights: tuple) -> tuple[Tensor, ..
     if input.ndim != 2:
         raise ArgumentError(f"expected an input of 2 dimensions (batch, features), found {list(input.shape)}")
     states = [None if state is None else state.unsqueeze(0) for state in hx]
-    _, *last = recurrent_layer(mode, input, states, weights, (input.shape[0],))
+    sizes = (input.shape[0],)
+    if mode in ("LSTM", "GRU"):
+        _, *last = layer_of_steps(states[::-1], mode, input, weights, sizes)
+    else:
+        _, *last = recurrent_layer(mode, input, states, weights, sizes)
     return tuple(state.squeeze(0) for state in last)
 
 

@@ -97,7 +97,7 @@ class RNNBase(Module):
             layout = layout_of(input)
             rows, states = input.data, _permuted(hx, layout, input.sorted_indices)
             self._check(rows, states, layout.sizes[0], 2, "packed")
-            y, last = self._layers(rows, states, layout.sizes)
+            y, last = self._layers(rows, states, layout.sizes, steps=cells)
             last = _permuted(last, layout, input.unsorted_indices)
             return packed(y, layout, input), tuple(last) if cells else last[0]
         if input.ndim not in (2, 3):
@@ -116,15 +116,18 @@ class RNNBase(Module):
         if not steps:
             raise ShapeError(f"Expected sequence length to be larger than 0 in RNN, found input {list(input.shape)}")
         turned = input.transpose(0, 1) if self.batch_first else input
-        y, last = self._layers(turned.reshape(steps * count, self.input_size), states, (count,) * steps)
+        y, last = self._layers(turned.reshape(steps * count, self.input_size), states, (count,) * steps, steps=False)
         y = y.reshape(steps, count, y.shape[1])
         y = y.transpose(0, 1) if self.batch_first else y
         if not batched:
             y, last = y.squeeze(axis), [state.squeeze(1) for state in last]
         return y, tuple(last) if cells else last[0]
 
-    def _layers(self, rows: Tensor, states: list[Tensor], sizes: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:
-        """Run all layers over packed rows. Returns the outputs of the last layer, and the last states, stacked."""
+    def _layers(self, rows: Tensor, states: list[Tensor], sizes: tuple[int, ...], steps: bool) -> tuple[Tensor, list[Tensor]]:
+        """Run all layers over packed rows. Returns the outputs of the last layer, and the last states, stacked.
+
+        ``steps``: PyTorch's CPU computes the layer step by step, as it does a GRU; that decides its dtype under autocast.
+        """
         ways, weights = 1 + self.bidirectional, self.all_weights
         found = []
         for layer in range(self.num_layers):
@@ -132,7 +135,10 @@ class RNNBase(Module):
             given = [
                 w for way in weights[layer * ways : (layer + 1) * ways] for w in (way if self.bias else [*way, None, None])
             ]
-            rows, *last = recurrent.recurrent_layer(self.mode, rows, mine, given, sizes, self.recompute)
+            if steps or self.mode == "GRU":
+                rows, *last = recurrent.layer_of_steps(mine[::-1], self.mode, rows, given, sizes, self.recompute)
+            else:
+                rows, *last = recurrent.recurrent_layer(self.mode, rows, mine, given, sizes, self.recompute)
             found.append(last)
             if layer < self.num_layers - 1:
                 rows = F.dropout(rows, self.dropout, self.training)
