@@ -200,7 +200,7 @@ def fitting(value: Any, dtype: np.dtype) -> Any:
     """
     refuse_complex(value)
     if dtype.kind == "b":
-        return value
+        return value != 0 if type(value) is _builtin_int else value
     if is_floating(dtype):
         plain = type(value) is _builtin_float or type(value) is _builtin_int
         known = value if plain else getattr(value, "stated", value)  # of a number that a dry run does not know: 1

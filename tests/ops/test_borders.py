@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -111,3 +112,32 @@ def test_a_number_beyond_int64_is_no_size(number: int):
     for call in (lambda x: x + number, lambda x: x * number, lambda x: x & number):
         with pytest.raises(TinygradMemError, match="convert the tensor to a dtype that holds it"):
             call(tm.arange(3))
+
+
+BEYOND_INT64: dict[str, Callable[[Any], Any]] = {
+    "add": lambda x: x + 2**63,
+    "divide": lambda x: (2**63 + 2**55) / x,
+    "compare": lambda x: x == 2**63,
+    "clamp": lambda x: x.clamp(min=2**63),
+    "fill": lambda x: x.fill_(2**63),
+    "masked_fill": lambda x: x.masked_fill(x > 0, 2**63),
+    "full": lambda x: x.new_full((2,), 2**63),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND_INT64)
+@pytest.mark.parametrize("dtype", ["bfloat16", "bool"])
+def test_a_number_beyond_int64_beside_bfloat16_and_bool_is_pytorchs_and_that_of_a_prediction(name: str, dtype: str):
+    """ml_dtypes takes no integer of more than 63 bits, so a run refused what ``meta`` took; beside bool NumPy takes none."""
+    call, x = BEYOND_INT64[name], {"dtype": getattr(tm, dtype)}
+    try:
+        expected = call(torch.ones(2, dtype=getattr(torch, dtype)))
+    except (RuntimeError, OverflowError):
+        for device in ("cpu", "meta"):
+            with pytest.raises(TinygradMemError, match="convert the tensor to a dtype that holds it"):
+                call(tm.ones(2, device=device, **x))
+        return
+    found = call(tm.ones(2, **x))
+    assert str(found.dtype) == str(expected.dtype).removeprefix("torch.")
+    assert found.tolist() == expected.tolist()
+    assert call(tm.ones(2, device="meta", **x)).dtype == found.dtype

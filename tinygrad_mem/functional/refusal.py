@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd.tensor import Tensor
-from ..dtypes import FLOATING
+from ..dtypes import FLOATING, bfloat16
 from ..errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -65,8 +65,9 @@ def normalized(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict] |
     if not set(meant.values()).isdisjoint(kwargs):
         meant = {}
     named = {meant.get(key, key): value for key, value in kwargs.items()}
-    plain_args = tuple(map(_plain, args))
-    plain_named = {key: _plain(value) for key, value in named.items()}
+    plain = _beside_bfloat16 if any(getattr(x, "dtype", None) == bfloat16 for x in (*args, *kwargs.values())) else _plain
+    plain_args = tuple(map(plain, args))
+    plain_named = {key: plain(value) for key, value in named.items()}
     given = zip((*args, *named.values()), (*plain_args, *plain_named.values()), strict=True)
     return (plain_args, plain_named) if meant or any(before is not after for before, after in given) else None
 
@@ -79,6 +80,12 @@ def _plain(value: Any) -> Any:
     if type(value) in (list, tuple) and any(isinstance(each, np.generic) for each in value):
         return type(value)(map(_plain, value))
     return value
+
+
+def _beside_bfloat16(value: Any) -> Any:
+    """A number as :func:`_plain` has it; an integer of more than 63 bits as a float: bfloat16's ufuncs take no such integer."""
+    value = _plain(value)
+    return float(value) if type(value) is int and 1 << 63 <= abs(value) < 1 << 1023 else value
 
 
 def refusal(function: Any, args: tuple, kwargs: dict, error: BaseException) -> Exception | None:
@@ -98,7 +105,7 @@ def refusal(function: Any, args: tuple, kwargs: dict, error: BaseException) -> E
         return ArgumentTypeError(misfit)
     if meant:
         return None
-    if isinstance(error, OverflowError) and (_narrow(error, args) or _beyond_int64(args)):  # PyTorch takes another number then
+    if isinstance(error, OverflowError) and ("out of bounds for" in str(error) or _beyond_int64(args)):
         return ArgumentError(f"{function.__name__}(): {error}; convert the tensor to a dtype that holds it")
     given = inspect.signature(function).bind(*args, **kwargs).arguments
     listed = ", ".join(f"{name} {_described(value)}" for name, value in given.items())
@@ -130,12 +137,6 @@ def _beyond_int64(args: tuple) -> bool:
     """True if a number that stands beside a tensor is beyond int64: it is no size."""
     tensors = any(isinstance(x, Tensor) for x in args)
     return tensors and any(isinstance(x, int) and not -(1 << 63) <= x < 1 << 63 for x in args)
-
-
-def _narrow(error: OverflowError, args: tuple) -> bool:
-    """True if the error says that a number is out of bounds for a tensor's dtype."""
-    found = [f"out of bounds for {x.dtype}" for x in args if isinstance(x, Tensor)]
-    return any(words in str(error) for words in found)
 
 
 def _fits(function: Any, args: tuple, kwargs: dict) -> bool:

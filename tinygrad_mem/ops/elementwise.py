@@ -52,6 +52,8 @@ def alike(ctx, x, y, of_y=None):
     if getattr(x, "dtype", None) == getattr(y, "dtype", None) or (type(y) is int and -256 <= y <= 256):
         return x, y  # small whole numbers are the same in every dtype
     dtype = result_type(x, y)
+    if dtypes.bool in (getattr(x, "dtype", None), getattr(y, "dtype", None)):
+        dtypes.want_held(dtype, x, y)
     return _within(ctx, x, dtype), _within(ctx, y, of_y(dtype) if of_y else dtype)
 
 
