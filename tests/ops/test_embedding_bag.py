@@ -57,6 +57,28 @@ def test_equals_pytorch(index: list, cuts: list, width: int, padding: Any, mode:
     )
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_is_behind_the_last_offset_is_in_no_bag(mode: str, dtype: str):
+    """As PyTorch's documentation says. PyTorch itself does so in float32 sums alone; elsewhere the rest is in the last bag, and
+    its gradients are from memory that nobody wrote.
+    """
+    index, weight = tm.tensor([1, 2, 3, 1, 5]), tm.tensor(table(dtype=dtype), requires_grad=True)
+    options = {"mode": mode, "include_last_offset": True}
+    bags = ours.embedding_bag(index, weight, tm.tensor([0, 2, 4]), **options)
+    bags.sum().backward()
+    behind, weight.grad = weight.grad, None
+    expected = ours.embedding_bag(index[:4], weight, tm.tensor([0, 2, 4]), **options)
+    expected.sum().backward()
+    assert tm.equal(bags, expected)
+    assert tm.equal(behind, weight.grad)
+    if (mode, dtype) == ("sum", "float32"):
+        theirs = T.embedding_bag(
+            torch.tensor([1, 2, 3, 1, 5]), torch.tensor(table(dtype=dtype)), torch.tensor([0, 2, 4]), **options
+        )
+        np.testing.assert_allclose(bags.detach().numpy(), theirs.numpy(), 1e-6)
+
+
 @given(st.integers(0, 4), st.integers(1, 5), st.none() | st.integers(0, ROWS - 1), modes, integers)
 def test_bags_of_one_length_equal_pytorch(bags: int, length: int, padding: Any, mode: str, kind: Any):
     index = np.random.default_rng(1).integers(0, ROWS, (bags, length)).astype(kind)
