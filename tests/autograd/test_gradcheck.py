@@ -138,3 +138,31 @@ def test_a_large_fast_failure_says_so():
 
     with pytest.raises(GradcheckError, match=r"along a random direction.*Use fast_mode=False"):
         gradcheck(Twice.apply, leaf(300), fast_mode=True)
+
+
+class OffBy(Function):
+    """``slope * sum(x)``, once for each element of x. Each entry of the Jacobian is off by ``error``."""
+
+    @staticmethod
+    def forward(ctx, x, slope, error):
+        ctx.wrong = slope + error
+        return (x.sum() * slope).expand(x.shape).clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return (g.sum() * ctx.wrong).expand(g.shape).clone(), None, None
+
+
+@MODES
+@pytest.mark.parametrize("count", [1, 4, 40])
+@pytest.mark.parametrize("tolerance", [1e-5, 1e-3])
+def test_both_modes_have_one_tolerance(fast_mode, count, tolerance):
+    """A projection adds up the errors of all entries, so it is compared with as many times the tolerance of one."""
+
+    def passes(slope: float, error: float, **options: float) -> bool:
+        return gradcheck(OffBy.apply, (leaf(count), slope, error), raise_exception=False, fast_mode=fast_mode, **options)
+
+    assert passes(0.0, 0.9 * tolerance, atol=tolerance)
+    assert not passes(0.0, 1.2 * tolerance, atol=tolerance)
+    assert passes(10.0, 9 * tolerance, atol=0.0, rtol=tolerance)
+    assert not passes(10.0, 12 * tolerance, atol=0.0, rtol=tolerance)
