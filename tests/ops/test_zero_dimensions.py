@@ -87,7 +87,7 @@ def test_a_cpu_tensor_without_dimensions_gives_its_dtype_to_a_result_on_another_
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", MIXED[:-1])
-def test_a_cpu_tensor_without_dimensions_has_its_value_and_no_gradient_on_a_gpu(name: str):
+def test_a_cpu_tensor_without_dimensions_has_its_value_on_a_gpu(name: str):
     numbers = np.array([1.0, 2.0, 3.0])
     for first, second in (("float32", "float64"), ("float64", "float32"), ("float32", "int64"), ("int32", "float64")):
         found = []
@@ -113,5 +113,25 @@ def test_a_write_takes_a_cpu_tensor_without_dimensions_as_a_number():
     assert (x.tolist(), x.dtype) == ([3.5] * 3, tm.float32)
     with pytest.raises(tm.errors.DTypeError, match="float64 can't be cast"):
         tm.ones(3, dtype=tm.int64, device="cuda").add_(tm.tensor(2.5, dtype=tm.float64))
-    with pytest.raises(tm.errors.DeviceError, match=r"found \[3\] on cuda:0, \[\] on cpu\. Move them"):
-        x * tm.tensor(2.0, requires_grad=True)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("made", ["leaf", "view"])
+@pytest.mark.parametrize("name", [*MIXED[:-1], "in place"])
+def test_a_cpu_tensor_without_dimensions_has_its_gradient_on_the_cpu(name: str, made: str):
+    """As in PyTorch. A leaf was refused, and a view's gradient was lost: the view was taken as a plain number."""
+    found = []
+    for first, second, device in itertools.product(("float32", "int32"), ("float32", "float64"), ("cuda", "cpu")):
+        leaf: Any = tm.tensor([2.0] if made == "view" else 2.0, dtype=getattr(tm, second), requires_grad=True)
+        x: Any = tm.tensor([1.0, 2.0, 3.0], dtype=getattr(tm, first), device=device)
+        y = leaf[0] if made == "view" else leaf
+        out = (x * 1.0).mul_(y) if name == "in place" else mixed(tm, name, x, y)
+        out.sum().backward()
+        assert (leaf.grad.device.type, leaf.grad.dtype) == ("cpu", leaf.dtype)
+        found.append((out.dtype, out.detach().cpu().numpy(), leaf.grad.numpy()))
+    for on_gpu, on_cpu in zip(found[::2], found[1::2], strict=True):
+        assert on_gpu[0] == on_cpu[0]
+        np.testing.assert_allclose(on_gpu[1], on_cpu[1], rtol=1e-6)
+        np.testing.assert_allclose(on_gpu[2], on_cpu[2], rtol=1e-6)
+    with tm.no_grad():
+        assert not (tm.ones(3, device="cuda") * tm.tensor(2.0, requires_grad=True)).requires_grad

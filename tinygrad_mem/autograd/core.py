@@ -249,23 +249,25 @@ def _share(op: type[Op], inputs: tuple, params: dict, view: Any, enabled: bool) 
 
 
 def one_device(op: type[Op], inputs: tuple, *written: Tensor) -> list:
-    """The inputs on one device. A 0-d cpu tensor may be used with tensors of another device: it becomes a Python number, or a
-    copy on that device: a bool, which may be a condition, and one whose dtype decides that of the result, which a number's
-    would not. One that is ``written`` stays.
+    """The inputs on one device. A 0-d cpu tensor may be used with tensors of another device: it becomes a Python number; or a
+    copy there, if it wants a gradient, if it is a bool, which may be a condition, or if its dtype decides that of the result,
+    which a number's would not. One that is ``written`` stays.
     """
     tensors = [x for x in inputs if isinstance(x, Tensor)]
     devices = {x.device for x in tensors if x.ndim or x.device.type != "cpu"} | {x.device for x in written}
-    if len(devices) > 1 or any(x.device not in devices and x._requires_grad for x in tensors):
+    if len(devices) > 1:
         found = ", ".join(f"{list(x.shape)} on {x.device}{x.device.whose}" for x in tensors)
         raise DeviceError(
             f"{op.__name__}: Expected all tensors to be on the same device, found {found}. Move them with .to(device)."
         )
     (device,) = devices
     highest = max(category(x.dtype) for x in tensors if x.device is device)
+    enabled = local.grad_enabled and op.differentiable
     moved = []
     for x in inputs:
         if isinstance(x, Tensor) and x.device is not device:
-            x = x.item() if x.array.dtype.kind != "b" and category(x.dtype) <= highest else x.to(device)
+            number = x.array.dtype.kind != "b" and category(x.dtype) <= highest and not (enabled and x.requires_grad)
+            x = x.item() if number else x.to(device)
         moved.append(x)
     return moved
 
