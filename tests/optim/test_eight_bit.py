@@ -16,7 +16,7 @@ from tests.witness import numpy_allocations
 from tinygrad_mem import optim
 from tinygrad_mem.devices import device
 from tinygrad_mem.kernels.code_tables import TABLES, CodeTable
-from tinygrad_mem.kernels.numpy import blockwise
+from tinygrad_mem.kernels.numpy.fast import blocks
 from tinygrad_mem.scope import local
 
 RULES = {
@@ -50,9 +50,9 @@ def test_the_numbers_of_a_byte():
 def packed(x: np.ndarray, signed: bool, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     codes, top = np.zeros(x.size, np.uint8), np.zeros(-(-x.size // block), np.float32)
     again = np.empty_like(x)
-    coded = blockwise._SIGNED if signed else blockwise._UNSIGNED
-    local.run(blockwise._pack, x, coded, block, top, codes)
-    local.run(blockwise._unpack, codes, top, coded, block, again)
+    coded = TABLES["dynamic" if signed else "positive"]
+    local.run(blocks.pack, x, coded, block, top, codes)
+    local.run(blocks.unpack, codes, top, coded, block, again)
     return codes, top, again
 
 

@@ -14,7 +14,7 @@ from tests.witness import numpy_allocations
 from tinygrad_mem import optim
 from tinygrad_mem.devices import device
 from tinygrad_mem.kernels.code_tables import TABLES
-from tinygrad_mem.kernels.numpy import blockwise
+from tinygrad_mem.kernels.numpy.fast import blocks
 from tinygrad_mem.scope import local
 
 RULES = {"Adam4bit": {"lr": 0.01}, "AdamW4bit": {"lr": 0.01, "weight_decay": 0.1}}
@@ -31,9 +31,9 @@ def test_the_numbers_of_four_bits():
 
 def packed(x: np.ndarray, signed: bool, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     codes, top = np.full(-(-x.size // 2), 255, np.uint8), np.zeros(-(-x.size // block), np.float32)
-    again, coded = np.empty_like(x), blockwise._SIGNED4 if signed else blockwise._LINEAR4
-    local.run(blockwise._pack, x, coded, block, top, codes)
-    local.run(blockwise._unpack, codes, top, coded, block, again)
+    again, coded = np.empty_like(x), TABLES["dynamic4" if signed else "linear4"]
+    local.run(blocks.pack, x, coded, block, top, codes)
+    local.run(blocks.unpack, codes, top, coded, block, again)
     return codes, top, again
 
 

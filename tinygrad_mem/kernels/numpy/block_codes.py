@@ -11,7 +11,7 @@ import numpy as np
 from ...dtypes import arithmetic
 from ..code_tables import NESTED, TABLES
 from ..formula import formula
-from .blockwise import _by_block, _by_tile, _nearest
+from .fast import blocks
 from .fast.bits import unpack_bits
 from .fast.threads import scratch
 
@@ -37,23 +37,23 @@ def quantize_blocks(x, table, block, codes, absmax):
 
     A block with a number that is not finite has such an absmax.
     """
-    each, nearest = TABLES[table].each, _nearest_step if table == "int8" else _nearest
+    each, nearest = TABLES[table].each, _nearest_step if table == "int8" else blocks.nearest
 
     def part(start, stop):
         top = absmax[start // block : -(-stop // block)]
         size, share = (scratch((stop - start,), np.float32, k, 4) for k in (0, 1))
         np.copyto(share, x[start:stop], casting="unsafe")
         np.absolute(share, out=size)
-        for blocks, sizes in _by_block(size, block):
-            np.maximum.reduce(sizes, axis=1, out=top[blocks])
-        for blocks, shares in _by_block(share, block):
-            np.divide(shares, top[blocks, None], out=shares)
+        for some, sizes in blocks.by_block(size, block):
+            np.maximum.reduce(sizes, axis=1, out=top[some])
+        for some, shares in blocks.by_block(share, block):
+            np.divide(shares, top[some, None], out=shares)
         lost = scratch(share.shape, np.bool_, 3, 4)
         np.isnan(share, out=lost)
         np.copyto(share, 0, where=lost)
         nearest(share, TABLES[table], codes[start // each : -(-stop // each)])
 
-    _by_tile(x.size, block, part)
+    blocks.by_tile(x.size, block, part)
 
 
 def _nearest_step(share, table, out):
@@ -83,26 +83,26 @@ def dequantize_blocks(codes, absmax, nested, offset, table, block, out):
     wide, table = arithmetic(out.dtype), TABLES[table]
 
     def part(start, stop):
-        blocks = slice(start // block, -(-stop // block))
+        here = slice(start // block, -(-stop // block))
         numbers, index = scratch((stop - start,), wide, 0, 4), scratch((stop - start,), np.int64, 1, 2)
         unpack_bits(codes[start // table.each : -(-stop // table.each)], table.each, index)
         np.take(table.values[wide.char], index, out=numbers, mode="clip")  # other modes buffer the output
-        scales = absmax[blocks] if nested is None else _scales(absmax, nested, offset, blocks, wide)
-        for some, values in _by_block(numbers, block):
+        scales = absmax[here] if nested is None else _scales(absmax, nested, offset, here, wide)
+        for some, values in blocks.by_block(numbers, block):
             np.multiply(values, scales[some, None], out=values)
         np.copyto(out[start:stop], numbers, casting="unsafe")
 
-    _by_tile(out.size, block, part)
+    blocks.by_tile(out.size, block, part)
 
 
-def _scales(absmax, nested, offset, blocks, wide):
-    """The scales of some blocks, of their codes."""
-    count = blocks.stop - blocks.start
+def _scales(absmax, nested, offset, here, wide):
+    """The scales of the blocks ``here``, of their codes."""
+    count = here.stop - here.start
     scales, index = scratch((count,), wide, 1, 4), scratch((count,), np.int64, 1, 2)
-    np.copyto(index, absmax[blocks])
+    np.copyto(index, absmax[here])
     np.take(TABLES["dynamic"].values[wide.char], index, out=scales, mode="clip")
-    for group in range(blocks.start // NESTED, (blocks.stop - 1) // NESTED + 1):
-        some = slice(max(group * NESTED - blocks.start, 0), (group + 1) * NESTED - blocks.start)
+    for group in range(here.start // NESTED, (here.stop - 1) // NESTED + 1):
+        some = slice(max(group * NESTED - here.start, 0), (group + 1) * NESTED - here.start)
         np.multiply(scales[some], nested[group], out=scales[some])
     np.add(scales, offset[0], out=scales)
     return scales

@@ -11,16 +11,18 @@ from __future__ import annotations
 import numpy as np
 
 from ...interrupts import ReentrantLock
+from ..code_tables import TABLES
 from ..formula import formula
-from .blockwise import _ADAM, _LINEAR4, _SIGNED4, _Blocks, _look_up, _nearest, _numbers, _pieces, _run
-from .fast import rules
+from .fast import blocks, rules
 from .fast.computed import Written
 from .fast.threads import scratch
+
+_SIGNED4, _LINEAR4 = TABLES["dynamic4"], TABLES["linear4"]
 
 
 def _adam4bit_rank1_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
     codes = np.stack([v & 15, v >> 4], -1).reshape(-1)[: p.size].reshape(p.shape)
-    m, v = _numbers(m, m_top, block, _SIGNED4, p.shape), _LINEAR4.values["d"][codes] * _smallest(v_top, p.shape)
+    m, v = blocks.decoded(m, m_top, block, _SIGNED4, p.shape), _LINEAR4.values["d"][codes] * _smallest(v_top, p.shape)
     moved = rules.adam(p, g, m, v, None, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize)
     tops = [np.max(moved["v"], axis=tuple(k for k in range(p.ndim) if k != axis)) for axis in range(p.ndim) if p.size]
     return {"p": moved["p"], "v_top": np.concatenate(tops or [v_top])}
@@ -42,9 +44,9 @@ def adam4bit_rank1_step(
     fresh = work[: v_top.nbytes].view(np.float32)
     fresh[...] = 0
     state, tops = (kind(v, v_top, fresh, p.shape) for kind in (_Axes, _Tops))
-    _run(_SQUARE, p, g, block, [tops], (beta2, weight_decay, maximize))  # p stays as it is
+    blocks.run_by_block(_SQUARE, p, g, block, [tops], (beta2, weight_decay, maximize))  # p stays as it is
     numbers = (None, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize)
-    _run(_ADAM, p, g, block, [_Blocks(m, m_top, _SIGNED4, block), state], numbers)
+    blocks.run_by_block(_ADAM, p, g, block, [blocks.Blocks(m, m_top, _SIGNED4, block), state], numbers)
     np.copyto(v_top, fresh)
 
 
@@ -55,13 +57,13 @@ class _Axes:
         self.codes, self.old, self.fresh = codes, _along_axes(top, shape), _along_axes(fresh, shape)
 
     def read(self, start, stop, out):
-        _look_up(self.codes[start // 2 : -(-stop // 2)], _LINEAR4, out)
+        blocks.look_up(self.codes[start // 2 : -(-stop // 2)], _LINEAR4, out)
         np.multiply(out, _scales(self.old, start, stop, 6), out=out)
 
     def write(self, start, stop, x):
         share = scratch(x.shape, np.float32, 1, 8)
         np.divide(x, _scales(self.fresh, start, stop, 0), out=share, casting="unsafe")  # lines of zeros: any code times 0
-        _nearest(share, _LINEAR4, self.codes[start // 2 : -(-stop // 2)])
+        blocks.nearest(share, _LINEAR4, self.codes[start // 2 : -(-stop // 2)])
 
 
 class _Tops(_Axes):
@@ -73,7 +75,7 @@ class _Tops(_Axes):
 
     def write(self, start, stop, x):
         for view in self.fresh:
-            for at, piece in _pieces(view, start, stop):
+            for at, piece in blocks.pieces(view, start, stop):
                 repeated = tuple([k for k, step in enumerate(piece.strides) if step == 0])
                 target = piece[tuple([slice(0, None if step else 1) for step in piece.strides])]
                 most = scratch(target.shape, np.float32, 6, 8)
@@ -96,7 +98,7 @@ def _scales(views, start, stop, slot):
     """The scales of the elements ``start`` to ``stop``, in the scratch: the smallest of what the views have there."""
     out = scratch((stop - start,), np.float32, slot, 8)
     for k, view in enumerate(views):
-        for at, piece in _pieces(view, start, stop):
+        for at, piece in blocks.pieces(view, start, stop):
             tile = out[at : at + piece.size].reshape(piece.shape)
             if k:
                 np.minimum(tile, piece, out=tile)
@@ -105,4 +107,4 @@ def _scales(views, start, stop, slot):
     return out
 
 
-_SQUARE = Written(rules.mean_square)
+_ADAM, _SQUARE = Written(rules.adam), Written(rules.mean_square)
