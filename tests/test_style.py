@@ -40,8 +40,11 @@ def rule(device: Device, p, g):
 """
 
 
+CHECKED = ("tinygrad_mem", "tests/benchmarks")
+
+
 def test_type_checker_is_content(request: pytest.FixtureRequest, tmp_path: Path):
-    """It finds nothing in our sources, and each mistake in calls of kernels: an editor can follow ``ctx.kernels.relu``, too.
+    """It finds nothing in our sources and benchmarks, and each mistake in calls of kernels, which an editor can follow, too.
 
     It takes half a minute: it is not asked again about files and libraries with which it was content.
     """
@@ -51,10 +54,10 @@ def test_type_checker_is_content(request: pytest.FixtureRequest, tmp_path: Path)
         return
     mistakes = tmp_path / "mistakes.py"
     mistakes.write_text(MISTAKES)
-    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "tinygrad_mem", str(mistakes)]
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, *CHECKED, str(mistakes)]
     room = {"NODE_OPTIONS": "--max-semi-space-size=128"}  # it makes many objects: with room for them, it collects less often
     answer = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | room).stdout)
-    assert answer["summary"]["filesAnalyzed"] > len(list((ROOT / "tinygrad_mem").rglob("*.py")))
+    assert answer["summary"]["filesAnalyzed"] > sum(len(list((ROOT / folder).rglob("*.py"))) for folder in CHECKED)
     found = [(Path(each["file"]), each["range"]["start"]["line"], each["message"]) for each in answer["generalDiagnostics"]]
     assert [each for each in found if each[0] != mistakes] == []
     lines = [MISTAKES.splitlines()[line].strip() for _, line, _ in found]
@@ -66,7 +69,7 @@ def test_type_checker_is_content(request: pytest.FixtureRequest, tmp_path: Path)
 def fingerprint(root: Path) -> str:
     """What the type checker's answer depends on: our sources and settings, and the installed libraries."""
     found = hashlib.sha256("\n".join(sorted(f"{each.name} {each.version}" for each in distributions())).encode())
-    for path in [root / "pyproject.toml", *sorted((root / "tinygrad_mem").rglob("*.py*"))]:
+    for path in [root / "pyproject.toml", *sorted(path for folder in CHECKED for path in (root / folder).rglob("*.py*"))]:
         if path.suffix in (".py", ".pyi", ".toml"):
             found.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
     return found.hexdigest()
@@ -75,14 +78,16 @@ def fingerprint(root: Path) -> str:
 def test_a_change_is_seen(tmp_path: Path):
     package = tmp_path / "tinygrad_mem"
     package.mkdir()
+    (tmp_path / CHECKED[1]).mkdir(parents=True)
     (tmp_path / "pyproject.toml").write_text("")
     found = {fingerprint(tmp_path)}
-    for name, text in (("a.py", "x = 1"), ("a.py", "x = 2"), ("b.pyi", "x: int"), ("../pyproject.toml", "[tool.pyright]")):
+    changes = [("a.py", "x = 1"), ("a.py", "x = 2"), ("b.pyi", "x: int"), ("../pyproject.toml", "[tool.pyright]")]
+    for name, text in (*changes, (f"../{CHECKED[1]}/d.py", "x = 3")):
         (package / name).write_text(text)
         found.add(fingerprint(tmp_path))
     (package / "a.py").rename(package / "c.py")
     found.add(fingerprint(tmp_path))
-    assert len(found) == 6
+    assert len(found) == 7
     assert fingerprint(tmp_path) in found
 
 

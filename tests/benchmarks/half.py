@@ -40,28 +40,29 @@ def product_of(framework: Any, device: str, dtype: str, wait: Callable[[], Any])
     x, y = (framework.ones(side, side, dtype=getattr(framework, dtype), device=device) for _ in range(2))
 
     def run() -> None:
-        x @ y
+        _ = x @ y
         wait()
 
     return run
 
 
-def rows(device: str, half: str, seconds: float, only: str) -> list[tuple[str, str, str, str, str, str, str]]:
+def rows(device: str, half: str, seconds: float, only: str) -> list[tuple[str, ...]]:
     """(what, ours in float32, in half, PyTorch's in float32, in half, ours / PyTorch's in half, ours in half / in float32)."""
     import torch
 
     import tinygrad_mem as tm
 
-    waits = (tm.device(device).synchronize, torch.cuda.synchronize if device == "cuda" else lambda: None)
-    both = tuple(zip((tm, torch), waits, strict=True))
-    found = []
+    wait, their_wait = tm.device(device).synchronize, torch.cuda.synchronize if device == "cuda" else lambda: None
+
+    def measured(run: Callable[..., Any], *of: Any) -> tuple[float, float]:
+        return interleaved(run(tm, *of, wait), run(torch, *of, their_wait), seconds / 2)
+
+    found: list[tuple[str, ...]] = []
     for workload in chosen(only):
-        single = interleaved(*(step_of(engine, workload, device, None, wait) for engine, wait in both), seconds / 2)
-        mixed = interleaved(*(step_of(engine, workload, device, half, wait) for engine, wait in both), seconds / 2)
+        single, mixed = (measured(step_of, workload, device, dtype) for dtype in (None, half))
         found.append((workload.name, *map(duration, (single[0], mixed[0], single[1], mixed[1])), *_ratios(single, mixed)))
         print(f"  {workload.name} done", file=sys.stderr, flush=True)
-    single = interleaved(*(product_of(engine, device, "float32", wait) for engine, wait in both), seconds / 2)
-    mixed = interleaved(*(product_of(engine, device, half, wait) for engine, wait in both), seconds / 2)
+    single, mixed = (measured(product_of, device, dtype) for dtype in ("float32", half))
     rates = (f"{2e-9 * SIDES[device] ** 3 / time:,.0f} G/s" for time in (single[0], mixed[0], single[1], mixed[1]))
     return [*found, (f"product of {SIDES[device]} x {SIDES[device]}", *rates, *_ratios(single, mixed))]
 

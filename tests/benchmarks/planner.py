@@ -153,8 +153,6 @@ def levelled(which: np.ndarray, spent: np.ndarray) -> np.ndarray:
 
 def row(name: str, allow: str, seconds: float) -> tuple[str, ...]:
     """The table's row of a network."""
-    from scipy.stats import spearmanr
-
     chosen = plans(base(name, allow))
     own = tm.device("cpu").pool
     inside, as_predicted = (sum(each) for each in zip(*map(kept, chosen), strict=True))
@@ -169,9 +167,17 @@ def row(name: str, allow: str, seconds: float) -> tuple[str, ...]:
     predicted = np.array([each.point.time for each in chosen])
     slowest, fastest = int(np.argmax(predicted)), int(np.argmin(predicted))
     ratios = [times[slowest] / times[fastest] for times in (predicted, measured)]
-    ranks = spearmanr(predicted, measured).statistic, spearmanr(*halves).statistic
+    ranks = [_alike_in_order(*pair) for pair in ((predicted, measured), halves)]
     counts = f"{len(chosen)}, {len(different)}", f"{inside}", f"{as_predicted}"
     return name, *counts, f"{len(which) // len(different)}", *(f"{value:.2f}" for value in (*ranks, *ratios))
+
+
+def _alike_in_order(x: Any, y: Any) -> float:
+    """Spearman's correlation of ranks."""
+    from scipy.stats import spearmanr
+
+    found: Any = spearmanr(x, y)
+    return found.statistic
 
 
 def main() -> None:

@@ -85,7 +85,7 @@ class Profile:
     limits: Limits
 
     def rows(self) -> list[tuple[str, float, float, float]]:
-        """(kind, our seconds, PyTorch's, seconds of ours at the machine's limit); the largest loss comes first."""
+        """(kind, our seconds, PyTorch's, seconds of ours at the machine's limit): the largest loss first, then by name."""
         mine, theirs, best = (defaultdict(float) for _ in range(3))
         joined: dict[str, str] = {PRODUCTS: STEPS_AND_PRODUCTS, STEPS: STEPS_AND_PRODUCTS} if STEPS in self.theirs else {}
         for name, kernel in self.kernels.items():
@@ -96,7 +96,7 @@ class Profile:
         for kind, spent in self.theirs.items():
             theirs[joined.get(kind, kind)] += spent
         rows = [(kind, mine[kind], theirs[kind], best[kind]) for kind in {*mine, *theirs}]
-        return sorted(rows, key=lambda row: row[2] - row[1])
+        return sorted(rows, key=lambda row: (row[2] - row[1], row[0]))
 
 
 class Watched:

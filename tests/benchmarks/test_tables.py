@@ -132,6 +132,12 @@ def test_shares_of_the_limit_are_numbers():
     assert list(profile.by_kind(found))[-1] == (profile.STEP, "4000.00", "500.00", "3500.00", "ratio 8.00")
 
 
+def test_rows_with_equal_losses_are_in_order_of_their_names():
+    """Their order was that of a set of strings, which is another one in each process."""
+    found = profile.Profile("a network", {}, 8.0, dict.fromkeys("hgfedcba", 1.0), Limits(10.0, 1000.0))
+    assert [kind for kind, *_ in found.rows()] == [kinds.OUTSIDE, *"abcdefgh"]
+
+
 def test_what_is_over_a_goal():
     """Seconds beyond the goal's part of PyTorch's, at most three kinds; the MLP may take 0.8."""
     seconds = {"relu": 1.0, "matmul": 5.0, "add": 0.5, "sgd_step": 2.0, "gelu": 3.0}
