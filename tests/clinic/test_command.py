@@ -62,7 +62,7 @@ def on_a_terminal(typed: str) -> str:
     """What a reader sees who types this."""
     ours, theirs = pty.openpty()
     os.write(ours, typed.encode())
-    run = [sys.executable, "-m", "tinygrad_mem", "clinic", "kept_outputs"]
+    run = [sys.executable, "-m", "tinygrad_mem", "clinic", "checkpoint_each_layer"]
     try:
         ran = subprocess.run(
             run, stdin=theirs, capture_output=True, text=True, timeout=120, env={**os.environ, "COLUMNS": "80"}
@@ -117,8 +117,8 @@ def test_json():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("nothing",), "clinic: there is no case 'nothing': there are accumulated_losses, "),
-        (("--answer",), "clinic: --answer shows the answer of one case: name one of accumulated_losses, "),
+        (("nothing",), "clinic: there is no case 'nothing': there are checkpoint_each_layer, "),
+        (("--answer",), "clinic: --answer shows the answer of one case: name one of checkpoint_each_layer, "),
     ],
 )
 def test_refused(arguments: tuple[str, ...], message: str):
