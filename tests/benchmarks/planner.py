@@ -33,7 +33,7 @@ from tinygrad_mem.errors import BudgetError, OutOfMemoryError
 from tinygrad_mem.memory import limit
 from tinygrad_mem.models.bert import MaskedLanguageModel
 from tinygrad_mem.models.gpt import GPT
-from tinygrad_mem.models.resnet import resnet20, resnet56
+from tinygrad_mem.models.resnet import CifarResNet, resnet20
 from tinygrad_mem.models.squeezenet import squeezenet
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.plan import Plan, Times, plan
@@ -51,7 +51,7 @@ def mlp() -> nn.Module:
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {  # how it is made, the shape of a batch
     "mlp": (mlp, (512, 256)),
     "resnet20": (resnet20, (8, 3, 32, 32)),
-    "resnet56": (resnet56, (4, 3, 32, 32)),
+    "resnet56": (partial(CifarResNet, 9), (4, 3, 32, 32)),
     "squeezenet": (squeezenet, (4, 3, 96, 96)),
     "gpt": (partial(GPT, 8, 4, 64, CONTEXT, TOKENS), (8, CONTEXT)),
     "bert": (partial(MaskedLanguageModel, 8, 4, 64, CONTEXT, TOKENS), (8, CONTEXT)),

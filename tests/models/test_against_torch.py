@@ -15,9 +15,15 @@ from tests.profiles import examples
 from tinygrad_mem.devices import device
 
 NETWORKS = [("mlp", "MLP"), ("lenet", "LeNet"), ("digits", "DigitsCNN")]
-NETWORKS += [("resnet", f"resnet{n}") for n in (20, 32, 44, 56, 110, 1202, 18, 34, 50, 101, 152)]
-NETWORKS += [("vgg", f"vgg{n}{bn}") for n in (11, 13, 16, 19) for bn in ("", "_bn")]
-NETWORKS += [("vgg", f"vgg{n}_cifar") for n in ("11_bn", "16", "16_bn")]
+SIZES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{f"resnet{6 * n + 2}": ("CifarResNet", {"blocks": n}) for n in (3, 5, 7, 9, 18, 200)},
+    **{f"resnet{n}": ("resnet", {"depth": n}) for n in (18, 34, 50, 101, 152)},
+    **{f"vgg{n}{bn}": ("VGG", {"depth": n, "batch_norm": bool(bn)}) for n in (11, 13, 16, 19) for bn in ("", "_bn")},
+    **{f"vgg{n}_bn_cifar": ("CifarVGG", {"depth": n, "batch_norm": True}) for n in (11, 16)},
+    "vgg16_cifar": ("CifarVGG", {"depth": 16, "batch_norm": False}),
+}
+"""Name -> the function that makes it, and its arguments."""
+NETWORKS += [("vgg" if name.startswith("vgg") else "resnet", name) for name in SIZES]
 NETWORKS += [("resnet", "resnet1001"), ("mobilenet", "mobilenet_v2"), ("squeezenet", "squeezenet")]
 NETWORKS += [("densenet", "densenet121"), ("unet", "unet"), ("gpt", "gpt"), ("lstm", "LSTMLanguageModel"), ("bert", "bert")]
 COUNTS = {
@@ -45,8 +51,10 @@ COUNTS = {
 
 
 def both(module: str, name: str, **arguments: Any) -> tuple[Any, Any]:
-    ours = getattr(import_module(f"tinygrad_mem.models.{module}"), name)
-    return ours(**arguments), getattr(under_pytorch(module), name)(**arguments)
+    function, sizes = SIZES.get(name, (name, {}))
+    frameworks = import_module(f"tinygrad_mem.models.{module}"), under_pytorch(module)
+    ours, theirs = (getattr(each, function)(**sizes, **arguments) for each in frameworks)
+    return ours, theirs
 
 
 def on_meta(module: str, name: str) -> tuple[Any, Any]:
@@ -91,8 +99,8 @@ OUT = {"unet": (2, 64, 96), "gpt": (64, 50257), "bert": (64, 30522), "LSTMLangua
 def test_forward_and_backward_on_meta(module: str, name: str):
     small = name.endswith("_cifar") or name in ("resnet20", "resnet32", "resnet44", "resnet56", "resnet110", "resnet1001")
     shape = SHAPES.get(name, (3, 32, 32) if small else (3, 224, 224))
-    with tm.device("meta"):
-        net = getattr(import_module(f"tinygrad_mem.models.{module}"), name)()
+    with tm.device("meta"), torch.device("meta"):
+        net = both(module, name)[0]
         out = net(tm.zeros(2, *shape, dtype=tm.int64 if module in ("gpt", "bert", "lstm") else tm.float32))
     assert tuple(out.shape) == (2, *OUT.get(name, (10,) if small or name in SHAPES else (1000,)))
     out.sum().backward()

@@ -39,7 +39,7 @@ def test_every_layer(row: Row):
 
 @pytest.mark.parametrize(
     ("module", "name", "shape"),
-    [("resnet", "resnet18", (2, 3, 64, 64)), ("densenet", "densenet121", (1, 3, 64, 64)), ("unet", "unet", (1, 3, 32, 32))],
+    [("resnet", "resnet50", (2, 3, 64, 64)), ("densenet", "densenet121", (1, 3, 64, 64)), ("unet", "unet", (1, 3, 32, 32))],
 )
 def test_published_networks(module: str, name: str, shape: tuple):
     theirs = getattr(under_pytorch(module), name)().eval()

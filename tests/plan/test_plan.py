@@ -27,7 +27,7 @@ from tinygrad_mem.models.mlp import MLP
 from tinygrad_mem.models.names import WithLoss
 from tinygrad_mem.models.resnet import resnet20
 from tinygrad_mem.models.unet import UNet
-from tinygrad_mem.models.vgg import vgg11_bn_cifar
+from tinygrad_mem.models.vgg import CifarVGG
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.plan import Choice, Plan, Times, TrainingStep, chains, largest, plan
 from tinygrad_mem.plan.times import OpCall
@@ -64,7 +64,7 @@ LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embe
 NETWORKS: dict[str, tuple] = {
     "mlp": (mlp, images(1024, 64), F.cross_entropy),
     "resnet20": (resnet20, images(8, 3, 16, 16), F.cross_entropy),
-    "vgg11_bn": (vgg11_bn_cifar, images(2, 3, 32, 32), F.cross_entropy),
+    "vgg11_bn": (lambda: CifarVGG(11), images(2, 3, 32, 32), F.cross_entropy),
     "unet": (lambda: UNet(width=8, depth=3), images(2, 3, 32, 32, classes=(32, 32)), F.cross_entropy),
     "densenet": (lambda: DenseNet((3, 3, 3), growth=16, num_classes=10), images(8, 3, 32, 32), F.cross_entropy),
     "gpt": (lambda: GPT(4, 2, 32, context=32, vocabulary=50), tokens(4, 32), tokens_loss),

@@ -23,7 +23,7 @@ from tinygrad_mem.recompute import Scheduled, checkpoint_blocks
 
 SMALL: dict[str, Any] = {
     "resnet20": (resnet.resnet20, lambda: tm.randn(2, 3, 32, 32)),
-    "vgg11_bn": (vgg.vgg11_bn_cifar, lambda: tm.randn(2, 3, 32, 32)),
+    "vgg11_bn": (lambda: vgg.CifarVGG(11), lambda: tm.randn(2, 3, 32, 32)),
     "gpt": (lambda: gpt.GPT(4, 2, 16, context=8, vocabulary=11, dropout=0.1), lambda: tm.randint(0, 11, (2, 8))),
 }
 

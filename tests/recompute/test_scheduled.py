@@ -252,7 +252,7 @@ def test_owners_are_known_by_the_names_they_had(wrap: str):
 
 
 def test_resnet152_is_planned_in_seconds():
-    net = resnet.resnet152()
+    net = resnet.resnet(152)
     blocks = [*net.layer1, *net.layer2, *net.layer3, *net.layer4]
     with tm.device("meta"):
         x = tm.randn(32, 64, 56, 56)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from .. import Tensor, nn, randint, randn
@@ -148,9 +149,10 @@ def of_configuration(config: Configuration, tokens: int | None = None) -> Named:
 _LARGE, _SMALL = (3, 224, 224), (3, 32, 32)
 NETWORKS: dict[str, Named] = {
     "lenet": Named(lenet.LeNet, (1, 28, 28), 10),
-    **{f"vgg{n}{bn}": Named(getattr(vgg, f"vgg{n}{bn}"), _LARGE, 1000) for n in (11, 13, 16, 19) for bn in ("", "_bn")},
-    **{f"resnet{n}": Named(getattr(resnet, f"resnet{n}"), _LARGE, 1000) for n in (18, 34, 50, 101, 152)},
-    **{f"resnet{n}": Named(getattr(resnet, f"resnet{n}"), _SMALL, 10) for n in (20, 32, 44, 56, 110, 1001, 1202)},
+    **{f"vgg{n}{bn}": Named(partial(vgg.VGG, n, bool(bn)), _LARGE, 1000) for n in vgg.CONVOLUTIONS for bn in ("", "_bn")},
+    **{f"resnet{n}": Named(partial(resnet.resnet, n), _LARGE, 1000) for n in resnet.LAYERS},
+    **{f"resnet{6 * n + 2}": Named(partial(resnet.CifarResNet, n), _SMALL, 10) for n in (3, 5, 7, 9, 18, 200)},
+    "resnet1001": Named(resnet.resnet1001, _SMALL, 10),
     "mobilenet_v2": Named(mobilenet.mobilenet_v2, _LARGE, 1000),
     "densenet121": Named(densenet.densenet121, _LARGE, 1000),
     "squeezenet": Named(squeezenet.squeezenet, _LARGE, 1000),

@@ -191,61 +191,36 @@ class ResNet(nn.Module):
         return self.fc(self.avgpool(x).flatten(1))
 
 
+LAYERS: dict[int, tuple[type[BasicBlock] | type[Bottleneck], tuple[int, ...]]] = {
+    18: (BasicBlock, (2, 2, 2, 2)),
+    34: (BasicBlock, (3, 4, 6, 3)),
+    50: (Bottleneck, (3, 4, 6, 3)),
+    101: (Bottleneck, (3, 4, 23, 3)),
+    152: (Bottleneck, (3, 8, 36, 3)),
+}
+"""Number of layers -> the kind of block, and how many of them each stage has."""
+
+
+def resnet(depth: int, num_classes: int = 1000) -> ResNet:
+    """18, 34, 50, 101 or 152 layers, for 224 x 224 images."""
+    return ResNet(*LAYERS[depth], num_classes)
+
+
+def resnet50(num_classes: int = 1000) -> ResNet:
+    """50 layers, for 224 x 224 images."""
+    return resnet(50, num_classes)
+
+
 def resnet20(num_classes: int = 10) -> CifarResNet:
-    """20 layers, for 32 x 32 images."""
+    """20 layers, for 32 x 32 images; ``CifarResNet(n)`` has 6 n + 2."""
     return CifarResNet(3, num_classes)
 
 
-def resnet32(num_classes: int = 10) -> CifarResNet:
-    """32 layers, for 32 x 32 images."""
-    return CifarResNet(5, num_classes)
-
-
-def resnet44(num_classes: int = 10) -> CifarResNet:
-    """44 layers, for 32 x 32 images."""
-    return CifarResNet(7, num_classes)
-
-
-def resnet56(num_classes: int = 10) -> CifarResNet:
-    """56 layers, for 32 x 32 images."""
-    return CifarResNet(9, num_classes)
-
-
-def resnet110(num_classes: int = 10) -> CifarResNet:
-    """110 layers, for 32 x 32 images."""
-    return CifarResNet(18, num_classes)
-
-
 def resnet1202(num_classes: int = 10) -> CifarResNet:
-    """1202 layers, for 32 x 32 images."""
+    """1,202 layers, for 32 x 32 images."""
     return CifarResNet(200, num_classes)
 
 
 def resnet1001(num_classes: int = 10) -> PreActResNet:
     """1,001 layers, for 32 x 32 images; 10.3 million parameters."""
     return PreActResNet(111, num_classes)
-
-
-def resnet18(num_classes: int = 1000) -> ResNet:
-    """18 layers, for 224 x 224 images."""
-    return ResNet(BasicBlock, (2, 2, 2, 2), num_classes)
-
-
-def resnet34(num_classes: int = 1000) -> ResNet:
-    """34 layers, for 224 x 224 images."""
-    return ResNet(BasicBlock, (3, 4, 6, 3), num_classes)
-
-
-def resnet50(num_classes: int = 1000) -> ResNet:
-    """50 layers, for 224 x 224 images."""
-    return ResNet(Bottleneck, (3, 4, 6, 3), num_classes)
-
-
-def resnet101(num_classes: int = 1000) -> ResNet:
-    """101 layers, for 224 x 224 images."""
-    return ResNet(Bottleneck, (3, 4, 23, 3), num_classes)
-
-
-def resnet152(num_classes: int = 1000) -> ResNet:
-    """152 layers, for 224 x 224 images."""
-    return ResNet(Bottleneck, (3, 8, 36, 3), num_classes)

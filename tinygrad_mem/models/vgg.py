@@ -78,49 +78,9 @@ class CifarVGG(nn.Module):
         return self.classifier(self.features(x).flatten(1))
 
 
-def vgg11(num_classes: int = 1000) -> VGG:
-    """VGG with 11 layers."""
-    return VGG(11, False, num_classes)
-
-
-def vgg11_bn(num_classes: int = 1000) -> VGG:
-    """VGG with 11 layers and batch norm."""
-    return VGG(11, True, num_classes)
-
-
-def vgg13(num_classes: int = 1000) -> VGG:
-    """VGG with 13 layers."""
-    return VGG(13, False, num_classes)
-
-
-def vgg13_bn(num_classes: int = 1000) -> VGG:
-    """VGG with 13 layers and batch norm."""
-    return VGG(13, True, num_classes)
-
-
 def vgg16(num_classes: int = 1000) -> VGG:
     """VGG with 16 layers: 138,357,544 parameters."""
     return VGG(16, False, num_classes)
-
-
-def vgg16_bn(num_classes: int = 1000) -> VGG:
-    """VGG with 16 layers and batch norm."""
-    return VGG(16, True, num_classes)
-
-
-def vgg19(num_classes: int = 1000) -> VGG:
-    """VGG with 19 layers."""
-    return VGG(19, False, num_classes)
-
-
-def vgg19_bn(num_classes: int = 1000) -> VGG:
-    """VGG with 19 layers and batch norm."""
-    return VGG(19, True, num_classes)
-
-
-def vgg11_bn_cifar(num_classes: int = 10) -> CifarVGG:
-    """VGG with 11 layers and batch norm for 32 x 32 images."""
-    return CifarVGG(11, True, num_classes)
 
 
 def vgg16_cifar(num_classes: int = 10) -> CifarVGG:
