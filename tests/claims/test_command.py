@@ -16,7 +16,7 @@ from tinygrad_mem.claims import CLAIMS, examine, page
 from tinygrad_mem.cli import claims as command
 from tinygrad_mem.cli.app import app
 
-FEW = ["trl-3678", "step-after-backward", "resnet1202-parameters"]
+FEW = ["trl-3678", "zero-gpt2-recomputed", "resnet1202-parameters"]
 
 
 def claims(*arguments: str, columns: int = 80):
@@ -45,7 +45,7 @@ def test_a_claim_in_full_fits(columns: int):
         assert f"Figure: {claim.stated.text}." in text
         assert claim.why in text
     assert "155,304,960 B, 155.30 MB" in text
-    assert "Also included. the square roots of moments that PyTorch's step holds: 1.22 GB." in text
+    assert "Also included. one block's activations, computed again: 1.68 GB." in text
     assert "█" in ran.stdout
     places = [text.index(f"{name}: {verdict}") for name, verdict in zip(FEW, ("refuted", "explained", "rep"), strict=True)]
     assert places == sorted(places)
@@ -55,12 +55,13 @@ def test_a_claim_in_full_fits(columns: int):
 
 def test_json_has_every_number():
     rows = {row["claim"]: row for row in json.loads(claims(*FEW, "--json").stdout)}
-    assert list(rows) == ["trl-3678", "step-after-backward", "resnet1202-parameters"]
+    assert list(rows) == ["trl-3678", "zero-gpt2-recomputed", "resnet1202-parameters"]
     assert rows["trl-3678"]["found"] == 155_304_960
     assert rows["trl-3678"]["verdict"] == "refuted"
     assert rows["trl-3678"]["off"] == pytest.approx(1.996, abs=1e-3)
-    (part,) = rows["step-after-backward"]["beside"]
-    assert part["least"] == part["most"] == 4 * 304_326_632
+    block, scores = rows["zero-gpt2-recomputed"]["beside"]
+    assert block["least"] == block["most"] == 80_818_208_768 // 48
+    assert (scores["least"], scores["most"]) == (0, 2 * 2 * 32 * 25 * 1024**2)
     assert rows["resnet1202-parameters"]["text"] == "reproduced to its last digit"
 
 

@@ -5,7 +5,7 @@ from importlib import import_module
 from ..claim import Claim
 
 _FILES = (
-    "parameters", "states", "optimizers", "lora", "quantized", "ranks", "activations", "language", "recomputed", "logits",
+    "parameters", "states", "optimizers", "quantized", "ranks", "activations", "language", "recomputed", "logits",
     "programs",
 )  # fmt: skip
 CLAIMS: dict[str, Claim] = {claim.name: claim for name in _FILES for claim in import_module(f".{name}", __package__).CLAIMS}
