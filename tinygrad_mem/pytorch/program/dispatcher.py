@@ -38,11 +38,11 @@ def kernels(key: str, table: dict[str, Kernel]) -> Iterator[None]:
 
 
 def _ours(name: str, key: str, kernel: Kernel) -> Kernel:
-    op = operator(name)
+    op, place = operator(name), getattr(torch._C.DispatchKey, key)  # which PyTorch finds slowly by its name
     own = None
     made_of_others = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", _COMPOSITE)
-    if not made_of_others or torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
-        own = torch.library.get_kernel(f"aten::{name}", key)
+    if not made_of_others or torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", place):
+        own = torch.library.get_kernel(f"aten::{name}", place)
 
     def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
         if any(isinstance(unwrapped(leaf), FakeTensor) for leaf in flat([*args, *kwargs.values()])):
