@@ -40,6 +40,8 @@ class Machine(RuleBasedStateMachine):
         else:
             assert address % 512 == 0
             assert address not in self.alive
+            block = self.allocator.blocks[address]
+            assert not block.home.small or block.size == self.allocator.settings.rounded(size), "the ledger counts on it"
             self.alive[address] = size
             return
         after = self.allocator.memory_stats()

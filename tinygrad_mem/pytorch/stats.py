@@ -17,15 +17,17 @@ class Counter:
     def __init__(self) -> None:
         self.current = self.peak = self.allocated = self.freed = 0
 
-    def add(self, amount: int) -> None:
-        """Add ``amount``, which may be negative."""
-        self.current += amount
+
+def _add(counters: tuple[Counter, ...], amount: int) -> None:
+    """Add ``amount``, which may be negative, to each of these counters."""
+    for counter in counters:
+        counter.current += amount
         if amount < 0:
-            self.freed -= amount
+            counter.freed -= amount
         else:
-            self.allocated += amount
-            if self.current > self.peak:
-                self.peak = self.current
+            counter.allocated += amount
+            if counter.current > counter.peak:
+                counter.peak = counter.current
 
 
 class Stats:
@@ -47,6 +49,9 @@ class Stats:
 
     def __init__(self, oversize: float) -> None:
         self._counters = {name: (Counter(), Counter(), Counter()) for name in _COUNTED}
+        large = {name: counters[:2] for name, counters in self._counters.items()}
+        small = {name: counters[::2] for name, counters in self._counters.items()}
+        self._of = large, small  # the counters that a request changes
         self._least = oversize
         self._oversize = {name: Counter() for name in ("oversize_allocations", "oversize_segments")}
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
@@ -77,49 +82,48 @@ class Stats:
             found |= {f"{name}.{what}": getattr(counter, what) for what in Counter.__slots__}
         return found | {name: value for name, value in vars(self).items() if name.startswith("num_")}
 
-    def _count(self, name: str, small: bool, amount: int) -> None:
-        counters = self._counters[name]
-        counters[0].add(amount)
-        counters[1 + small].add(amount)
-
     def _count_oversize(self, name: str, size: int) -> None:
         if abs(size) >= self._least:
-            self._oversize[name].add(1 if size > 0 else -1)
+            _add((self._oversize[name],), 1 if size > 0 else -1)
 
     # --- events -----------------------------------------------------------------------------------------------------------
 
     def allocated(self, small: bool, size: int, requested: int) -> None:
         """Count a block that is now in use."""
-        self._count("allocation", small, 1)
-        self._count("allocated_bytes", small, size)
-        self._count("active", small, 1)
-        self._count("active_bytes", small, size)
-        self._count("requested_bytes", small, requested)
+        counters = self._of[small]
+        _add(counters["allocation"], 1)
+        _add(counters["allocated_bytes"], size)
+        _add(counters["active"], 1)
+        _add(counters["active_bytes"], size)
+        _add(counters["requested_bytes"], requested)
         self._count_oversize("oversize_allocations", size)
 
     def free_requested(self, small: bool, size: int) -> None:
         """Count a block that the program has freed."""
-        self._count("allocation", small, -1)
-        self._count("allocated_bytes", small, -size)
+        counters = self._of[small]
+        _add(counters["allocation"], -1)
+        _add(counters["allocated_bytes"], -size)
         self._count_oversize("oversize_allocations", -size)
 
     def free_completed(self, small: bool, size: int, requested: int) -> None:
         """Count a freed block that no stream uses any more."""
-        self._count("active", small, -1)
-        self._count("active_bytes", small, -size)
-        self._count("requested_bytes", small, -requested)
+        counters = self._of[small]
+        _add(counters["active"], -1)
+        _add(counters["active_bytes"], -size)
+        _add(counters["requested_bytes"], -requested)
 
     def split_used(self, small: bool, was_split: bool, size: int, rest: int) -> None:
         """Count a block of ``size`` bytes that serves a request. ``rest`` bytes behind it were split off, if not 0.
 
         As in PyTorch, a free part of a segment that becomes smaller still counts as the same part.
         """
+        counters = self._of[small]
         if was_split:
-            self._count("inactive_split", small, 0 if rest else -1)
-            self._count("inactive_split_bytes", small, -size)
+            _add(counters["inactive_split"], 0 if rest else -1)
+            _add(counters["inactive_split_bytes"], -size)
         elif rest:
-            self._count("inactive_split", small, 1)
-            self._count("inactive_split_bytes", small, rest)
+            _add(counters["inactive_split"], 1)
+            _add(counters["inactive_split_bytes"], rest)
 
     def split_freed(self, small: bool, joined: int, absorbed: int, size: int) -> None:
         """Count a free block that merged with ``joined`` others of ``absorbed`` bytes into one of ``size`` bytes, 0 for a
@@ -127,18 +131,19 @@ class Stats:
 
         As in PyTorch, only the difference is counted.
         """
-        self._count("inactive_split", small, (size > 0) - joined)
-        self._count("inactive_split_bytes", small, size - absorbed)
+        counters = self._of[small]
+        _add(counters["inactive_split"], (size > 0) - joined)
+        _add(counters["inactive_split_bytes"], size - absorbed)
 
     def segment(self, small: bool, size: int) -> None:
         """Count a segment of ``size`` bytes that the driver gave, or (negative) that was released."""
-        self._count("segment", small, 1 if size > 0 else -1)
+        _add(self._of[small]["segment"], 1 if size > 0 else -1)
         self.mapped(small, size)
         self._count_oversize("oversize_segments", size)
 
     def mapped(self, small: bool, size: int) -> None:
         """Count pages that were mapped into an expandable segment, or (negative) unmapped. PyTorch counts no segment."""
-        self._count("reserved_bytes", small, size)
+        _add(self._of[small]["reserved_bytes"], size)
         if size > 0:
             self.num_device_alloc += 1
         else:

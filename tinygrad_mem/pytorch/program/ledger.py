@@ -12,6 +12,7 @@ from ...memory.log import Kind, Log
 from ...memory.sizes import bytes_text
 from ..allocator import CachingAllocator
 from ..driver import Driver
+from ..settings import SMALL
 
 _ROLE = 9  # the column of an event
 
@@ -139,8 +140,8 @@ class Ledger:
 
     def changed_by_addresses(self) -> int:
         """Bytes by which the peak would differ if the driver gave falling addresses: the first of equal free blocks is used."""
-        if self.allocator is None:
-            return 0
+        if self.allocator is None or all(event[3] <= SMALL for event in self._events):
+            return 0  # a small block is as large as its request, wherever it lies
         other, blocks, now, peak = CachingAllocator(self._settings, driver=Driver(falling=True)), {}, 0, 0
         for kind, _, address, requested, rounded, *_ in self._events:
             if kind == Kind.MALLOC:
