@@ -49,8 +49,12 @@ def odd():
     y = torch.empty(3).resize_(9)
     torch._foreach_add_([y, y.clone()], 1.0)
     torch._foreach_mul([y, y], 2.0)
+    for part in (*x.T.chunk(3), *x.unbind(1), *x.split([1, 3])):
+        (part * 2).sum().backward()
     nn.LSTM(6, 4, dtype=torch.float32)(torch.randn(3, 4, 6, dtype=torch.float32))[0].sum().backward()
-    F.scaled_dot_product_attention(*[torch.randn(1, 2, 8, 4) for _ in range(3)])
+    for dtype in (torch.float64, torch.bfloat16):  # a GPU has a kernel for the second, which returns lengths too
+        q, k, v = [torch.randn(1, 2, 8, 8, dtype=dtype, requires_grad=True) for _ in range(3)]
+        F.scaled_dot_product_attention(q, k, v).sum().backward()
 
 
 def told(self, func, args, kwargs):

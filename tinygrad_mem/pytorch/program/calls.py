@@ -57,7 +57,7 @@ class Calls(TorchFunctionMode):
             pin(made)
         if torch.is_grad_enabled():
             self.roles.saved(made)
-        self.watch.saved_numbers.end(self.watch.places.here())
+        self.watch.saved_numbers.end(self.watch.places)
         return made
 
     def _placed(self, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from ...interrupts import changed
 from .dispatcher import decomposed, operator
 from .kernels.call import dense
 from .ledger import HeldBlock, Ledger, Place
+from .places import Places
 
 aten = torch.ops.aten
 
@@ -176,10 +177,10 @@ class SavedNumbers:
             self._unseen.remove(found)
         return found
 
-    def end(self, place: Place) -> None:
+    def end(self, places: Places) -> None:
         """The call has returned: numbers that no node holds have ended within it."""
         while self._unseen:
-            self._ledger.free(self._unseen.pop(), place)
+            self._ledger.free(self._unseen.pop(), places.here())
 
 
 def kept_number(func: Any, args: tuple) -> int:

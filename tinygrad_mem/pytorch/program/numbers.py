@@ -101,14 +101,15 @@ class KnownNumbers:
             return self._after_several(func, target, call)
         if not isinstance(target, FakeTensor) or (not writes and target.untyped_storage()._cdata in self._values):
             return  # or a view
-        if call is None and _is_followed(target):
+        followed = _is_followed(target)
+        if call is None and followed:
             if func in _LIKE:
                 with without_modes():
                     args = torch.empty(target.shape, dtype=target.dtype), *args[1:]
                 call = self._real_call(func, args, kwargs)
             elif not any(isinstance(arg, torch.Tensor) for arg in args):
                 call = self._real_call(func, args, kwargs)
-        if call is None or not _is_followed(target):
+        if call is None or not followed:
             return self.forget(target.untyped_storage()._cdata)
         with _disable_current_modes(), torch.no_grad():
             value = _answer(func, call, target)
@@ -204,9 +205,12 @@ def _most(tensor: torch.Tensor) -> int:
 
 def _is_followed(tensor: torch.Tensor) -> bool:
     """True for one element, and for a small tensor or a view of one."""
+    count = tensor.numel()
+    if count > _MOST_WHOLE:  # of any dtype, on any device
+        return False
     most = _most(tensor)
-    if tensor.numel() > most or most == 1:
-        return tensor.numel() == 1
+    if count > most or most == 1:
+        return count == 1
     return tensor.layout is torch.strided and tensor.untyped_storage().nbytes() <= most * tensor.element_size()
 
 

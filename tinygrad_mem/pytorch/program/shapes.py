@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from ...interrupts import changed
 from .alone import NO_LARGER
 from .described import Made
+from .fake import flat
 from .formulas import FORMULAS
 from .layouts import IN_LAYOUT
 
@@ -24,11 +25,13 @@ _MOST = 1 << 16  # calls
 _recipes: dict[tuple, Any] = {}
 _CPU = torch.device("cpu")
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_NUMBERS = (int, type(None))  # among an op's results, such as the lengths that attention returns
 _OWN_WAY = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view}
 """Tags of ops whose results depend on more than shapes, or that turn an argument into a view."""
 
 
 _ZERO = aten._efficientzerotensor.default  # its result says that it is zero
+_LIKE_A_VIEW = aten._unsafe_view.default  # its result is one, which its schema does not say
 
 
 class _New(NamedTuple):
@@ -110,7 +113,7 @@ class Results:
         return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
     def _view(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """A view, by PyTorch's own kernel on ``meta``; ``NotImplemented``: only fake tensors have the result."""
+        """A view, or several, by PyTorch's own kernel on ``meta``; ``NotImplemented``: only fake tensors have the result."""
         first, others = args[0], (*args[1:], *kwargs.values())
         if first.constant is not None or any(isinstance(each, torch.Tensor) for each in others):
             return NotImplemented
@@ -121,11 +124,10 @@ class Results:
                 made = func(meta, *args[1:], **kwargs)
             except (RuntimeError, IndexError):
                 return NotImplemented
-            return self._like(made, first.fake_device) if isinstance(made, torch.Tensor) else NotImplemented
+            views = [self._like(each, first.fake_device) for each in flat(made)]
+            return views if isinstance(made, (list, tuple)) else views[0]
 
     def _again(self, found: Any, first: Any) -> Any:
-        if found in ("first", "none"):
-            return first if found == "first" else None
         if isinstance(found, _New):
             return self._tensor(found)
         if isinstance(found, _View):
@@ -133,7 +135,9 @@ class Results:
                 meta = torch.empty(0, dtype=found.dtype, device="meta")
                 meta.set_(first.untyped_storage(), found.offset, found.sizes, found.strides)
                 return self._like(meta, first.fake_device)
-        return type(found)(None if each is None else self._tensor(each) for each in found)
+        if isinstance(found, (list, tuple)):
+            return type(found)([self._again(each, first) for each in found])
+        return first if found == "first" else None if found == "none" else found
 
     def _tensor(self, recipe: _New) -> FakeTensor:
         with torch._C._DisableTorchDispatch():
@@ -172,12 +176,14 @@ def _shares(func: Any) -> bool:
 def _kind(func: Any) -> tuple[str, str | None]:
     """The memory that the results of an op use.
 
-    ``"new"``: their own; ``"view"``: the only result uses the first argument's; ``"written"``: the op writes to one argument
-    alone, the first, or the keyword that is returned with this; ``""``: anything else.
+    ``"new"``: their own; ``"view"``: the only result, or each of the only list, uses the first argument's; ``"written"``: the
+    op writes to one argument alone, the first, or the keyword that is returned with this; ``""``: anything else.
     """
     returns, arguments = func._schema.returns, func._schema.arguments
     if func.namespace != "aten" or _OWN_WAY & set(func.tags) or func is _ZERO:
         return "", None
+    if func is _LIKE_A_VIEW:
+        return "view", None
     if not func._schema.is_mutable:
         shared = [each.alias_info is not None for each in returns]
         if shared == [True] and arguments and arguments[0].alias_info is not None:
@@ -237,11 +243,11 @@ def _recipe(kind: str, args: Any, made: Any) -> Any:
     if kind == "view":
         return _shared(args[0], made)
     results = [made] if isinstance(made, FakeTensor) else made if type(made) in (list, tuple) else [None]
-    tensors = [each for each in results if each is not None]
+    tensors = [each for each in results if not isinstance(each, _NUMBERS)]
     given = _storages(args)
     if not tensors or len(given | _storages(tensors)) < len(given) + len(tensors):
-        return None  # a view, such as that of ``_unsafe_view``, whose schema does not say so
-    recipes = [None if each is None else _one(each) for each in results]
+        return None  # a view, though the op's schema does not say so
+    recipes = [each if isinstance(each, _NUMBERS) else _one(each) for each in results]
     if [each is None for each in recipes] != [each is None for each in results]:
         return None
     return recipes[0] if isinstance(made, FakeTensor) else type(made)(recipes)
@@ -254,7 +260,10 @@ def _storages(values: Any) -> set[int]:
     return set().union(*map(_storages, values)) if isinstance(values, (list, tuple)) else set()
 
 
-def _shared(first: Any, made: Any) -> _View | None:
+def _shared(first: Any, made: Any) -> Any:
+    if isinstance(made, (list, tuple)):
+        views = [_shared(first, each) for each in made]
+        return None if None in views else views
     plain = isinstance(made, FakeTensor) and made.layout is torch.strided and made.constant is None
     if not plain or made is first or _storages(made) != _storages(first) or made.fake_device != first.fake_device:
         return None

@@ -200,14 +200,15 @@ class Storages:
             self.ledger.free(held, place)
         self._held[storage._cdata] = reference, new
 
-    def adopt(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of the prediction for one that was made before it: its memory counts as older."""
+    def adopt(self, tensor: torch.Tensor, fake: torch.Tensor | None = None) -> torch.Tensor:
+        """A tensor of the prediction for one that was made before it: its memory counts as older. ``fake``: like it, if its
+        storage is its own."""
         if tensor.requires_grad:
             raise DeviceError(
                 f"a tensor of shape {tuple(tensor.shape)} that requires a gradient was made outside of the prediction. "
                 "Make the model and the optimizer inside the function that is predicted"
             )
-        fake = self.fake.from_tensor(tensor)
+        fake = self.fake.from_tensor(tensor) if fake is None else fake
         if not isinstance(fake, FakeTensor):
             raise NotOfferedError(
                 f"a {type(tensor).__name__}: what such tensors hold is not predicted. Use plain tensors, and one process"

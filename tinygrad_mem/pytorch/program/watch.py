@@ -138,7 +138,7 @@ class Watch(Storages, TorchDispatchMode):
         if func in WITHOUT_SHAPES:
             return self.numbers.after(func, args, kwargs, None, None)
         if func is _LIFT and not isinstance(args[0], FakeTensor):
-            fake = self.adopt(args[0])
+            fake = self.adopt(args[0], self._results.like_real(args[0], args[0].device))
             self.own(args[0], fake)
             args = (fake,)
         args = tuple([each if type(each) is FakeTensor else self._fake(each) for each in args])
