@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import threading
 from typing import Any
 
@@ -52,6 +53,7 @@ def test_the_listing_says_what_shape_dtype_bytes_shared_and_where():
     lines = text.getvalue().splitlines()
     assert lines[0].split() == ["op", "saves", "shape", "dtype", "bytes", "shared", "with", "module", "line"]
     assert lines[2].split()[:6] == ["ReLU", "y", "[3,", "5]", "float32", "60"]
+    assert all(re.search(rf"float32  {row.bytes:5}  ", line) for row, line in zip(rows, lines[1:-1], strict=True))
     assert lines[-1] == "172 bytes (172 B) are saved for backward; shared memory is counted once"
     assert all("test_saved.py" in row.line for row in rows)
 

@@ -159,6 +159,7 @@ def test_replay_of_a_training_step():
     assert track.peak <= found.low <= found.high
     assert abs(pool.peak_total - found.high) < 0.2 * found.high
     assert found.fragmentation == 1 - found.used / found.high
+    assert found._replace(used=0, high=0).fragmentation == 0.0
     assert track.replay(3) == track.replay(3), "the same choices, the same answer"
     with pytest.raises(ValueError, match="expected seeds of at least 1"):
         track.replay(0)

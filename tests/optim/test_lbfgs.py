@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.optim.lbfgs import _strong_wolfe
 
 import tinygrad_mem as tm
 from tests.memory.test_predict import measured
@@ -22,6 +23,7 @@ from tinygrad_mem import memory, optim, techniques
 from tinygrad_mem.errors import ArgumentError, ArgumentTypeError, DataDependenceError, NotOfferedError
 from tinygrad_mem.memory import Category
 from tinygrad_mem.memory.alive import alive
+from tinygrad_mem.optim.line_search import LinePoint, strong_wolfe
 
 SHAPES = ((4, 3), (3,), ())
 X, Y = np.random.default_rng(1).standard_normal((10, 4)), np.arange(10) % 3
@@ -154,6 +156,42 @@ def test_steps_equal_pytorch(loss: Any, options: dict[str, Any]):
         assert_close(ours.values(), theirs.values(), 1e-7)
         mine, other = ours.state(), theirs.state()
         assert (mine["n_iter"], mine["func_evals"]) == (other["n_iter"], other["func_evals"])
+
+
+def test_the_search_tries_pytorchs_steps_along_any_line():
+    """Along lines with several valleys, where a bracket has to be narrowed. Both see the same losses and slopes."""
+    rng, counts = np.random.default_rng(0), []
+    while len(counts) < examples(500):
+        sizes, rates, shifts = rng.uniform(-2, 2, 3), rng.choice([0.5, 1, 3, 9], 3), rng.uniform(0, 6, 3)
+        first, most = rng.choice([1e-3, 0.1, 1.0, 5.0]), int(rng.choice([0, 1, 2, 3, 25]))
+
+        def line(t: Any) -> tuple[float, float]:
+            x = float(t)
+            waves, slopes = np.sin(rates * x + shifts), rates * np.cos(rates * x + shifts)  # noqa: B023  # called at once
+            return float(sizes @ waves + 0.05 * x * x), float(sizes @ slopes + 0.1 * x)  # noqa: B023
+
+        loss, slope = line(0)
+        if slope >= 0:
+            continue
+        ours: list[float] = []
+        theirs: list[float] = []
+
+        def evaluate(t: Any, keep: Any) -> LinePoint:
+            ours.append(float(t))  # noqa: B023
+            at, along = line(t)
+            return LinePoint(t, at, tm.tensor(along), np.float64(along))
+
+        def objective(x: Any, t: Any, d: Any) -> tuple[float, torch.Tensor]:
+            theirs.append(float(t))  # noqa: B023
+            at, along = line(t)
+            return at, torch.tensor([along], dtype=torch.float64)
+
+        found = strong_wolfe(evaluate, LinePoint(0.0, loss, tm.tensor(slope), np.float64(slope)), first, 1.0, most)
+        g = torch.tensor([slope], dtype=torch.float64)
+        _, _, step, _ = _strong_wolfe(objective, [0.0], first, torch.ones(1).double(), loss, g, g[0], max_ls=most)
+        np.testing.assert_allclose([*ours, found.t], [*theirs, float(step)], rtol=1e-7)
+        counts.append(len(ours))
+    assert max(counts) > 6
 
 
 def _begin_like(run: Run, theirs: Run, apart: float) -> None:
