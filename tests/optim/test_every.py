@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,27 @@ def same(found: list[tm.Tensor], wanted: list[tm.Tensor]) -> None:
 
 
 SHAPES = [(70, 90), (50, 3)]
+
+
+@every
+@pytest.mark.parametrize("wrong", [-1.0, float("nan")])
+def test_negative_rates_are_refused(name: str, wrong: float):
+    asked = {key: each.default for key, each in inspect.signature(rule(name)).parameters.items()}
+    for key in asked.keys() & {
+        "lr",
+        "eps",
+        "weight_decay",
+        "momentum",
+        "betas",
+        "alpha",
+        "lr_decay",
+        "initial_accumulator_value",
+    }:
+        if (name, key) == ("Muon", "eps"):
+            continue  # PyTorch takes any
+        given = tuple(wrong if type(each) is float else each for each in asked[key]) if type(asked[key]) is tuple else wrong
+        with pytest.raises(ValueError, match=r"Invalid|should|expected"):
+            rule(name)(values((3, 4)), **{"lr": 0.1, key: given})
 
 
 @every

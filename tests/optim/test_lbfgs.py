@@ -161,7 +161,7 @@ def test_steps_equal_pytorch(loss: Any, options: dict[str, Any]):
 def test_the_search_tries_pytorchs_steps_along_any_line():
     """Along lines with several valleys, where a bracket has to be narrowed. Both see the same losses and slopes."""
     rng, counts = np.random.default_rng(0), []
-    while len(counts) < examples(500):
+    while len(counts) < examples(100):
         sizes, rates, shifts = rng.uniform(-2, 2, 3), rng.choice([0.5, 1, 3, 9], 3), rng.uniform(0, 6, 3)
         first, most = rng.choice([1e-3, 0.1, 1.0, 5.0]), int(rng.choice([0, 1, 2, 3, 25]))
 
@@ -191,7 +191,7 @@ def test_the_search_tries_pytorchs_steps_along_any_line():
         _, _, step, _ = _strong_wolfe(objective, [0.0], first, torch.ones(1).double(), loss, g, g[0], max_ls=most)
         np.testing.assert_allclose([*ours, found.t], [*theirs, float(step)], rtol=1e-7)
         counts.append(len(ours))
-    assert max(counts) > 6
+    assert max(counts) > 3
 
 
 def _begin_like(run: Run, theirs: Run, apart: float) -> None:

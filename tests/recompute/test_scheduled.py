@@ -16,7 +16,7 @@ from tests.recompute.test_chain import all_schedules
 from tests.recompute.test_checkpoint import BLOCKS, Ops, assert_same, everything, network, plainly
 from tinygrad_mem import memory, nn, recompute
 from tinygrad_mem.devices import Pool, device
-from tinygrad_mem.errors import ArgumentError
+from tinygrad_mem.errors import ArgumentError, CheckpointError
 from tinygrad_mem.models import gpt, resnet, vgg
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.plan import Choice, Recompute, TrainingStep
@@ -56,6 +56,30 @@ def test_a_module_that_is_there_twice_runs_twice():
         scheduled = recompute.apply(model, recompute.uniform(4, segments))
         np.testing.assert_array_equal(scheduled(tm.ones(2, 6)).numpy(force=True), expected)
     assert [*scheduled.state_dict()] == [*model.state_dict()]
+
+
+def test_a_part_is_recomputed_up_to_what_is_wanted_and_must_do_the_same_again():
+    """As in ``checkpoint``, whose defaults a schedule has."""
+
+    class Again(nn.Module):
+        """Another function each time."""
+
+        def __init__(self, *functions: Callable) -> None:
+            super().__init__()
+            self.functions = iter(functions)
+
+        def forward(self, x: tm.Tensor) -> tm.Tensor:
+            return next(self.functions)(x)
+
+    def run(*functions: Callable) -> tm.Tensor:
+        scheduled = recompute.apply(nn.Sequential(Again(*functions)), recompute.uniform(1, 1, last=True))
+        return scheduled(tm.ones(3, requires_grad=True)).sum()
+
+    with Ops() as ops:
+        run(*[lambda x: x.exp().sin() + 1.0] * 2).backward()
+    assert ops.ran["recompute"] == ["Exp"]
+    with pytest.raises(CheckpointError, match=r"in the forward Sin .*; now Cos saved x"):
+        run(lambda x: x.exp().sin(), lambda x: x.exp().cos()).backward()
 
 
 def test_forward_steps_are_those_that_run():

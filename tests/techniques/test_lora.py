@@ -72,6 +72,21 @@ def test_equal_to_peft(form: dict):
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
+def test_dropout_is_pefts(form: dict):
+    """Where both drop the same elements. In evaluation nothing is dropped."""
+    mine, other = both(lora_dropout=0.5, **form)
+    for i, size in ((0, 6), (1, 8)):
+        kept = np.arange(4 * size).reshape(4, size) % 3 * 1.5
+        ours, theirs = mine[i].lora_dropout, other.base_model.model[i].lora_dropout["default"]
+        for layer, scale in ((ours, tm.tensor(kept)), (theirs, torch.tensor(kept))):
+            layer.forward = lambda x, own=layer, scale=scale: x * scale if own.training else x
+    x = np.random.default_rng(0).standard_normal((4, 6))
+    for trains in (True, False):
+        found, wanted = mine.train(trains)(tm.tensor(x)), other.train(trains)(torch.tensor(x))
+        np.testing.assert_allclose(found.detach().numpy(), wanted.detach().numpy(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
 def test_merged_and_unmerged_it_is_the_same(form: dict):
     mine, _ = both(**form)
     x = tm.tensor(np.random.default_rng(0).standard_normal((4, 6)))
