@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
+from functools import partial
 from typing import Any
 
 
@@ -20,3 +21,17 @@ def rebuilt(value: Any, each: Callable[[Any], Any]) -> Any:
         items = [each(item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """``change(value)``; of a tuple, list or dict one like it, with ``change(leaf)`` for each leaf in it."""
+    return rebuilt(value, partial(mapped, change=change)) if isinstance(value, (tuple, list, dict)) else change(value)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """All that is in tuples, lists and dicts, however deep; any other value itself."""
+    if isinstance(value, (tuple, list, Mapping)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from leaves(item)
+    else:
+        yield value

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -29,26 +30,6 @@ from .users import forgotten
 EXPANDABLE = "expandable_segments:True"
 _FITS, _EDGE, _NOT = "fits", "may fit", "does not fit"
 Again = Callable[[GraphicsCard, str, int | None], Prediction]
-
-
-@dataclass
-class Owned:
-    """A block at the peak."""
-
-    owner: str
-    category: str
-    line: str
-    bytes: int
-
-
-@dataclass
-class PeakPlace:
-    """The place in the program where most is in use."""
-
-    phase: str
-    module: str
-    op: str
-    line: str
 
 
 @dataclass
@@ -83,6 +64,8 @@ class TorchEstimate:
         place: its rank, and how many processes there are; ``None``: it is alone.
         peak_allocated, peak_reserved: as ``torch.cuda.max_memory_allocated`` and ``max_memory_reserved`` say.
         driver: what the driver shows at least and at most, with the context and libraries; ``None`` on the CPU.
+        biggest: the largest blocks at the peak: owner, category, line and bytes of each.
+        peak: the phase, module, op and line in the program where most is in use.
         loss: the loss of the step; ``""``: the program's own.
         budget_answer: as for a card; ``fits`` is true if it fits as it is.
         parameters, trained: 0 if the program is a function.
@@ -98,8 +81,8 @@ class TorchEstimate:
     peak_reserved: int
     driver: tuple[int, int] | None
     by_category: dict[str, int]
-    biggest: list[Owned]
-    peak: PeakPlace
+    biggest: list[dict[str, Any]]
+    peak: dict[str, str]
     loss: str
     parameters: int
     trained: int
@@ -180,26 +163,29 @@ def _estimate(
     budget = None if room is None else _verdict("the budget", None, room, (0, 0), track, partial(again, usual))
     categories = sorted(((c.value, size) for c, size in moment.by_category.items() if size), key=lambda row: -row[1])
     return TorchEstimate(
-        asked.network,
-        program.device,
-        usual.name if gpu else "",
-        asked.place,
-        asked.batch if program.steps else None,
-        moment.used,
-        track.peak_reserved,
-        (track.peak_reserved + CONTEXT[0], track.peak_reserved + CONTEXT[1]) if gpu else None,
-        dict(categories),
-        [Owned(b.owner, b.category.value, _users(b.line), b.rounded) for b in track.live(moment)[:5]],
-        PeakPlace(event.phase, event.module, event.op, _users(event.line)),
-        program.loss,
-        program.parameters,
-        program.trained,
-        _of_cards(cards, {_kernels(usual): track}, again) if gpu else [],
-        room,
-        "" if budget is None else budget.fits,
-        None if budget is None else budget.fits == _FITS,
-        [*program.notes, *track.notes],
-        track.unknown,
+        network=asked.network,
+        device=program.device,
+        gpu=usual.name if gpu else "",
+        place=asked.place,
+        batch_size=asked.batch if program.steps else None,
+        peak_allocated=moment.used,
+        peak_reserved=track.peak_reserved,
+        driver=(track.peak_reserved + CONTEXT[0], track.peak_reserved + CONTEXT[1]) if gpu else None,
+        by_category=dict(categories),
+        biggest=[
+            {"owner": each.owner, "category": each.category.value, "line": _users(each.line), "bytes": each.rounded}
+            for each in track.live(moment)[:5]
+        ],
+        peak={"phase": event.phase, "module": event.module, "op": event.op, "line": _users(event.line)},
+        loss=program.loss,
+        parameters=program.parameters,
+        trained=program.trained,
+        cards=_of_cards(cards, {_kernels(usual): track}, again) if gpu else [],
+        budget=room,
+        budget_answer="" if budget is None else budget.fits,
+        fits=None if budget is None else budget.fits == _FITS,
+        notes=[*program.notes, *track.notes],
+        unknown=track.unknown,
     )
 
 
@@ -274,15 +260,16 @@ def _show(found: TorchEstimate, console: Console) -> None:
     if found.driver is not None:
         low, high, least, most = (bytes_text(size) for size in (*found.driver, *CONTEXT))
         console.print(f"nvidia-smi shows {low} to {high}: context and libraries were {least} to {most} in ten reports.")
-    place = " ".join(part for part in (found.peak.module, found.peak.op) if part)
-    line = f" at {found.peak.line}" if found.peak.line else ""
-    phase = "your code" if found.peak.phase == "user" else found.peak.phase
+    peak = found.peak
+    place = " ".join(part for part in (peak["module"], peak["op"]) if part)
+    line = f" at {peak['line']}" if peak["line"] else ""
+    phase = "your code" if peak["phase"] == "user" else peak["phase"]
     console.print(Text(visible(f"The peak is in {phase}: {place or 'no op'}{line}.")))
     categories, biggest = _table("at the peak", "bytes", "in short"), _table("the biggest blocks", "bytes", "allocated at")
     for name, size in found.by_category.items():
         categories.add_row(name, f"{size:,}", bytes_text(size))
     for block in found.biggest:
-        biggest.add_row(Text(visible(block.owner)), f"{block.bytes:,}", Text(visible(block.line)))
+        biggest.add_row(Text(visible(block["owner"])), f"{block['bytes']:,}", Text(visible(block["line"])))
     for table in (categories, biggest, *([_cards(found)] if found.cards else [])):
         console.print()
         console.print(table)

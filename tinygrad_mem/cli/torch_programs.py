@@ -7,16 +7,17 @@ the next step replaces them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, needs
+from ..nesting import leaves
 from .estimate_options import EstimateOptions
 from .networks import OPTIMIZERS, check_parts, check_samples, shape_of, unwrapped
-from .users import HUGGING_FACE, imports_of, load
+from .users import HUGGING_FACE, import_now, imports_of, load
 
 _OPTIMIZERS = (
     "sgd", "momentum", "adam", "adamw", "amsgrad", "adamax", "nadam", "radam", "rmsprop", "adagrad", "adadelta", "adafactor",
@@ -49,8 +50,8 @@ class TorchProgram:
         _check(asked, self.hugging, self.steps)
         if self.hugging:
             self._make = _of_configuration(asked, self.notes)
-        elif imports := imports_of(self.module):
-            imports.load()
+        else:
+            import_now(imports_of(self.module) or [])
 
     def __call__(self) -> None:
         if self.hugging:
@@ -107,7 +108,8 @@ class TorchProgram:
         if self.hugging:
             self.loss = "the model's own"
             return output.loss
-        found = [each for each in _tensors(output) if each.is_floating_point() and each.requires_grad]
+        tensors = [each for each in leaves(output) if isinstance(each, import_module("torch").Tensor)]
+        found = [each for each in tensors if each.is_floating_point() and each.requires_grad]
         if not found:
             raise ArgumentError(f"{self.asked.network} returns no floats that depend on its parameters: there is no loss")
         scores = found[0]
@@ -174,16 +176,6 @@ def _model(make: Callable[[], Any], network: str) -> Any:
     what = f"a {type(model).__name__}"
     use = f"a function that trains is named without --input and --tokens: estimate {network}"
     raise ArgumentError(f"{network} makes {what}: with --input or --tokens it must make a torch.nn.Module; {use}")
-
-
-def _tensors(output: Any) -> Iterator[Any]:
-    import torch
-
-    if isinstance(output, torch.Tensor):
-        yield output
-    elif isinstance(output, (tuple, list, Mapping)):
-        for each in output.values() if isinstance(output, Mapping) else output:
-            yield from _tensors(each)
 
 
 # --- configurations of Hugging Face's ---------------------------------------------------------------------------------------

@@ -23,62 +23,45 @@ HUGGING_FACE = "hf:"
 """Begins the name of a configuration of Hugging Face's."""
 
 
-class Imports:
-    """The imports of a file, also through its neighbours in the same folder; nothing is run to find out.
+def imports_of(module: str) -> list[tuple[str, str]] | None:
+    """(module, attribute) of each import of a module or a file, also through its neighbours in the same folder.
 
-    Attributes:
-        names: (module, attribute) of each import that is no neighbour; the attribute is ``""`` for ``import module``.
+    Nothing is run to find out. The attribute is ``""`` for ``import module``. ``None``: there is no source.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.names: list[tuple[str, str]] = []
-        self._seen: set[Path] = set()
-        self._read(path)
-
-    @property
-    def roots(self) -> set[str]:
-        return {module.partition(".")[0] for module, _ in self.names}
-
-    def _read(self, path: Path) -> None:
-        if path in self._seen or not path.is_file():
-            return
-        self._seen.add(path)
-        try:
-            tree = ast.parse(path.read_bytes())
-        except SyntaxError:
-            return  # the error is shown when the file is loaded
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    self._add(path, alias.name, "")
-            elif isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    self._add(path, node.module or alias.name, alias.name, bool(node.level))
-
-    def _add(self, path: Path, module: str, attribute: str, relative: bool = False) -> None:
-        beside = path.parent.joinpath(*module.split("."))
-        neighbours = [each for each in (beside.with_suffix(".py"), beside / "__init__.py") if each.is_file()]
-        if not neighbours and not relative:
-            self.names.append((module, attribute))
-        for each in neighbours:
-            self._read(each)
-
-    def load(self) -> None:
-        """Import the libraries now, so that none is imported within a prediction. A missing one is reported on use."""
-        for module, attribute in self.names:
-            with suppress(Exception):
-                getattr(importlib.import_module(module), attribute or "__name__")
-
-
-def imports_of(module: str) -> Imports | None:
-    """The imports of a module or a file; ``None``: it has no source."""
     if module.endswith(".py"):
-        return Imports(_file(module).resolve())
+        return list(_imports(_file(module).resolve(), set()))
     with _found(module):
         spec = importlib.util.find_spec(module)
     if spec is None:
         raise ArgumentError(f"{module}: No module named {module!r}")
-    return Imports(Path(spec.origin)) if spec.origin and spec.origin.endswith(".py") else None
+    return list(_imports(Path(spec.origin), set())) if spec.origin and spec.origin.endswith(".py") else None
+
+
+def _imports(path: Path, seen: set[Path]) -> Iterator[tuple[str, str]]:
+    """The imports of a file that is not in ``seen``; in place of a neighbour, those of the neighbour."""
+    if path in seen or not path.is_file():
+        return
+    seen.add(path)
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError:
+        return  # the error is shown when the file is loaded
+    for node in ast.walk(tree):
+        for alias in node.names if isinstance(node, (ast.Import, ast.ImportFrom)) else ():
+            module = (node.module if isinstance(node, ast.ImportFrom) else None) or alias.name
+            beside = path.parent.joinpath(*module.split("."))
+            neighbours = [each for each in (beside.with_suffix(".py"), beside / "__init__.py") if each.is_file()]
+            for each in neighbours:
+                yield from _imports(each, seen)
+            if not neighbours and not (isinstance(node, ast.ImportFrom) and node.level):
+                yield module, alias.name if isinstance(node, ast.ImportFrom) else ""
+
+
+def import_now(imports: list[tuple[str, str]]) -> None:
+    """Import libraries, so that none is imported within a prediction. A missing one is reported when it is used."""
+    for module, attribute in imports:
+        with suppress(Exception):
+            getattr(importlib.import_module(module), attribute or "__name__")
 
 
 def is_torch(network: str) -> bool:
@@ -89,10 +72,10 @@ def is_torch(network: str) -> bool:
     if network.startswith(HUGGING_FACE):
         return True
     module, _, name = network.rpartition(":")
-    imports = imports_of(module) if module else None
-    if imports is None or not imports.roots & _TORCH:
+    libraries = {name.partition(".")[0] for name, _ in (imports_of(module) or [] if module else [])}
+    if not libraries & _TORCH:
         return False
-    if "tinygrad_mem" not in imports.roots:
+    if "tinygrad_mem" not in libraries:
         return True
     found = load(module, name)
     torch: Any = sys.modules.get("torch")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from .. import Tensor, nn, randint, randn
 from ..errors import ArgumentError
+from ..nesting import leaves
 from ..nn import functional as F
 from ..recompute import checkpoint_blocks
 from . import bert, densenet, gpt, lenet, llama, lstm, mobilenet, resnet, squeezenet, unet, vgg
@@ -116,14 +117,7 @@ class WithLoss(nn.Module):
 
 def tensors(output: Any) -> Iterator[Tensor]:
     """The tensors in an output, also in nested tuples, lists and dicts."""
-    if isinstance(output, Tensor):
-        yield output
-    elif isinstance(output, (tuple, list)):
-        for each in output:
-            yield from tensors(each)
-    elif isinstance(output, Mapping):
-        for each in output.values():
-            yield from tensors(each)
+    return (each for each in leaves(output) if isinstance(each, Tensor))
 
 
 def _floats(output: Any) -> list[Tensor]:

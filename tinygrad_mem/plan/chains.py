@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError
+from ..nesting import leaves, mapped
 from ..nn import Module, ModuleList, Sequential
 from ..recompute import Schedule, Stage
 from ..recompute.chain import Chain
@@ -65,7 +65,8 @@ class _FixedCall(Module):
     def __init__(self, block: Module, rest: tuple[Any, ...], named: tuple[tuple[str, Any], ...]) -> None:
         super().__init__()
         self.block, self.rest, self.named = block, rest, dict(named)
-        for i, each in enumerate(_tensors((*rest, *self.named.values()))):
+        given = [each for each in leaves((rest, self.named)) if isinstance(each, Tensor)]
+        for i, each in enumerate(given):
             self.register_buffer(f"given{i}", each)  # so that it is copied with the block
 
     def forward(self, x: Any) -> Any:
@@ -101,26 +102,15 @@ def _alike(listed: ModuleList) -> bool:
 
 def _record_calls(module: Module, found: Found, seen: list[Found]) -> None:
     def called(_: Module, inputs: tuple, named: dict[str, Any]) -> None:
-        given = tuple((name, _cut(x)) for name, x in named.items())
         version = inputs[0]._version if inputs and isinstance(inputs[0], Tensor) else 0
-        seen.append(replace(found, inputs=tuple(map(_cut, inputs)), named=given, version=version))
+        seen.append(replace(found, inputs=_cut(inputs), named=tuple(_cut(named).items()), version=version))
 
     module.register_forward_pre_hook(called, with_kwargs=True)
 
 
-def _cut(x: Any) -> Any:
-    """``x`` without its graph; also the tensors in a tuple."""
-    if type(x) is tuple:
-        return tuple(map(_cut, x))
-    return x.detach() if isinstance(x, Tensor) else x
-
-
-def _tensors(x: Any) -> Iterator[Tensor]:
-    """The tensors in ``x``, also in nested tuples."""
-    if isinstance(x, Tensor):
-        yield x
-    for each in x if type(x) is tuple else ():
-        yield from _tensors(each)
+def _cut(value: Any) -> Any:
+    """``value``, its tensors without their graph."""
+    return mapped(value, lambda x: x.detach() if isinstance(x, Tensor) else x)
 
 
 def ways(found: Found, ops: Counter[tuple[str, OpCall]], times: Times, root: str) -> tuple[tuple[int, ...], list[Way]] | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, BudgetError, is_whole
@@ -15,6 +15,7 @@ from ..files import cache_folder
 from ..memory.predict import dry_run, predict
 from ..memory.sizes import bytes_text, parse_bytes
 from ..memory.stats import where
+from ..nesting import leaves, mapped
 from ..nn import Module
 from ..optim.optimizer import Optimizer
 from ..recompute.profile import copy_of, uninitialised
@@ -269,7 +270,7 @@ def _makes_batch(input: Any, loss: Callable[..., Tensor]) -> tuple[Callable[[], 
         makes: Any = input
         return makes, loss
     inputs, *targets = input if isinstance(input, (tuple, list)) else (input,)
-    if len(targets) > 1 or not all(isinstance(each, Tensor) for each in (*_tensors(inputs), *targets)):
+    if len(targets) > 1 or not all(isinstance(each, Tensor) for each in leaves((inputs, targets))):
         raise ArgumentTypeError(
             "plan: input is a tensor, (inputs, targets), or a function that makes these, and inputs are a tensor, or a tuple "
             f"or dict of tensors; found {input!r}"
@@ -277,7 +278,7 @@ def _makes_batch(input: Any, loss: Callable[..., Tensor]) -> tuple[Callable[[], 
 
     def batch() -> tuple[Any, Tensor]:
         made = _rebuilt(inputs)
-        return made, uninitialised(targets[0], where()) if targets else _tensors(made)[0]
+        return made, _rebuilt(targets[0]) if targets else next(leaves(made))
 
     return batch, loss if targets else lambda output, _: loss(output)
 
@@ -286,22 +287,24 @@ def _part(batch: Callable[[], tuple[Any, Tensor]], ranks: int) -> Callable[[], t
     """The function that makes one rank's part of a batch."""
     with dry_run():
         inputs, targets = batch()
-        sizes = {tuple(each.shape)[:1] for each in (*_tensors(inputs), targets)}
+        shapes = [tuple(each.shape) for each in leaves((inputs, targets))]
+        sizes = {shape[:1] for shape in shapes}
         if len(sizes) != 1 or () in sizes:
             raise ArgumentError(
                 "plan: a batch is divided over ranks along dimension 0, which must be the samples in each of its tensors; "
-                f"found {', '.join(str(list(each.shape)) for each in (*_tensors(inputs), targets))}"
+                f"found {', '.join(str(list(shape)) for shape in shapes)}"
             )
         ((samples,),) = sizes
         if not samples or samples % ranks:
             raise ArgumentError(
                 f"plan: a batch of {samples} samples cannot be divided into equal parts for {ranks} ranks: give a multiple"
             )
-        like = _each((inputs, targets), lambda x: _Like((samples // ranks, *x.shape[1:]), x.dtype, x.requires_grad))
+        like = mapped((inputs, targets), lambda x: _Like((samples // ranks, *x.shape[1:]), x.dtype, x.requires_grad))
     return lambda: _rebuilt(like)
 
 
-class _Like(NamedTuple):
+@dataclass(frozen=True)
+class _Like:
     """A tensor to make."""
 
     shape: tuple[int, ...]
@@ -309,22 +312,9 @@ class _Like(NamedTuple):
     requires_grad: bool
 
 
-def _tensors(inputs: Any) -> list[Any]:
-    """The tensors in the inputs of a batch; other objects too, so that the caller can refuse them."""
-    each = inputs.values() if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple) else (inputs,)
-    return list(each)
-
-
 def _rebuilt(inputs: Any) -> Any:
     """The same nesting, of uninitialised tensors on the default device."""
-    return _each(inputs, lambda x: uninitialised(x, where()))
-
-
-def _each(inputs: Any, change: Callable[[Any], Any]) -> Any:
-    """The same nesting, of what ``change`` makes of each tensor."""
-    if isinstance(inputs, dict):
-        return {name: change(x) for name, x in inputs.items()}
-    return tuple(_each(x, change) for x in inputs) if type(inputs) is tuple else change(inputs)
+    return mapped(inputs, lambda x: uninitialised(x, where()))
 
 
 def _makes_optimizer(optimizer: Any, model: Any) -> Callable[[list], Optimizer]:

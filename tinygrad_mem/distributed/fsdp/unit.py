@@ -20,7 +20,7 @@ from ...autograd.hooks import RemovableHandle
 from ...autograd.node_hooks import hooks_here
 from ...autograd.tensor import Tensor
 from ...errors import GraphError
-from ...nesting import rebuilt
+from ...nesting import mapped
 from ...scope import local
 from ...techniques.packing import UnpackedTensor
 from ..group import ProcessGroup
@@ -285,7 +285,7 @@ def _cast(dtype: Any) -> Callable[[Tensor], Tensor]:
 
 def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """``value`` with each tensor in it changed; tuples, lists and dicts are looked into."""
-    return change(value) if isinstance(value, Tensor) else rebuilt(value, lambda part: _each(part, change))
+    return mapped(value, lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf)
 
 
 def _behind_node(value: Any, passes: Callable[[], None]) -> tuple[Any, bool]:

@@ -232,12 +232,10 @@ class ScheduleInterleaved1F1B(PipelineSchedule):
         stages: list[PipelineStage],
         n_microbatches: int,
         loss_fn: Callable[..., Tensor] | None = None,
-        args_chunk_spec: Any = None,
-        kwargs_chunk_spec: Any = None,
-        output_merge_spec: Any = None,
-        scale_grads: bool = True,
+        *more: Any,
         backward_requires_autograd: bool = True,
         defer_pp_recv: bool = False,
+        **named: Any,
     ) -> None:
         size, count = stages[0].group.size(), len(stages)
         if size == 1 or any(stage.num_stages != size * count for stage in stages):
@@ -252,7 +250,7 @@ class ScheduleInterleaved1F1B(PipelineSchedule):
                 f"but got {n_microbatches}: use a multiple of {size}"
             )
         self._round = n_microbatches // rounds
-        super().__init__(stages, n_microbatches, loss_fn, args_chunk_spec, kwargs_chunk_spec, output_merge_spec, scale_grads)
+        super().__init__(stages, n_microbatches, loss_fn, *more, **named)
 
     def _order(self, rank: int) -> list[PipelineAction]:
         count, each = len(self._stages), self._round
