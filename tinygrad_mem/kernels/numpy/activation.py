@@ -6,9 +6,8 @@ import math
 
 import numpy as np
 
-from ...dtypes import arithmetic
 from ..formula import formula
-from .fast import erf, tiles
+from .fast import erf
 from .fast.computed import computed, of_each
 from .fast.computed import expm1 as _expm1
 from .fast.computed import log1p as _log1p
@@ -42,15 +41,10 @@ def _gelu(x, tanh):
 @formula(_gelu, traced=True)
 def gelu(x, tanh, out):
     """out = x * Phi(x), exactly or by the tanh formula."""
-
-    def exact(o, x, *work):
-        erf.normal_tile(x, *work)
-        np.multiply(x, work[-1], out=o)
-
     if tanh:
         _tanh_gelu(x, out)
     else:
-        tiles.tiled_wide(exact, out, x, temps=erf.normal_tiles(out), dtype=arithmetic(out.dtype))
+        erf.gelu(x, erf.is_double(out), out)
 
 
 @computed
@@ -72,21 +66,10 @@ def _gelu_backward(gy, x, tanh):
 @formula(_gelu_backward, traced=True)
 def gelu_backward(gy, x, tanh, out):
     """out = gy * (Phi(x) + x * phi(x)), or the derivative of the tanh formula."""
-
-    def exact(o, gy, x, *work):
-        erf.normal_tile(x, *work)
-        u, t = work[0], work[-1]
-        np.multiply(u, -0.5, out=u)
-        np.exp(u, out=u)
-        np.multiply(u, x, out=u)
-        np.multiply(u, 1 / math.sqrt(2 * math.pi), out=u)
-        np.add(t, u, out=t)
-        np.multiply(gy, t, out=o)
-
     if tanh:
         _tanh_gelu_backward(gy, x, out)
     else:
-        tiles.tiled_wide(exact, out, gy, x, temps=erf.normal_tiles(out), dtype=arithmetic(out.dtype))
+        erf.gelu_backward(gy, x, erf.is_double(out), out)
 
 
 @computed

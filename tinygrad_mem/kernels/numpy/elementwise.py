@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import HALVES, arithmetic, is_floating
+from ...dtypes import HALVES, is_floating
 from ..formula import Kernel, formula
 from .fast import erf as _erf
 from .fast import halves, threads, tiles
@@ -45,9 +45,8 @@ def fill(value, out):
 
 def _on_cores(ufunc: Any, operands: tuple, out: np.ndarray) -> None:
     """One ufunc; large arrays with equal strides are divided into one part per core."""
-    arrays = [a for a in operands if type(a) is np.ndarray]
-    alike = out.flags.c_contiguous and all(a.shape == out.shape and a.flags.c_contiguous for a in arrays)
-    if out.size < _SMALL or not alike:
+    unlike = (a.shape != out.shape or not a.flags.c_contiguous for a in (out, *operands) if type(a) is np.ndarray)
+    if out.size < _SMALL or any(unlike):
         ufunc(*operands, out=out, casting="unsafe")
         return
     flat = out.reshape(-1)
@@ -68,10 +67,7 @@ def _named(kernel: Kernel, ufunc: Any, doc: str | None, traced: str) -> Kernel:
 def _binary(ufunc: Any, says: str):
     @formula(lambda x, y: ufunc(x, y))
     def kernel(x, y, out):
-        if out.size < _SMALL:
-            ufunc(x, y, out=out, casting="unsafe")
-        else:
-            _on_cores(ufunc, (x, y), out)
+        _on_cores(ufunc, (x, y), out)
 
     return _named(kernel, ufunc, f"out = {says}.", "ufunc")
 
@@ -84,8 +80,6 @@ def _arithmetic(ufunc: Any, says: str):
     def kernel(x, y, out):
         if type(x) is not type(y) and out.dtype in HALVES and (_is_wide(x, out.dtype) or _is_wide(y, out.dtype)):
             ufunc(x, y, out, dtype=np.float32, casting="unsafe")
-        elif out.size < _SMALL:
-            ufunc(x, y, out, casting="unsafe")
         else:
             _on_cores(ufunc, (x, y), out)
 
@@ -100,10 +94,7 @@ def _is_wide(number: Any, half: np.dtype) -> bool:
 def _unary(ufunc: Any, says: str):
     @formula(lambda x: ufunc(x))
     def kernel(x, out):
-        if out.size < _SMALL:
-            ufunc(x, out=out, casting="unsafe")
-        else:
-            _on_cores(ufunc, (x,), out)
+        _on_cores(ufunc, (x,), out)
 
     return _named(kernel, ufunc, f"out = {says}.", "ufunc")
 
@@ -196,13 +187,13 @@ def sigmoid(x, out):
 @formula(of_each(math.erf), traced=True)
 def erf(x, out):
     """out = the error function of x."""
-    tiles.tiled_wide(_erf.erf_tile, out, x, temps=_erf.tiles(out, 1), dtype=arithmetic(out.dtype))
+    _erf.erf(x, _erf.is_double(out), out)
 
 
 @formula(of_each(math.erfc), traced=True)
 def erfc(x, out):
     """out = 1 - erf(x)."""
-    tiles.tiled_wide(_erf.erfc_tile, out, x, temps=6, dtype=arithmetic(out.dtype))
+    _erf.erfc(x, _erf.is_double(out), out)
 
 
 def _erfinv(x):

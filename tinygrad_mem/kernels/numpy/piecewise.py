@@ -47,14 +47,8 @@ def leaky_relu(x, slope, out):
     (_larger if 0 <= slope <= 1 else _both_sides)(x, slope, out)
 
 
-@computed
-def _larger(x, slope, out):
-    return np.maximum(x, x * slope)
-
-
-@computed
-def _both_sides(x, slope, out):
-    return np.maximum(x, 0) + np.minimum(x, 0) * slope
+_larger = computed(lambda x, slope, out: np.maximum(x, x * slope))
+_both_sides = computed(lambda x, slope, out: np.maximum(x, 0) + np.minimum(x, 0) * slope)
 
 
 @formula(lambda gy, s, slope: np.where(s > 0, gy, gy * slope), traced=True)
@@ -66,9 +60,7 @@ def leaky_relu_backward(gy, s, slope, out):
         _one_of_both(gy, s, slope, out)
 
 
-@computed
-def _one_of_both(gy, s, slope, out):
-    return np.where(s > 0, gy, gy * slope)
+_one_of_both = computed(lambda gy, s, slope, out: np.where(s > 0, gy, gy * slope))
 
 
 @computed

@@ -8,7 +8,6 @@ Sequences are independent, so each of our threads takes some of them through all
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache, partial
 
 import numpy as np
@@ -180,10 +179,18 @@ def finish(later):
         later.finish()
 
 
-def _over(sequences, steps, work, least, run: Callable[[int, int], None]):
-    """``run(first, last)`` over all sequences, each with ``work`` multiplications a step: a thread has ``least`` a step."""
+def _over(states, sizes, reverse, work, least, step):
+    """``step(rows, alive)`` for each step: its rows, and the sequences whose they are. Threads share the sequences.
+
+    A sequence takes ``work`` multiplications a step; a thread has ``least`` a step.
+    """
+
+    def part(first, last):
+        for start, stop, count in _order(sizes, reverse, first, last):
+            step(slice(start, stop), slice(first, first + count))
+
     with blas.single():
-        threads.split(sequences, run, -(-max(_SHARE // max(steps, 1), least) // max(work, 1)))
+        threads.split(len(states), part, -(-max(_SHARE // max(len(sizes), 1), least) // max(work, 1)))
 
 
 @lru_cache(256)
@@ -241,62 +248,45 @@ def rnn(gates, weight, sizes, reverse, relu, h):
     act = (lambda a: np.maximum(a, 0, out=a)) if relu else (lambda a: np.tanh(a, out=a))
     product = blas.few_rows(len(h), weight.T)
 
-    def part(first, last):
-        for start, stop, count in _order(sizes, reverse, first, last):
-            a, state = gates[start:stop], h[first : first + count]
-            _add_product(state, weight.T, a, product)
-            act(a)
-            np.copyto(state, a)
+    def step(rows, alive):
+        a, state = gates[rows], h[alive]
+        _add_product(state, weight.T, a, product)
+        act(a)
+        np.copyto(state, a)
 
-    _over(len(h), len(sizes), weight.size, _FORTH, part)
+    _over(h, sizes, reverse, weight.size, _FORTH, step)
 
 
 @formula(_rnn_back)
 def rnn_backward(gates, weight, sizes, reverse, relu, gy, dh):
     """In place: gates, from outputs to gradients before tanh or relu; dh, from the last state's gradient to the first's."""
-
     product = blas.few_rows(len(dh), weight)
 
-    def part(first, last):
-        for start, stop, count in _order(sizes, not reverse, first, last):
-            a, state = gates[start:stop], dh[first : first + count]
-            if gy is not None:
-                np.add(state, gy[start:stop], out=state)
-            for cut in _tiles(count, a.shape[1]):
-                gate_steps.rnn_gradient(a[cut], state[cut], relu)
-            product(a, weight, out=state)
+    def step(rows, alive):
+        a, state = gates[rows], dh[alive]
+        if gy is not None:
+            np.add(state, gy[rows], out=state)
+        for cut in _tiles(*a.shape):
+            gate_steps.rnn_gradient(a[cut], state[cut], relu)
+        product(a, weight, out=state)
 
-    _over(len(dh), len(sizes), weight.size, _BACK, part)
+    _over(dh, sizes, not reverse, weight.size, _BACK, step)
 
 
 @formula(_lstm)
 def lstm(gates, weight, sizes, reverse, h, c, y):
     """gates (rows, 4 H), of the input's share: i, f, g, o; c = f * c + i * g; y = h = o * tanh(c). y may be ``None``."""
-    width, direct = h.shape[1], None if y is None or y.dtype != h.dtype else y
     product = blas.few_rows(len(h), weight.T)
 
-    def part(first, last):
-        states, latest = h[first:last], None
-        for start, stop, count in _order(sizes, reverse, first, last):
-            a, cell, state = gates[start:stop], c[first : first + count], _carried(states, latest, count)
-            _add_product(state, weight.T, a, product)
-            latest = states[:count] if direct is None else direct[start:stop]
-            for cut in _tiles(count, 4 * width):
-                gate_steps.lstm_step(a[cut], latest[cut], cell[cut])
-            if y is not None and direct is None:
-                np.copyto(y[start:stop], latest)
-        _carried(states, latest, 0)
+    def step(rows, alive):
+        a, state, cell = gates[rows], h[alive], c[alive]
+        _add_product(state, weight.T, a, product)
+        for cut in _tiles(*a.shape):
+            gate_steps.lstm_step(a[cut], state[cut], cell[cut])
+        if y is not None:
+            np.copyto(y[rows], state)
 
-    _over(len(h), len(sizes), weight.size, _FORTH, part)
-
-
-def _carried(states, latest, count):
-    """The first ``count`` states: ``latest`` if it has ``count``, else ``states``, into which ``latest`` is copied first."""
-    if latest is not None:
-        if len(latest) == count:
-            return latest
-        np.copyto(states[: len(latest)], latest)
-    return states[:count]
+    _over(h, sizes, reverse, weight.size, _FORTH, step)
 
 
 @formula(_lstm_cells)
@@ -309,13 +299,12 @@ def lstm_cells(gates, sizes, reverse, c, out):
     i, f, g, _ = gate_steps.parts(gates, 4)
     threads.split(len(out), lambda a, b: np.multiply(i[a:b], g[a:b], out=out[a:b]), threads.GRAIN // width + 1)
 
-    def part(first, last):
-        for start, stop, count in _order(sizes, reverse, first, last):
-            forgets, kept, cell = f[start:stop], out[start:stop], c[first : first + count]
-            for cut in _tiles(count, width):
-                gate_steps.lstm_cell(forgets[cut], kept[cut], cell[cut])
+    def step(rows, alive):
+        forgets, kept, cell = f[rows], out[rows], c[alive]
+        for cut in _tiles(*cell.shape):
+            gate_steps.lstm_cell(forgets[cut], kept[cut], cell[cut])
 
-    _over(len(c), len(sizes), _PASS * width, _FORTH, part)
+    _over(c, sizes, reverse, _PASS * width, _FORTH, step)
 
 
 @formula(_lstm_back)
@@ -325,19 +314,18 @@ def lstm_backward(gates, weight, sizes, reverse, before, y, gy, dh, dc):
     ``before`` holds the cell before each row's step. tanh(c) is y / o where y, the output, is given in the dtype of the
     arithmetic: in a quarter of the time.
     """
-    width, product = dh.shape[1], blas.few_rows(len(dh), weight)
+    product = blas.few_rows(len(dh), weight)
 
-    def part(first, last):
-        for start, stop, count in _order(sizes, not reverse, first, last):
-            a, kept, state, cell = gates[start:stop], before[start:stop], dh[first : first + count], dc[first : first + count]
-            if gy is not None:
-                np.add(state, gy[start:stop], out=state)
-            for cut in _tiles(count, 8 * width):  # four tiles at once, of float64 too
-                output = None if y is None else y[start:stop][cut]
-                gate_steps.lstm_gradient(a[cut], kept[cut], output, state[cut], cell[cut])
-            product(a, weight, out=state)
+    def step(rows, alive):
+        a, kept, state, cell = gates[rows], before[rows], dh[alive], dc[alive]
+        if gy is not None:
+            np.add(state, gy[rows], out=state)
+        for cut in _tiles(len(a), 2 * a.shape[1]):  # four tiles at once, of float64 too
+            output = None if y is None else y[rows][cut]
+            gate_steps.lstm_gradient(a[cut], kept[cut], output, state[cut], cell[cut])
+        product(a, weight, out=state)
 
-    _over(len(dh), len(sizes), weight.size, _BACK, part)
+    _over(dh, sizes, not reverse, weight.size, _BACK, step)
 
 
 @formula(_gru)
@@ -348,16 +336,15 @@ def gru(gates, weight, sizes, reverse, h, y):
     """
     width, product = h.shape[1], blas.few_rows(len(h), weight.T)
 
-    def part(first, last):
-        for start, stop, count in _order(sizes, reverse, first, last):
-            a, state = gates[start:stop], h[first : first + count]
-            _add_product(state, weight.T, a[:, width:], product)
-            for cut in _tiles(count, 4 * width):
-                gate_steps.gru_step(a[cut], state[cut])
-            if y is not None:
-                np.copyto(y[start:stop], state)
+    def step(rows, alive):
+        a, state = gates[rows], h[alive]
+        _add_product(state, weight.T, a[:, width:], product)
+        for cut in _tiles(*a.shape):
+            gate_steps.gru_step(a[cut], state[cut])
+        if y is not None:
+            np.copyto(y[rows], state)
 
-    _over(len(h), len(sizes), weight.size, _FORTH, part)
+    _over(h, sizes, reverse, weight.size, _FORTH, step)
 
 
 @formula(_gru_back)
@@ -368,13 +355,12 @@ def gru_backward(gates, weight, sizes, reverse, before, gy, dh):
     """
     width, product = dh.shape[1], blas.few_rows(len(dh), weight)
 
-    def part(first, last):
-        for start, stop, count in _order(sizes, not reverse, first, last):
-            a, kept, state = gates[start:stop], before[start:stop], dh[first : first + count]
-            if gy is not None:
-                np.add(state, gy[start:stop], out=state)
-            for cut in _tiles(count, 4 * width):
-                gate_steps.gru_gradient(a[cut], kept[cut], state[cut])
-            _add_product(a[:, width:], weight, state, product)
+    def step(rows, alive):
+        a, kept, state = gates[rows], before[rows], dh[alive]
+        if gy is not None:
+            np.add(state, gy[rows], out=state)
+        for cut in _tiles(*a.shape):
+            gate_steps.gru_gradient(a[cut], kept[cut], state[cut])
+        _add_product(a[:, width:], weight, state, product)
 
-    _over(len(dh), len(sizes), weight.size, _BACK, part)
+    _over(dh, sizes, not reverse, weight.size, _BACK, step)

@@ -153,9 +153,7 @@ def prod_backward(gy, x, y, axes, out):
             _to_the_zero(values, float(grads[(*index, *[0] * count)]), result)
 
 
-@computed
-def _quotient_backward(gy, x, y, out):
-    return y / x * gy
+_quotient_backward = computed(lambda gy, x, y, out: y / x * gy)
 
 
 def _among_zeros(x, out):
@@ -296,9 +294,7 @@ def norm_backward(gy, x, y, p, out):
         _power_backward(gy, x, y, p, out)
 
 
-@computed
-def _root_backward(gy, x, y, out):
-    return gy * np.where(y == 0, 0, x / y)
+_root_backward = computed(lambda gy, x, y, out: gy * np.where(y == 0, 0, x / y))
 
 
 @computed
@@ -329,16 +325,6 @@ def extreme_size_share(gy, x, y, axes, count, out):
     _signed_share(out, x, count, out)
 
 
-@computed
-def _is_size_or_nan(x, y, out):
-    return (np.abs(x) == y) | (x != x)
-
-
-@computed
-def _signed(marked, x, gy, out):
-    return np.where(x == x, marked * (np.sign(x) * gy), x)
-
-
-@computed
-def _signed_share(marked, x, share, out):
-    return np.where(x == x, marked * (np.sign(x) * share), 0)
+_is_size_or_nan = computed(lambda x, y, out: (np.abs(x) == y) | (x != x))
+_signed = computed(lambda marked, x, gy, out: np.where(x == x, marked * (np.sign(x) * gy), x))
+_signed_share = computed(lambda marked, x, share, out: np.where(x == x, marked * (np.sign(x) * share), 0))

@@ -23,7 +23,7 @@ F += (1.84631831751005468180e-5, 1.42151175831644588870e-7, 2.044263103389939785
 """Numerators and denominators of the quantile: in the middle (A / B), near the ends (C / D), and at them (E / F)."""
 
 
-def _polynomial(x, coefficients):
+def polynomial(x, coefficients):
     """From the lowest coefficient on."""
     total = coefficients[-1]
     for c in coefficients[-2::-1]:
@@ -33,7 +33,7 @@ def _polynomial(x, coefficients):
 
 def _ratio(x, above, below):
     """The quotient of two polynomials, of which the second begins with 1."""
-    return _polynomial(x, above) / _polynomial(x, (1.0, *below))
+    return polynomial(x, above) / polynomial(x, (1.0, *below))
 
 
 @computed
