@@ -80,7 +80,7 @@ def _longer(mask: Tensor | None, by: int) -> Tensor | None:
     return cat([mask, more], -1)
 
 
-class _Heads:
+class Heads:
     """The change from (L, N, E), or (N, L, E), to (N, heads, L, E / heads), and back: views both ways."""
 
     def __init__(self, count: int, batch_first: bool) -> None:
@@ -123,7 +123,7 @@ def _weighted(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, p: float) ->
 
 def _attention(
     tensors: tuple[Tensor, Tensor, Tensor],
-    heads: _Heads,
+    heads: Heads,
     in_proj: tuple[Tensor | None, tuple | None, Tensor | None],
     extra: tuple[Tensor | None, Tensor | None, bool],
     static: tuple[Tensor | None, Tensor | None],
@@ -251,14 +251,15 @@ def multi_head_attention_forward(
         DTypeError: a mask that is neither bool nor floating.
         ValueError: ``dropout_p`` is no probability.
     """
+    separate = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
     return multi_head(
-        *(query, key, value, embed_dim_to_check, num_heads, in_proj_weight, in_proj_bias, bias_k, bias_v, add_zero_attn),
-        *(dropout_p, out_proj_weight, out_proj_bias, training, key_padding_mask, need_weights, attn_mask),
-        (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None,
-        (static_k, static_v),
-        average_attn_weights,
-        is_causal,
-        batch_first=False,
+        *(query, key, value, embed_dim_to_check, Heads(num_heads, batch_first=False)),
+        (in_proj_weight, separate, in_proj_bias),
+        (bias_k, bias_v, add_zero_attn),
+        (out_proj_weight, out_proj_bias),
+        dropout_p if training else 0.0,
+        (key_padding_mask, attn_mask, is_causal),
+        *(need_weights, average_attn_weights, (static_k, static_v)),
     )
 
 
@@ -268,51 +269,37 @@ def multi_head(
     key: Tensor,
     value: Tensor,
     embed_dim: int,
-    num_heads: int,
-    in_proj_weight: Tensor | None,
-    in_proj_bias: Tensor | None,
-    bias_k: Tensor | None,
-    bias_v: Tensor | None,
-    add_zero_attn: bool,
+    heads: Heads,
+    in_proj: tuple[Tensor | None, Any, Tensor | None],
+    extra: tuple[Tensor | None, Tensor | None, bool],
+    out_proj: tuple[Tensor, Tensor | None],
     dropout_p: float,
-    out_proj_weight: Tensor,
-    out_proj_bias: Tensor | None,
-    training: bool,
-    key_padding_mask: Tensor | None,
+    masks: tuple[Tensor | None, Tensor | None, bool],
     need_weights: bool,
-    attn_mask: Tensor | None,
-    separate: Any,
-    static: tuple[Tensor | None, Tensor | None],
     average: bool,
-    is_causal: bool,
-    batch_first: bool,
+    static: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> tuple[Tensor, Tensor | None]:
-    """:func:`multi_head_attention_forward` that also takes (N, L, E), without transposing it."""
-    _refuse(query, key, value, embed_dim, num_heads)
-    _refuse_weights(key, value, embed_dim, (in_proj_weight, separate, in_proj_bias), (bias_k, bias_v))
-    if is_causal and attn_mask is None:
+    """:func:`multi_head_attention_forward` that also takes (N, L, E), without transposing it.
+
+    Args:
+        in_proj: one weight or three, and a bias.
+        extra: a token behind the keys and one behind the values, and whether one of zeros follows.
+        masks: of keys and of pairs, and ``is_causal``.
+    """
+    _refuse(query, key, value, embed_dim, heads.count)
+    _refuse_weights(key, value, embed_dim, in_proj, extra)
+    keys, pairs, causal = masks
+    if causal and pairs is None:
         raise ArgumentError("Need attn_mask if specifying the is_causal hint.")
     want_probability(dropout_p)
-    batched = query.ndim == 3
-    tensors = (query, key, value)
-    if not batched:
-        made = {id(t): t.unsqueeze(0 if batch_first else 1) for t in tensors}
+    tensors, axis = (query, key, value), 0 if heads.batch_first else 1
+    if query.ndim == 2:
+        made = {id(t): t.unsqueeze(axis) for t in tensors}  # what is one tensor stays one
         tensors = (made[id(query)], made[id(key)], made[id(value)])
-        key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
-    y, weights = _attention(
-        tensors,
-        _Heads(num_heads, batch_first),
-        (in_proj_weight, separate, in_proj_bias),
-        (bias_k, bias_v, add_zero_attn),
-        static,
-        (out_proj_weight, out_proj_bias),
-        dropout_p if training else 0.0,
-        (key_padding_mask, attn_mask, is_causal),
-        need_weights,
-    )
+        masks = (None if keys is None else keys.unsqueeze(0), pairs, causal)
+    y, weights = _attention(tensors, heads, in_proj, extra, static, out_proj, dropout_p, masks, need_weights)
     if weights is not None and average:
         weights = weights.mean(1)
-    if not batched:
-        y = y.squeeze(0 if batch_first else 1)
-        weights = None if weights is None else weights.squeeze(0)
-    return y, weights
+    if query.ndim == 3:
+        return y, weights
+    return y.squeeze(axis), None if weights is None else weights.squeeze(0)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..autograd.tensor import Tensor
 from ..functional import creation
-from ..functional.multi_head import multi_head
+from ..functional.multi_head import Heads, multi_head
 from . import init
 from .linear import Linear
 from .module import Module
@@ -122,10 +122,12 @@ class MultiheadAttention(Module):
         """
         separate = None if self._qkv_same_embed_dim else (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         return multi_head(
-            *(query, key, value, self.embed_dim, self.num_heads, self.in_proj_weight, self.in_proj_bias),
-            *(self.bias_k, self.bias_v, self.add_zero_attn, self.dropout, self.out_proj.weight, self.out_proj.bias),
-            *(self.training, key_padding_mask, need_weights, attn_mask, separate, (None, None)),
+            *(query, key, value, self.embed_dim, Heads(self.num_heads, self.batch_first)),
+            (self.in_proj_weight, separate, self.in_proj_bias),
+            (self.bias_k, self.bias_v, self.add_zero_attn),
+            (self.out_proj.weight, self.out_proj.bias),
+            self.dropout if self.training else 0.0,
+            (key_padding_mask, attn_mask, is_causal),
+            need_weights,
             average_attn_weights,
-            is_causal,
-            self.batch_first,
         )
