@@ -78,8 +78,9 @@ class _TransformerLayer(Module):
     def _sa_block(self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool) -> Tensor:
         return self.dropout1(self.self_attn(x, x, x, key_padding_mask, False, attn_mask, is_causal=is_causal)[0])
 
-    def _network(self, x: Tensor) -> Tensor:
-        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+    def _ff_block(self, x: Tensor) -> Tensor:
+        dropout = self.dropout2 if len(self.attentions) == 1 else self.dropout3
+        return dropout(self.linear2(self.dropout(self.activation(self.linear1(x)))))
 
 
 class TransformerEncoderLayer(_TransformerLayer):
@@ -110,9 +111,6 @@ class TransformerEncoderLayer(_TransformerLayer):
             return x + self._ff_block(self.norm2(x))
         x = self.norm1(x + self._sa_block(x, src_mask, src_key_padding_mask, is_causal))
         return self.norm2(x + self._ff_block(x))
-
-    def _ff_block(self, x: Tensor) -> Tensor:
-        return self.dropout2(self._network(x))
 
 
 class TransformerEncoder(Module):
@@ -180,9 +178,6 @@ class TransformerDecoderLayer(_TransformerLayer):
         self, x: Tensor, mem: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool
     ) -> Tensor:
         return self.dropout2(self.multihead_attn(x, mem, mem, key_padding_mask, False, attn_mask, is_causal=is_causal)[0])
-
-    def _ff_block(self, x: Tensor) -> Tensor:
-        return self.dropout3(self._network(x))
 
 
 class TransformerDecoder(Module):

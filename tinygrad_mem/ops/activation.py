@@ -1,7 +1,5 @@
 """Activations: each saves one array, the input or the output, whichever its derivative can be made from."""
 
-from __future__ import annotations
-
 from .. import dtypes
 from ..dtypes import fitting, is_floating, want_fitting, want_held
 from ..errors import DTypeError, ShapeError
@@ -24,8 +22,7 @@ class ReLU(Op):
         refuse_bools("relu", x)
         y = ctx.output_like(x)
         ctx.kernels.relu(x, out=y)
-        if ctx.needs[0]:
-            ctx.save(y=y)
+        ctx.save(y=y)
         return y
 
     @staticmethod
@@ -46,11 +43,9 @@ class LeakyReLU(Op):
         want_fitting(x.dtype, slope)
         y = ctx.output_like(x)
         ctx.slope = slope
-        if ctx.needs[0] and slope <= 0:
-            ctx.save(x=x)
+        ctx.save(x=x if slope <= 0 else None)
         ctx.kernels.leaky_relu(x, slope, out=y)
-        if ctx.needs[0] and slope > 0:
-            ctx.save(y=y)
+        ctx.save(y=y if slope > 0 else None)
         return y
 
     @staticmethod
@@ -70,8 +65,7 @@ class Activation(Unary):
         want_floating(cls.kernel, x)
         want_fitting(x.dtype, *numbers.values())
         y = ctx.output_like(x)
-        if ctx.needs[0]:
-            ctx.save(x=x)
+        ctx.save(x=x)
         ctx.numbers = tuple(numbers.values())
         getattr(ctx.kernels, cls.kernel)(x, *ctx.numbers, out=y)
         return y
@@ -142,8 +136,7 @@ class Ramp(Op):
             ctx.kernels.clamp(x, low, high, out=y)
         else:
             ctx.kernels.hardsigmoid(x, out=y)
-        if ctx.needs[0]:
-            ctx.save(y=y)
+        ctx.save(y=y)
         return y
 
     @staticmethod
@@ -165,8 +158,7 @@ class Threshold(Op):
         want_real("threshold", threshold=limit, value=value)
         limit, value = fitting(limit, x.dtype), fitting(value, x.dtype)
         y = ctx.output_like(x)
-        if ctx.needs[0]:
-            ctx.save(x=x)
+        ctx.save(x=x)
         ctx.limit = limit
         ctx.kernels.threshold(x, limit, value, out=y)
         return y
@@ -192,7 +184,7 @@ class PReLU(Op):
             raise ShapeError(f"prelu: expected 1 weight or one for each of {channels} channels, found {weight.size}")
         y = ctx.output_like(x)
         ctx.weights = weight.size
-        ctx.save(x=x if any(ctx.needs) else None, weight=weight if ctx.needs[0] else None)
+        ctx.save(x=x, weight=weight if ctx.needs[0] else None)
         ctx.kernels.prelu(x, _per_channel(weight, x.ndim), out=y)
         return y
 

@@ -4,8 +4,6 @@ One workspace is taken for the time of one kernel. Its size depends on shapes on
 the batch; where there are many, two slabs of up to 4 MiB and the weight once more, in another form (see the kernels).
 """
 
-from __future__ import annotations
-
 from ..dtypes import is_floating
 from ..errors import DTypeError, ShapeError
 from .base import Op
@@ -38,6 +36,15 @@ def _check(name, x, w, bias, channels, groups, out):
 def _workspace(ctx, kind, x, w, y, dtype):
     """The workspace of a kernel of ``kind`` for a convolution from shape x to shape y."""
     return ctx.workspace(ctx.kernels.conv_workspace(kind, x, w, y, *ctx.settings, dtype))
+
+
+def _output(ctx, forward, x, weight, bias, shape, settings):
+    """A new output, and what its gradients need is saved."""
+    ctx.settings, ctx.x_shape, ctx.w_shape = settings, x.shape, weight.shape
+    y = ctx.output(shape, x.dtype)
+    ctx.save(x=x if ctx.needs[1] else None, weight=weight if ctx.needs[0] else None)
+    _run(ctx, forward, x if forward else ctx.contiguous(x), weight, bias, y)
+    return y
 
 
 def _run(ctx, forward, x, weight, bias, out):
@@ -83,12 +90,7 @@ class Conv(Op):
         )
         shape = (x.shape[0], weight.shape[0], *spatial)
         _check(name, x, weight, bias, weight.shape[1] * groups, groups, shape)
-        ctx.settings = (stride, tuple(low for low, _ in padding), dilation, groups)
-        ctx.x_shape, ctx.w_shape = x.shape, weight.shape
-        y = ctx.output(shape, x.dtype)
-        ctx.save(x=x if ctx.needs[1] else None, weight=weight if ctx.needs[0] else None)
-        _run(ctx, True, x, weight, bias, y)
-        return y
+        return _output(ctx, True, x, weight, bias, shape, (stride, tuple(low for low, _ in padding), dilation, groups))
 
     @staticmethod
     def backward(ctx, gy):
@@ -112,12 +114,7 @@ class ConvTranspose(Op):
         )
         shape = (x.shape[0], weight.shape[1] * groups, *spatial)
         _check(name, x, weight, bias, weight.shape[0], groups, shape)
-        ctx.settings = (stride, padding, dilation, groups)
-        ctx.x_shape, ctx.w_shape = x.shape, weight.shape
-        y = ctx.output(shape, x.dtype)
-        ctx.save(x=x if ctx.needs[1] else None, weight=weight if ctx.needs[0] else None)
-        _run(ctx, False, ctx.contiguous(x), weight, bias, y)
-        return y
+        return _output(ctx, False, x, weight, bias, shape, (stride, padding, dilation, groups))
 
     @staticmethod
     def backward(ctx, gy):

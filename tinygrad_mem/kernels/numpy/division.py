@@ -1,7 +1,5 @@
 """Division that needs more than a ufunc: of integers, by 0, integer powers, and its gradient."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...dtypes import is_floating
@@ -31,17 +29,13 @@ def floor_divide(x, y, out):
 @formula(lambda x, y: x - y * np.floor(x / y))
 def remainder(x, y, out):
     """out = x - y * floor(x / y); a 0 has the sign of x."""
+    (_signed_remainder if is_floating(out.dtype) else _remainder)(x, y, out)
 
-    def run(o, x, y, t, u):
-        np.remainder(x, y, out=t, casting="unsafe")
-        np.equal(t, 0, out=tiles.flags(u))
-        np.copysign(t, x, out=t, where=tiles.flags(u), casting="unsafe")
-        np.copyto(o, t)
 
-    if is_floating(out.dtype):
-        tiles.tiled_wide(run, out, x, y, temps=2)
-    else:
-        _remainder(x, y, out)
+@computed
+def _signed_remainder(x, y, out):
+    rest = np.remainder(x, y)
+    return np.where(rest == 0, np.copysign(rest, x), rest)
 
 
 def _power_of_integers(x, y):
@@ -77,13 +71,10 @@ def power(x, y, out):
 @formula(lambda x, y: np.sign(x) * np.sign(y) * (np.abs(x) // np.abs(y)))
 def truncated_quotient(x, y, out):
     """out = x / y of integers, rounded towards zero."""
+    _truncated_quotient(x, y, out)
 
-    def run(o, x, y, t):
-        np.fmod(x, y, out=t)
-        np.subtract(x, t, out=t)  # which y divides
-        np.floor_divide(t, y, out=o)
 
-    tiles.tiled_wide(run, out, x, y, temps=1)
+_truncated_quotient = computed(lambda x, y, out: np.floor_divide(x - np.fmod(x, y), y))  # y divides what fmod leaves
 
 
 @computed
