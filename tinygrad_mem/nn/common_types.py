@@ -1,7 +1,5 @@
 """Names of argument types, for annotations in published files."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 from ..autograd.tensor import Tensor

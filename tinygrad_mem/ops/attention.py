@@ -5,8 +5,6 @@ order of the inputs that they belong to (heads before or after tokens), so the n
 attention saves the same memory as attention does.
 """
 
-from __future__ import annotations
-
 from ..dtypes import arithmetic, is_floating
 from ..errors import DTypeError, ShapeError
 from .base import Op

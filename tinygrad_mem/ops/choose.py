@@ -1,7 +1,5 @@
 """Elements kept, bounded or replaced: by a condition, a mask, or their own value."""
 
-from __future__ import annotations
-
 from .. import dtypes
 from ..dtypes import is_floating, result_type
 from ..errors import DTypeError

@@ -1,7 +1,5 @@
 """Comparison, logic and bits: bools and integers, which have no gradient."""
 
-from __future__ import annotations
-
 from .. import dtypes
 from ..dtypes import is_floating
 from ..errors import DTypeError

@@ -1,7 +1,5 @@
 """Copies and casts."""
 
-from __future__ import annotations
-
 from ..devices import device
 from ..errors import ShapeError
 from .base import Op

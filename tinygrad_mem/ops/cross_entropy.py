@@ -3,8 +3,6 @@
 Kernels see (outer, class, inner) views of the scores and (outer, inner) views of the targets; ``rows`` is the loss of each.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The loss of sequences whose alignment to their labels is not known: connectionist temporal classification."""
 
-from __future__ import annotations
-
 from ..dtypes import int64, is_half
 from ..errors import DTypeError
 from .base import Op, want_floating

@@ -1,7 +1,5 @@
 """Dropout by counter."""
 
-from __future__ import annotations
-
 from .base import Op
 
 

@@ -4,8 +4,6 @@ On an axis of size n the indices of ``Take`` and ``IndexPut`` are from -n to n -
 negative ones from the end: a copy of the index without them would be memory that depends on values.
 """
 
-from __future__ import annotations
-
 from ..dtypes import fitting
 from ..errors import DTypeError, ShapeError
 from .base import Op, want_numbers

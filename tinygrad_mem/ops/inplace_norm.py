@@ -1,7 +1,5 @@
 """Batch norm and leaky ReLU as one op that saves only its output, not its input."""
 
-from __future__ import annotations
-
 from ..dtypes import arithmetic
 from .base import Op
 from .norm import channels_apart

@@ -1,7 +1,5 @@
 """Rearrangements that copy: none saves an array."""
 
-from __future__ import annotations
-
 import operator
 
 from ..dtypes import fitting, result_type

@@ -1,7 +1,5 @@
 """Matrix products. float16 is multiplied in float32 tiles on the cpu and accumulated in float32 everywhere."""
 
-from __future__ import annotations
-
 import math
 
 from ..dtypes import is_half, refuse_complex

@@ -1,7 +1,5 @@
 """Normalisation. Every op saves its input and a few statistics, never the normalised values."""
 
-from __future__ import annotations
-
 import math
 
 from ..dtypes import arithmetic

@@ -1,7 +1,5 @@
 """Pooling over the last axes; those before them, batch and channels, are one axis of planes for the kernels."""
 
-from __future__ import annotations
-
 import math
 
 from ..dtypes import int16, int32, int64, uint8

@@ -1,7 +1,5 @@
 """Numbers in 8, 4 or 2 bits, and back."""
 
-from __future__ import annotations
-
 from ..dtypes import arithmetic, float32, is_floating, uint8
 from ..errors import DTypeError
 from ..kernels.code_tables import TABLES

@@ -1,7 +1,5 @@
 """Random fills, from a ticket."""
 
-from __future__ import annotations
-
 from .base import Op
 
 

@@ -1,7 +1,5 @@
 """Parts of a recurrent layer's run: its numbers, its chunks of steps, the input's share of a chunk's gates."""
 
-from __future__ import annotations
-
 import itertools
 
 from ..dtypes import arithmetic

@@ -1,7 +1,5 @@
 """Reductions. ``axes`` is a tuple of axes counted from the front; kernels keep reduced axes, ops drop them unless asked."""
 
-from __future__ import annotations
-
 import math
 
 from .. import dtypes

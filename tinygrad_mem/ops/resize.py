@@ -1,7 +1,5 @@
 """Resampling by tables: which inputs an output is made of, axis by axis."""
 
-from __future__ import annotations
-
 from .base import Op, want_floating
 
 

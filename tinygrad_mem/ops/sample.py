@@ -1,7 +1,5 @@
 """Values of images at places between their pixels."""
 
-from __future__ import annotations
-
 from ..errors import ShapeError
 from .base import Op
 

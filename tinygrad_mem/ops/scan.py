@@ -1,7 +1,5 @@
 """Running sums, products and extrema along one axis."""
 
-from __future__ import annotations
-
 from .. import dtypes
 from ..dtypes import is_floating
 from .base import Op

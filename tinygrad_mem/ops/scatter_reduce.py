@@ -1,7 +1,5 @@
 """Scatter with a reduction: values that go to the same place are summed, multiplied, averaged, or compared."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Looking values up in sorted lines, and counting them by intervals. No gradients."""
 
-from __future__ import annotations
-
 from ..dtypes import arithmetic
 from .base import Op
 

@@ -1,7 +1,5 @@
 """Orders along one axis: sort, topk, median. All give values and int64 indices, and save the indices alone."""
 
-from __future__ import annotations
-
 import math
 
 from .. import dtypes

@@ -1,7 +1,5 @@
 """Smooth activations, from their formulas. ``out`` of a backward may be ``gy``."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

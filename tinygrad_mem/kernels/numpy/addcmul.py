@@ -1,7 +1,5 @@
 """``addcmul``, ``addcdiv`` and ``lerp`` in tiles: half precision is computed in float32 and rounded once."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..formula import formula

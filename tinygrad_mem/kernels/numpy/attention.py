@@ -4,8 +4,6 @@ The formulas compute the whole matrix of scores; the kernels compute tiles of it
 only ``lse``, the logarithm of each row's sum of e**score: one number per row. Half precision is computed in float32.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from math import prod as _prod
 

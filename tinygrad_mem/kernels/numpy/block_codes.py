@@ -4,8 +4,6 @@ rounded to the nearest number of a table (``kernels/code_tables.py``).
 The blocks' scales may be kept as codes too: of the table ``dynamic``, in blocks of ``NESTED``, less their mean (``offset``).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...dtypes import arithmetic

@@ -3,8 +3,6 @@
 As in ``optim.py``, ``p`` and the state are written, ``g`` is read, and half precision is computed in float32.
 """
 
-from __future__ import annotations
-
 from ..code_tables import TABLES
 from ..formula import formula
 from .fast import blocks, rules

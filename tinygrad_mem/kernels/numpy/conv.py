@@ -5,8 +5,6 @@ Five algorithms compute the same; ``_rule`` chooses one, and ``tests/benchmarks/
 ``TINYGRAD_MEM_CONV`` a user chooses another, within the workspace of the rule's: bytes do not depend on it.
 """
 
-from __future__ import annotations
-
 import os
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Cross-entropy over the middle axis of (outer, class, inner) arrays: tiles of whole lines, no copy of the scores."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -5,8 +5,6 @@ In each row it stays, moves on by one state, or by two if that skips a blank bet
 ln of the sum over all beginnings of paths that are in state s in row t, including that row's factor.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...errors import DimensionError

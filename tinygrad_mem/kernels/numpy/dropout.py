@@ -3,8 +3,6 @@
 The mask is drawn in tiles, each with its own counter, so that tiles can be drawn on several cores, in any order.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..formula import formula

@@ -1,7 +1,5 @@
 """Sums, means and maxima of rows of a table, bag by bag. Only a few rows at a time are copied, never all of them."""
 
-from __future__ import annotations
-
 from itertools import pairwise, product
 
 import numpy as np

@@ -5,8 +5,6 @@ Shapes: ``p`` and ``g`` (..., n, m), ``row`` (..., n, 1), ``col`` (..., 1, m). A
 Source: Shazeer and Stern, *Adafactor: adaptive learning rates with sublinear memory cost*, 2018.
 """
 
-from __future__ import annotations
-
 from math import prod as _prod
 from math import sqrt as _sqrt
 

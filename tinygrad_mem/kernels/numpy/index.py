@@ -3,8 +3,6 @@
 A place is a position in the memory of an array, counted in elements from its first element, so the array may be a view.
 """
 
-from __future__ import annotations
-
 from math import prod as _prod
 
 import numpy as np

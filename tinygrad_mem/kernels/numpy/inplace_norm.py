@@ -1,7 +1,5 @@
 """Batch norm and leaky ReLU whose backward computes the input from the output."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..formula import formula

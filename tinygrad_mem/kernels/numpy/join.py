@@ -1,7 +1,5 @@
 """Rearrangements."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..formula import formula

@@ -1,7 +1,5 @@
 """Matrix products through BLAS. NumPy's float16 product is a plain loop, so float16 goes through float32 tiles."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

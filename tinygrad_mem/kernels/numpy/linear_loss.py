@@ -1,7 +1,5 @@
 """Cross-entropy of scores that come in parts: some classes of some lines at a time."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..formula import formula

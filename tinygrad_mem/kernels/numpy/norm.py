@@ -2,8 +2,6 @@
 order: results do not depend on how many cores there are.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from math import prod
 

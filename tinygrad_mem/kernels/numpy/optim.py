@@ -4,8 +4,6 @@
 computed in float32 tiles. Scalars (bias corrections, step sizes) are computed by the caller, in Python.
 """
 
-from __future__ import annotations
-
 from functools import wraps
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Activations of straight pieces, of their formulas. ``out`` of a backward may be ``gy``."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...dtypes import is_floating

@@ -4,8 +4,6 @@
 (planes, *output sizes).
 """
 
-from __future__ import annotations
-
 from math import prod as _prod
 
 import numpy as np

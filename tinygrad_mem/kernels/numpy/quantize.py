@@ -1,7 +1,5 @@
 """Numbers in a few bits: each group of neighbours between its own smallest and largest, rounded up or down by chance."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..formula import formula

@@ -1,7 +1,5 @@
 """Random numbers from a ticket ``(seed, call)``: Philox with the seed for key and the call for counter."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..formula import formula

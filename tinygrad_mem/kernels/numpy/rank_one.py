@@ -6,8 +6,6 @@ slice along each axis. As the scales of all numbers must be known before one is 
 Source: Li, Chen and Zhu, *Memory efficient optimizers with 4-bit states*, 2023, section 4.2.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...interrupts import ReentrantLock

@@ -6,8 +6,6 @@ order of time, or against it (``reverse``), and each overwrites the first rows o
 Sequences are independent, so each of our threads takes some of them through all steps.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 
 import numpy as np

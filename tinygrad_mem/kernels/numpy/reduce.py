@@ -1,7 +1,5 @@
 """Reductions over axes; ``out`` keeps the reduced axes with size 1. float16 is summed in float32."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...dtypes import arithmetic

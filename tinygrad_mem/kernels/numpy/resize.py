@@ -4,8 +4,6 @@
 ``taps`` is their number for each axis, 0 for one that stays as it is. ``plain``: all weights are 1.
 """
 
-from __future__ import annotations
-
 from math import prod as _prod
 
 import numpy as np

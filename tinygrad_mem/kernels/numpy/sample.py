@@ -4,8 +4,6 @@ A place is a number an axis, -1 and 1 at the ends of it. An output is a sum of p
 1 (nearest), 2 (bilinear) or 4 (bicubic) of them, each with a weight, and with the slope of that weight for the way back.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Running sums, products and extrema along an axis. ``reverse`` runs from the end. float32 is summed in float64."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...dtypes import is_floating

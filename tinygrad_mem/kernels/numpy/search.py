@@ -1,7 +1,5 @@
 """Places in sorted lines, and counts of values between edges: passes of ufuncs over tiles, because NumPy's own allocate."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...errors import ArgumentError

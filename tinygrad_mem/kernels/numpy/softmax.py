@@ -4,8 +4,6 @@
 ``out`` of a backward may be ``gy``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...dtypes import arithmetic

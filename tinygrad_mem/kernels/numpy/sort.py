@@ -5,8 +5,6 @@ scratch: that is stable, needs no allocation, and uses NumPy's vectorised sort. 
 low half and then by their high half: what was in order stays in order among equals.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ...dtypes import is_floating

@@ -1,7 +1,5 @@
 """Singular vectors, through LAPACK: its results are written into the workspace."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.linalg import _umath_linalg as _lapack
 

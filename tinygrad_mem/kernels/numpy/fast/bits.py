@@ -1,7 +1,5 @@
 """Several codes in a byte, each of 1, 2, 4 or 8 bits, the first in the lowest bits."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

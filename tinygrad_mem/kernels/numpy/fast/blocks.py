@@ -5,8 +5,6 @@ or 16 values: see ``kernels/code_tables.py``. It is rounded to the nearest of th
 lower bits.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ....dtypes import arithmetic

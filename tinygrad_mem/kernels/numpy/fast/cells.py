@@ -1,7 +1,5 @@
 """The cells of adaptive pooling, which may overlap and differ in size by one."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ....dtypes import is_floating

@@ -1,7 +1,5 @@
 """Loops over arrays (images, channels, places): sums of each channel, and coefficients for each channel."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

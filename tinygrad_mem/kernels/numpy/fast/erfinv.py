@@ -1,7 +1,5 @@
 """The inverse of the error function on tiles, through the normal distribution's quantiles (Wichura 1988, by regions)."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

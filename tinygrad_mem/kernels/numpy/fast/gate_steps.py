@@ -1,7 +1,5 @@
 """One step of recurrent layers, in place, in few passes over whole rows."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from .threads import scratch

@@ -1,7 +1,5 @@
 """Layer norm and RMS norm of samples that are lines, with a parameter for each number of a line; and their gradients."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from .blas import single

@@ -4,8 +4,6 @@ Tiles are in scratch: lines use two of eight slots, and statistics with one numb
 a tile are processed in pieces.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

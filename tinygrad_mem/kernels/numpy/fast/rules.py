@@ -1,7 +1,5 @@
 """Formulas of update rules, for states in floats or in bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -1,7 +1,5 @@
 """Positions of targets in a tile of lines of classes, and their weights."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

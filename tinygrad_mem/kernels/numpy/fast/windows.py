@@ -1,7 +1,5 @@
 """Sliding windows over planes: the slices that belong to each offset, and the positions of windows in a plane."""
 
-from __future__ import annotations
-
 from math import prod
 
 import numpy as np
