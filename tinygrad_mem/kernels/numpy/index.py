@@ -68,50 +68,37 @@ def _places(axis, index):
         yield here, (*here[:axis], index[here], *here[axis + 1 :]) if index.ndim else ()
 
 
-def _gather(x, axis, index):
-    return np.array([x[to] for _, to in _places(axis, index)], x.dtype).reshape(index.shape)
-
-
-@formula(_gather)
+@formula(lambda x, axis, index: np.array([x[to] for _, to in _places(axis, index)], x.dtype).reshape(index.shape))
 def gather(x, axis, index, out):
     """out = x at index along axis."""
     _along(x, axis, index).get(out)
 
 
-def _scatter(source, axis, index, out):
+def _scattered(source, axis, index, out, together):
     for here, to in _places(axis, index):
-        out[to] = source[here] if np.ndim(source) else source
+        out[to] = together(out[to], source[here] if np.ndim(source) else source)
     return out
 
 
-@formula(_scatter)
+@formula(lambda source, axis, index, out: _scattered(source, axis, index, out, lambda before, new: new))
 def scatter(source, axis, index, out):
     """out at index along axis = source: a number, or an array of at least index's shape."""
     _along(out, axis, index).put(_part(source, index))
 
 
-def _scatter_add(source, axis, index, out):
-    for here, to in _places(axis, index):
-        out[to] += source[here] if np.ndim(source) else source
-    return out
-
-
-@formula(_scatter_add)
+@formula(lambda source, axis, index, out: _scattered(source, axis, index, out, np.add))
 def scatter_add(source, axis, index, out):
     """out at index along axis += source; halves are summed in float32, line by line."""
     part = _part(source, index)
     if is_half(out.dtype) and index.ndim > 1 and index.size and out.shape[axis] <= _TILE:
         lead = index.shape[:axis] + index.shape[axis + 1 :]
-        lines = [np.moveaxis(a, axis, -1) for a in (out[_corner(index, axis)], index)]
+        corner = tuple(slice(None) if a == axis else slice(0, n) for a, n in enumerate(index.shape))
+        lines = [np.moveaxis(a, axis, -1) for a in (out[corner], index)]
         values = np.moveaxis(part, axis, -1) if isinstance(part, np.ndarray) else part
         for key in blocks(lead, max(_TILE // out.shape[axis], 1)):
             _add_to_lines(values[key] if isinstance(values, np.ndarray) else values, lines[1][key], lines[0][key])
         return
     _along(out, axis, index).add(part)
-
-
-def _corner(index, axis):
-    return tuple(slice(None) if a == axis else slice(0, n) for a, n in enumerate(index.shape))
 
 
 def _add_to_lines(source, index, out):
@@ -131,13 +118,7 @@ def _add_to_lines(source, index, out):
     np.copyto(out, total, casting="unsafe")
 
 
-def _scatter_reduce(source, axis, index, reduce, out):
-    for here, to in _places(axis, index):
-        out[to] = _TOGETHER[reduce](out[to], source[here] if np.ndim(source) else source)
-    return out
-
-
-@formula(_scatter_reduce)
+@formula(lambda source, axis, index, reduce, out: _scattered(source, axis, index, out, _TOGETHER[reduce]))
 def scatter_reduce(source, axis, index, reduce, out):
     """out at index along axis = itself and source together: their product ("prod"), the larger ("amax") or smaller ("amin")."""
     _along(out, axis, index).combine(_TOGETHER[reduce], _part(source, index))

@@ -33,28 +33,19 @@ def prod(x, axes, out):
     np.multiply.reduce(x, axis=axes, dtype=arithmetic(out.dtype), keepdims=True, out=out)
 
 
-@formula(lambda x, axes: np.max(x, axis=axes, keepdims=True))
-def amax(x, axes, out):
-    """out = the largest over ``axes``; nan if there is one."""
-    np.maximum.reduce(x, axis=axes, keepdims=True, out=out)
+def _by_ufunc(ufunc, plain, says):
+    @formula(lambda x, axes: plain(x, axis=axes, keepdims=True))
+    def kernel(x, axes, out):
+        ufunc.reduce(x, axis=axes, keepdims=True, out=out)
+
+    kernel.__doc__, kernel.__name__ = f"out = {says}.", plain.__name__
+    return kernel
 
 
-@formula(lambda x, axes: np.min(x, axis=axes, keepdims=True))
-def amin(x, axes, out):
-    """out = the smallest over ``axes``; nan if there is one."""
-    np.minimum.reduce(x, axis=axes, keepdims=True, out=out)
-
-
-@formula(lambda x, axes: np.all(x, axis=axes, keepdims=True))
-def all(x, axes, out):
-    """out = whether all are true over ``axes``."""
-    np.logical_and.reduce(x, axis=axes, keepdims=True, out=out)
-
-
-@formula(lambda x, axes: np.any(x, axis=axes, keepdims=True))
-def any(x, axes, out):
-    """out = whether one is true over ``axes``."""
-    np.logical_or.reduce(x, axis=axes, keepdims=True, out=out)
+amax = _by_ufunc(np.maximum, np.amax, "the largest over ``axes``; nan if there is one")
+amin = _by_ufunc(np.minimum, np.amin, "the smallest over ``axes``; nan if there is one")
+all = _by_ufunc(np.logical_and, np.all, "whether all are true over ``axes``")
+any = _by_ufunc(np.logical_or, np.any, "whether one is true over ``axes``")
 
 
 def arg_workspace(shape, axis, dtype):
@@ -277,11 +268,7 @@ def _dot(x, out):
     return True
 
 
-def _norm_backward(gy, x, y, p):
-    return gy * np.where((y == 0) | ((x == 0) & (y == y)), 0, np.sign(x) * (np.abs(x) / y) ** (p - 1))
-
-
-@formula(_norm_backward)
+@formula(lambda gy, x, y, p: gy * np.where((y == 0) | ((x == 0) & (y == y)), 0, np.sign(x) * (np.abs(x) / y) ** (p - 1)))
 def norm_backward(gy, x, y, p, out):
     """out = gy times the gradient of the p-norm (a finite p), 0 where y is 0, nan where it is nan."""
     if p == 1:

@@ -60,12 +60,8 @@ def cumsum(x, axis, reverse, out):
     """out = running sums of x along ``axis``, from +0."""
     sums = _mirrored(out, axis, reverse)
     _run(np.add, _mirrored(x, axis, reverse), axis, sums)
-    if is_floating(out.dtype) and not np.logical_and.reduce(_first(sums, axis), axis=None):  # it may be -0
+    if is_floating(out.dtype) and not np.logical_and.reduce(np.moveaxis(sums, axis, 0)[:1], axis=None):  # it may be -0
         np.add(out, 0, out=out)
-
-
-def _first(x, axis):
-    return np.moveaxis(x, axis, 0)[:1]
 
 
 @formula(lambda x, axis: np.cumprod(x, axis))
