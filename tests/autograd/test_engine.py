@@ -381,6 +381,16 @@ def test_autograd_grad():
     assert program(tm) == program(torch)
 
 
+def test_a_gradient_that_was_asked_for_is_handed_on_without_a_copy(no_gc):
+    h = leaf(1000).exp()
+    loss = h.sin().sum()
+    before = POOL.used_bytes()
+    POOL.reset_peak()
+    (g,) = tm.autograd.grad(loss, h)
+    assert POOL.counts().peak_used - before == 4096 + 512  # the gradient of h, and that of the loss
+    del g
+
+
 def test_autograd_grad_of_the_same_input_twice_gives_two_tensors():
     x = leaf(3)
     first, second = tm.autograd.grad((x * 2.0).sum(), [x, x])

@@ -158,6 +158,9 @@ def test_concat_chain_stack_subset():
     with pytest.raises(ValueError, match=r"Size mismatch between datasets: \[1, 2\]"):
         data.StackDataset(Squares(1), Squares(2))
     assert [data.Subset(Squares(9), [4, 2])[i] for i in range(2)] == [16, 4]
+    rows = data.TensorDataset(tm.arange(9))
+    for each in (data.Subset(rows, [4, 2, 7]), data.Subset(data.Subset(rows, [7, 4, 2]), [1, 2, 0])):
+        assert each[[2, 0]][0].tolist() == [7, 4]  # a list of places at once, if the dataset takes one
     with pytest.raises(NotImplementedError, match="__getitem__"):
         data.Dataset()[0]
     with pytest.raises(NotImplementedError, match="__iter__"):

@@ -127,13 +127,13 @@ def train(model: Any, rule: Any, batch: int) -> None:
     rule.step()
 
 
-@pytest.mark.parametrize("tracked", [False, True])
-def test_the_error_says_who_has_the_memory_and_what_would_help(tracked: bool):
+@pytest.mark.parametrize("tracked", ["", "cpu", "meta"])
+def test_the_error_says_who_has_the_memory_and_what_would_help(tracked: str):
     gc.collect()
     model = LeNet()
     rule = tm.optim.Adam(model.parameters())
     train(model, rule, 2)
-    track = memory.track()
+    track = memory.track(tracked or None)
     if tracked:
         track.__enter__()
     pool = device("cpu").pool
@@ -153,10 +153,26 @@ def test_the_error_says_who_has_the_memory_and_what_would_help(tracked: bool):
     start = next(i for i, line in enumerate(lines) if line.endswith("The biggest owners:"))
     owners = [line for line in lines[start + 1 :] if line.startswith("  ")]
     assert len(owners) == 5
-    assert any(("LeNet.conv1 Conv" if tracked else "keeps") in line for line in owners), owners
+    assert any(("LeNet.conv1 Conv" if tracked == "cpu" else "keeps") in line for line in owners), owners
     assert "LeNet.fc1.weight" in text
     assert "What would help: " in text
     assert pickle.loads(pickle.dumps(error)).args == error.args
+
+
+def test_the_error_names_owners_of_every_kind():
+    model = nn.Linear(300, 300, bias=False)
+    rule = tm.optim.Adam(model.parameters())
+    model(tm.ones(1, 300)).sum().backward()
+    rule.step()
+    kept = tm.ones(300, 200, requires_grad=True)
+    loss = kept.exp().sum()
+    gc.collect()
+    with memory.limit(device("cpu").pool.used_bytes() + MIB), pytest.raises(OutOfMemoryError) as caught:
+        tm.ones(MIB)
+    text = str(caught.value)
+    for owner in ("weight", "an optimizer", "gradient of", "a tensor [300, 200]", "Exp, which keeps y for backward"):
+        assert owner in text
+    del loss
 
 
 def test_fragmentation_is_reported():

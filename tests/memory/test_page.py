@@ -10,8 +10,10 @@ import shutil
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tinygrad_mem as tm
@@ -19,6 +21,7 @@ from tests.pictures import page_track
 from tests.profiles import pairs
 from tinygrad_mem import memory, nn
 from tinygrad_mem.memory.render import page as renderer
+from tinygrad_mem.memory.render.figures import _places
 from tinygrad_mem.memory.render.palette import COLOURS, name_of
 from tinygrad_mem.memory.sizes import bytes_text
 from tinygrad_mem.nn import functional as F
@@ -70,6 +73,21 @@ def test_bars_do_not_overlap(tmp_path: Path):
     for i, (a, b, low, high) in enumerate(boxes):
         for c, d, other_low, other_high in boxes[:i]:
             assert b <= c or d <= a or high <= other_low or other_high <= low
+
+
+def test_bars_are_as_low_as_they_can_be():
+    """First fit: the place begins at 0 or where another bar ends, and nothing lower is free all the block's life."""
+    rng = np.random.default_rng(0)
+    born = np.sort(rng.choice(1000, 60, replace=False))
+    lives = [
+        (int(b), None if n % 7 == 0 else int(b + rng.integers(1, 300)), int(rng.integers(1, 9))) for n, b in enumerate(born)
+    ]
+    found = [SimpleNamespace(born=b, died=d, rounded=size) for b, d, size in lives]
+    placed: list[tuple[int, int, float]] = []
+    for (b, d, size), place in zip(lives, _places(found), strict=True):  # type: ignore[arg-type]
+        taken = {byte for low, high, end in placed if end > b for byte in range(low, high)}
+        assert place == next(low for low in range(1000) if taken.isdisjoint(range(low, low + size)))
+        placed.append((place, place + size, np.inf if d is None else d))
 
 
 def test_a_page_is_named_after_its_run(tmp_path: Path):

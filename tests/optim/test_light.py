@@ -136,6 +136,7 @@ MUONS: list[dict[str, Any]] = [
     {"lr": 0.02, "nesterov": False, "weight_decay": 0.0},
     {"adjust_lr_fn": "match_rms_adamw", "ns_steps": 3, "eps": 1e-3, "momentum": 0.5},
     {"adjust_lr_fn": "original", "ns_coefficients": (2.0, -1.5, 0.5)},
+    {"ns_steps": 0},
 ]
 
 
