@@ -141,6 +141,21 @@ def meta_first():
     with torch.device("meta"):
         model = nn.Linear(1000, 1000)
     assert torch.cuda.memory_allocated() == 0
+    assert all(p.is_meta and not p.is_cpu and p.device == torch.device("meta") for p in model.parameters())
+    x = torch.ones(1000)
+    moved = (
+        x.to("meta"),
+        x.to(model.weight),
+        x.cuda().to(model.weight.device),
+        x.to(device="meta"),
+        torch.as_tensor(x, device="meta"),
+    )
+    for there in (*moved, model(x.to("meta")), x.to("meta").half(), model.weight.new_tensor([1.0])):
+        assert there.device.type == "meta"
+    assert (x.device.type, model.to("meta").weight.to("meta") is model.weight) == ("cpu", True)
+    with contextlib.suppress(NotImplementedError):
+        model.cuda()
+        raise AssertionError("PyTorch cannot copy out of meta")
     model.to_empty(device="cuda")
     assert torch.cuda.memory_allocated() == 4_000_256 + 4_096  # rounded up to 512 bytes each
 

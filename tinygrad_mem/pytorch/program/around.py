@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,14 +20,15 @@ from torch.utils._foreach_utils import _foreach_supported_types as works_in_list
 
 from ...autograd.unknown import followed, has_unknown
 from ...errors import DataDependenceError, DeviceError, NotOfferedError
-from ...interrupts import context
+from ...interrupts import changed, context
 from .arrays import from_numpy
 from .asking import begin
 from .calls import swap
-from .fake import without_modes
+from .fake import META, without_modes
 from .hugging_face import hugging_face
 from .lazy import lazy_modules
 from .loading import loading, of_prediction
+from .places import owner
 from .recurrent import flatten_parameters
 from .replacing import all_patched, handled, refused
 from .saving import saving
@@ -91,6 +93,7 @@ def around(watch: Watch) -> Iterator[None]:
         stack.enter_context(followed())
         stack.enter_context(hugging_face(watch))
         stack.enter_context(_in_lists())
+        stack.enter_context(changed(FakeTensor, device=property(partial(_device, watch, FakeTensor.device.fget))))
         stack.enter_context(loading(watch))
         stack.enter_context(lazy_modules(watch))
         stack.enter_context(saving(watch))
@@ -122,6 +125,12 @@ def _grouped(lists: list[list[Any]], with_indices: bool = False) -> dict:
 
 
 _GROUPED = torch._C._group_tensors_by_device_and_dtype
+
+
+def _device(watch: Watch, own: Callable[..., torch.device], tensor: torch.Tensor) -> torch.device:
+    """The device of a tensor: ``meta`` where the program made it there. To PyTorch itself that is the GPU: it sees the CPU."""
+    asked_by_the_program = watch.has_without_memory() and owner(sys._getframe(1).f_code.co_filename)
+    return META if asked_by_the_program and watch.without_memory(tensor) else own(tensor)
 
 
 @context

@@ -17,7 +17,7 @@ from ...errors import DeviceError, NotOfferedError
 from .alone import measured
 from .arrays import UnknownArray
 from .asking import pin
-from .fake import on_gpu, without_modes
+from .fake import META, on_gpu, without_modes
 from .places import OURS, release
 from .reading import HANDLERS, handles
 from .replacing import refused
@@ -37,7 +37,7 @@ class Calls(TorchFunctionMode):
         self.watch, self.roles = watch, roles
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        placed = self._placed(kwargs) if kwargs else {}
+        placed = self._placed(func, kwargs) if kwargs else {}
         handler = HANDLERS.get(func)
         inference = torch.is_inference_mode_enabled()
         self.watch.keys = (_C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set()) if inference else None
@@ -60,13 +60,13 @@ class Calls(TorchFunctionMode):
         self.watch.saved_numbers.end(self.watch.places)
         return made
 
-    def _placed(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _placed(self, func: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         """The keywords of a call with the place where the prediction makes its result."""
         if "pin_memory" in kwargs:
             kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}  # the host's memory
         if isinstance(kwargs.get("device"), int):
             kwargs = {**kwargs, "device": torch.device("cuda", kwargs["device"])}
-        if kwargs.get("device") is not None and _is_meta_device(kwargs["device"]):
+        if kwargs.get("device") is not None and _is_meta_device(kwargs["device"]) and func not in _MOVES:
             kwargs = {**kwargs, "device": _without_memory(self.watch)}
         return kwargs
 
@@ -91,6 +91,7 @@ def _without_memory(watch: Watch) -> torch.device:
     return torch.device("cpu")
 
 
+_MOVES = {Tensor.to, Tensor.new_tensor, torch.tensor, torch.as_tensor, torch.asarray}
 _PLACES = {torch.int8, torch.int16, torch.int32, torch.int64}
 _attributes: Any = vars(torch._C.TensorBase)  # by name, with the functions that read and set them
 
@@ -119,7 +120,7 @@ def _to(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         *args, copy = args  # type: ignore[assignment]
     other = args[0] if args else kwargs.get("other")
     if isinstance(other, Tensor):
-        device, dtype, wait, layout = other.device, other.dtype, False, kwargs.get("memory_format")
+        device, dtype, wait, layout = _device_of(watch, other), other.dtype, False, kwargs.get("memory_format")
     else:
         device, dtype, wait, layout = _parsed(watch, *args, **kwargs)
     if not isinstance(watch.local(tensor), FakeTensor):
@@ -127,6 +128,8 @@ def _to(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             watch.adopt(tensor)
         if isinstance(tensor, torch.nn.Parameter):
             raise DeviceError("a parameter was made outside of the prediction: make the model inside the predicted function")
+    if device is not None and watch.without_memory(tensor) != (device.type == "meta"):
+        return _across_meta(watch, tensor, dtype)
     if device is not None and device.type == "meta":
         device = _without_memory(watch)
     elif device is not None and device.type == "cuda" and device.index is None:
@@ -136,6 +139,18 @@ def _to(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return tensor
     options = {"dtype": dtype, "device": device, "non_blocking": wait, "memory_format": layout}
     return torch.ops.aten._to_copy.default(tensor, **options)
+
+
+def _across_meta(watch: Watch, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """The tensor on ``meta``, if it is elsewhere."""
+    if watch.without_memory(tensor):
+        raise NotImplementedError(
+            "Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() instead of torch.nn.Module.to() "
+            "when moving module from meta to a different device."
+        )
+    made = torch.ops.aten.empty_like.default(tensor, dtype=dtype, device=_without_memory(watch))
+    watch.without_memory(made, made=True)
+    return made
 
 
 @handles(Tensor.type)
@@ -168,7 +183,7 @@ def _tensor(watch: Watch, data: Any, *, device: Any = None, **kwargs: Any) -> Te
 
 @handles(Tensor.new_tensor)
 def _new_tensor(watch: Watch, tensor: Tensor, data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Tensor:
-    return _tensor(watch, data, dtype=dtype or tensor.dtype, device=device or tensor.device, **kwargs)
+    return _tensor(watch, data, dtype=dtype or tensor.dtype, device=device or _device_of(watch, tensor), **kwargs)
 
 
 def default_device() -> torch.device:
@@ -193,11 +208,11 @@ def _cpu(watch: Watch, tensor: Tensor, memory_format: Any = torch.preserve_forma
 @handles(_attributes["device"].__get__)
 def _device_of(watch: Watch, tensor: Tensor) -> torch.device:
     """The device of a tensor; of a DTensor, that of this rank's part."""
-    return watch.local(tensor).device
+    return META if watch.without_memory(tensor) else watch.local(tensor).device
 
 
 def _is_on(kind: str, watch: Watch, tensor: Tensor) -> bool:
-    return watch.local(tensor).device.type == kind
+    return _device_of(watch, tensor).type == kind
 
 
 @handles(torch.imag, _attributes["imag"].__get__, given=True)

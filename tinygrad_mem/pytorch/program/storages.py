@@ -96,11 +96,17 @@ class Storages:
 
     def without_memory(self, tensor: torch.Tensor, made: bool = False) -> bool:
         """True if the program itself made the tensor on ``meta``; ``made``: record that it does so now."""
+        if not made and not self.has_without_memory():
+            return False
         with torch._C.DisableTorchFunction():
             key = self.local(tensor).untyped_storage()._cdata
         if made:
             self._without.add(key)
         return key in self._without
+
+    def has_without_memory(self) -> bool:
+        """True if the program has made a tensor on ``meta``."""
+        return bool(self._without)
 
     def found(self, values: Any) -> None:
         """Count the storages of tensors that were made while this mode was off."""
