@@ -56,7 +56,7 @@ predicted = {inplace: grown(memory.predict(forward, nn.ReLU, inplace)) for inpla
 # %% [markdown]
 # ## Measured
 #
-# `compare` prints what changes between two tracks: the peak; *saved*, the most bytes that are kept for backward; *transient*,
+# `compare` prints what changes between two tracks: the peak; *saved*, the most bytes that are kept for backward; *temporary*,
 # the most bytes of temporaries and workspaces; and the ops and parameters whose bytes at the two peaks differ.
 
 # %%

@@ -65,7 +65,7 @@ def step(segments: int) -> None:
 
 predicted = {k: memory.predict(step, k).peak for k in CUTS}
 for k, peak in predicted.items():
-    RESULT.agree(f"peak in {k} segments", by_hand=by_hand(k), predicted=peak)
+    RESULT.agree(f"peak in {k} segment{'s' * (k > 1)}", by_hand=by_hand(k), predicted=peak)
 
 # %% [markdown]
 # ## Measured
@@ -114,13 +114,13 @@ picture(chart, "08_curve", "The peak by the number of segments, and its two part
 # %% [markdown]
 # ## Mechanism
 #
-# There are fewer *saved* bytes, and one result more of *transient* ones: in a checkpointed segment the input of the running
+# There are fewer *saved* bytes, and one result more of *temporary* ones: in a checkpointed segment the input of the running
 # layer is not saved, so it is a temporary, as its output is. The peak is still in backward.
 
 # %%
 change = plain.compare(track)
 print(change)
-assert change.transient.change == ONE
+assert change.temporary.change == ONE
 print(track.table("category", "forward ends"))
 RESULT.agree(
     "kept when forward ends",
@@ -164,7 +164,7 @@ def kept(segments: int) -> int:
 
 result = 64 * 10 * 4
 for k, hand in ((1, 99), (2, 50), (10, 8 + 10)):
-    RESULT.agree(f"a hundred linear layers in {k} segments keep", by_hand=hand * result, predicted=kept(k))
+    RESULT.agree(f"a hundred linear layers in {k} segment{'s' * (k > 1)} keep", by_hand=hand * result, predicted=kept(k))
 RESULT.ends(
     f"{LAYERS} layers in {best} segments: the peak falls from {plain.peak / 2**20:.1f} MiB to {track.peak / 2**20:.1f} MiB, "
     f"{ops.recomputed.total() / LAYERS:.0%} of the forward runs again."

@@ -393,7 +393,7 @@ def test_blocks_that_are_alike_share_a_row_and_no_number_is_cut(columns: int):
     shown = inside.run(*command, "--layers", columns=columns).stdout
     assert "…" not in shown
     assert all(len(line) <= columns for line in shown.splitlines())
-    for what in ("kept", "transient"):
+    for what in ("kept", "temporary"):
         assert all(f"{layer[what]:,}" in shown for layer in layers)
     (table, _) = shown.split("all layers")
     assert table.count("12 x ") == 9  # of each block: itself, attention, two norms, four linear layers, GELU

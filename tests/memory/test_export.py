@@ -82,7 +82,7 @@ def test_two_steps_of_a_network_and_what_a_loaded_track_cannot_know(tmp_path: Pa
     loaded = reread(track, tmp_path / "lenet.json")
     assert answers(loaded) == answers(track)
     changed = loaded.compare(track)
-    assert changed.peak.change == changed.saved.change == changed.transient.change == 0
+    assert changed.peak.change == changed.saved.change == changed.temporary.change == 0
     assert not changed.appeared + changed.vanished + changed.moved
     with pytest.raises(ValueError, match="explain: "):
         loaded.explain(step.x)

@@ -437,7 +437,7 @@ def two(inplace: bool) -> memory.Track:
 def test_in_place_relu_saves_transient_bytes_and_no_saved_bytes():
     found = two(False).compare(two(True))
     assert found.saved.change == 0
-    assert found.transient.change < 0
+    assert found.temporary.change < 0
     assert [change.owner for change in found.vanished] == ["Sequential.1 ReLU"]
 
 
@@ -460,7 +460,7 @@ def test_what_appeared_vanished_and_moved():
     assert [re.sub(r"\S+(?=test_track)", "", " ".join(row.split())) for row in str(found).splitlines()] == [
         "peak 14.50 KiB -> 34.00 KiB (+19.50 KiB, +134.5%) in backward, now optimizer",
         "saved 0 B -> 0 B (0 B)",
-        "transient 6.00 KiB -> 10.50 KiB (+4.50 KiB, +75.0%)",
+        "temporary 6.00 KiB -> 10.50 KiB (+4.50 KiB, +75.0%)",
         "appeared 16.00 KiB state of Linear.weight (optimizer state)",
         "appeared 8.00 KiB gradient of Linear.weight (gradients)",
         "appeared 512 B Adam.step (temporaries)",
@@ -516,10 +516,10 @@ def test_the_temporaries_of_each_layer_are_those_of_its_blocks(workload: Any):
     track = memory.predict(run)
     account(track, layers, "forward ends")
     root, found = layers[0].kind, temporaries(track)
-    assert [each.transient for each in layers] == [
+    assert [each.temporary for each in layers] == [
         found.get(f"{root}.{each.name}" if each.name else root, 0) for each in layers
     ]
-    assert len({each.transient for each in layers}) > 2
+    assert len({each.temporary for each in layers}) > 2
 
 
 def test_the_temporaries_of_a_layer_are_without_those_that_other_layers_still_hold():
@@ -531,7 +531,7 @@ def test_the_temporaries_of_a_layer_are_without_those_that_other_layers_still_ho
         model(tm.ones(10, 100))
         account(track, layers, None)
     found = temporaries(track)
-    assert {each.name: each.transient for each in layers if each.name} == {"0": r(8000), "1": r(8000), "2": r(2000)}
+    assert {each.name: each.temporary for each in layers if each.name} == {"0": r(8000), "1": r(8000), "2": r(2000)}
     assert [found[f"Sequential.{i}"] for i in range(3)] == [r(8000), r(8000), r(2000)]
 
 

@@ -274,8 +274,8 @@ def test_peak_is_states_and_gradients_and_the_activations_of_a_part(batch: int, 
     a = batch // steps * WIDTH * 4
     data, states, gradients = 2 * batch * WIDTH * 4, 3 * LAYERS * WEIGHT, LAYERS * WEIGHT
     outputs = (LAYERS - 1) * a  # the last one's is gone: its ReLU's backward has run
-    transient = 2 * a + WEIGHT + 3 * 512  # gradients of the layer's output, input and weight; the loss, its seed, the total
-    expected = data + states + gradients + outputs + transient
+    temporary = 2 * a + WEIGHT + 3 * 512  # gradients of the layer's output, input and weight; the loss, its seed, the total
+    expected = data + states + gradients + outputs + temporary
     assert training.assert_predicted(lambda: train(batch, steps)).peak == expected
 
 

@@ -211,7 +211,7 @@ def test_in_place_activations_alone_save_transient_bytes_and_none_of_what_is_kep
         ours, plain = (memory.predict(run, w, kept).peak for w in (where, False))
         assert kept[0] == kept[1]
         a = 4 * 8 * 16 * 16 * 4
-        assert plain - ours == (a - 512 if where else 0), "the transient; at the new peak there is the sum"
+        assert plain - ours == (a - 512 if where else 0), "the temporary array; at the new peak there is the sum"
 
 
 @pytest.mark.parametrize("layer", [nn.ReLU, nn.LeakyReLU, nn.Dropout, nn.ELU])

@@ -211,13 +211,13 @@ FORMULAS: dict[tuple[str, str], list[Side]] = {
     ("dynamic_padding", "the longest is in it"): [exactly("saved", 0), change("peak", -2 * 16 * 64 * 8 * 2, 0)],
     ("packed_sequences", ""): [ratio("saved", FULL, 1.05 * FULL), ratio("peak", FULL, (1 + FULL) / 2)],
     ("selection", ""): [
-        change("transient", -1.6 * LOGITS, -1.59 * LOGITS),
+        change("temporary", -1.6 * LOGITS, -1.59 * LOGITS),
         change("saved", -0.8 * LOGITS, -0.79 * LOGITS),
         change("peak", -1.6 * LOGITS, -1.59 * LOGITS),
     ],
     ("tiled", ""): [exactly("saved", -4 * GELUS), change("peak", -4 * GELUS, -4 * GELUS + 1024 * 64 * FLOAT)],
     ("chunking", ""): [
-        change("transient", -2 * LOGITS, -1.75 * LOGITS),
+        change("temporary", -2 * LOGITS, -1.75 * LOGITS),
         change("saved", -LOGITS, -0.98 * LOGITS),
         change("peak", -2 * LOGITS, -1.75 * LOGITS),
     ],
@@ -288,7 +288,7 @@ def test_every_case_has_a_formula():
 def test_the_bytes_are_those_of_the_formula(name: str, when: str):
     found = compared(name, when)
     for number, holds in enumerate(FORMULAS[name, when]):
-        assert holds(found), f"formula {number} of {name}, {when}:\n{found.peak}\n{found.saved}\n{found.transient}"
+        assert holds(found), f"formula {number} of {name}, {when}:\n{found.peak}\n{found.saved}\n{found.temporary}"
 
 
 @pytest.mark.parametrize(("name", "when"), [("sgd", ""), ("no_norm", ""), ("checkpoint_sequential", ""), ("zero_3", "")])

@@ -60,7 +60,7 @@ def test_json_has_both_numbers_of_every_effect():
     assert (first["technique"], second["technique"]) == ("light_optimizers", None)
     for case in (*first["cases"], *second["cases"]):
         assert case["predicted_exactly"]
-        for name in ("peak", "saved", "transient"):
+        for name in ("peak", "saved", "temporary"):
             assert case[name] == case["predicted"][name]
             assert case[name]["after"] - case[name]["before"] == case[name]["change"]
 

@@ -28,5 +28,5 @@ def test_a_tip_has_the_bytes_that_meta_says(name: str):
         assert not isinstance(result, Failed), result.message
         assert isinstance(result, Measured)
         said, ran = result.predicted, result.comparison
-        assert (ran.peak, ran.saved, ran.transient) == (said.peak, said.saved, said.transient), result.when
+        assert (ran.peak, ran.saved, ran.temporary) == (said.peak, said.saved, said.temporary), result.when
         assert result.exact, result.when

@@ -45,7 +45,7 @@ def test_the_page_has_every_number_of_every_case(rows: list[Row], page: Path):
             if isinstance(result, Failed):
                 assert result.kind in text
                 continue
-            for effect in (result.comparison.peak, result.comparison.saved, result.comparison.transient):
+            for effect in (result.comparison.peak, result.comparison.saved, result.comparison.temporary):
                 assert f'data-n="{effect.change}"><span>{effect.change:+,}' in text
             for run in (result.before, result.after):
                 assert f"<b>{run.track.peak:,}</b>" in text

@@ -50,7 +50,7 @@ def test_the_cpu_has_the_bytes_of_meta(name: str):
     """A CPU computes slowly in half precision: one image has to do."""
     for result in measured(name, 1 if name == "half" else 4):
         assert result.exact
-        for effect in ("peak", "saved", "transient"):
+        for effect in ("peak", "saved", "temporary"):
             assert getattr(result.comparison, effect) == getattr(result.predicted, effect)
 
 
@@ -143,10 +143,10 @@ def test_verdicts(name: str, text: str):
 # --- the verdict is a function of the numbers
 
 
-def made(peak: int = 0, saved: int = 0, transient: int = 0, errors: Any = None, when: str = "") -> Measured:
+def made(peak: int = 0, saved: int = 0, temporary: int = 0, errors: Any = None, when: str = "") -> Measured:
     """A result whose three numbers were 1,000,000 before, and changed by these."""
     found = Comparison(
-        *(Effect(1_000_000, 1_000_000 + each) for each in (peak, saved, transient)), ("forward", "backward"), [], [], []
+        *(Effect(1_000_000, 1_000_000 + each) for each in (peak, saved, temporary)), ("forward", "backward"), [], [], []
     )
     numbers = Numbers([1.0], [np.zeros(1)], [np.ones(1)])
     outcome = Outcome(memory.Track("cpu"), 0, 1.0, numbers)
@@ -159,7 +159,7 @@ def made(peak: int = 0, saved: int = 0, transient: int = 0, errors: Any = None, 
         (made(peak=-500_000), "saves"),
         (made(peak=-20_000), "saves"),
         (made(peak=-19_999), "myth"),
-        (made(peak=-19_999, transient=-500_000), "saves, but not at the peak"),
+        (made(peak=-19_999, temporary=-500_000), "saves, but not at the peak"),
         (made(saved=-500_000), "saves, but not at the peak"),
         (made(peak=500_000, saved=-500_000), "saves, but not at the peak"),
         (made(peak=500_000), "costs"),
@@ -177,7 +177,7 @@ def test_kinds(result: Measured, kind: str):
 def test_cases_of_different_kinds():
     some = verdict([made(peak=-500_000, when="here"), made(when="there")])
     assert some.text == "saves only when: here"
-    assert verdict([made(when="here"), made(transient=-50_000, when="there"), made(when="elsewhere")]).kind == "myth"
+    assert verdict([made(when="here"), made(temporary=-50_000, when="there"), made(when="elsewhere")]).kind == "myth"
     assert verdict([Failed("", "out of memory on cpu", "out of memory")]).kind == "out of memory"
     assert verdict([Failed("here", "out of memory on cpu", "out of memory"), made(peak=-500_000, when="there")]).kind == "saves"
 

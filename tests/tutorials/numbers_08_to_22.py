@@ -9,12 +9,12 @@ def lesson_08(found: dict[str, float], dev: str) -> None:
     result, n = 256 * 256 * 4, 144
     for k in (2, 3, 4, 6, 8, 9, 12, 16, 18, 24, 36, 48, 72, 144):
         assert found[f"peak in {k} segments"] == (k + n // k) * result + 1024
-    assert found["peak in 1 segments"] == found["peak without"] == (n + 2) * result + 1024
+    assert found["peak in 1 segment"] == found["peak without"] == (n + 2) * result + 1024
     assert found["best number of segments"] == sqrt(n)
     assert found["peak with the best"] == 2 * sqrt(n) * result + 1024
     assert found["kept when forward ends"] == 22 * result
     assert found["layers that run again"] == n - 12
-    kept = [found[f"a hundred linear layers in {k} segments keep"] for k in (1, 2, 10)]
+    kept = [found[f"a hundred linear layers in {k} segment{'s' * (k > 1)} keep"] for k in (1, 2, 10)]
     assert kept == [99 * 2560, 50 * 2560, 18 * 2560]
 
 

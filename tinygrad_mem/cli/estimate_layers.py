@@ -17,7 +17,6 @@ from ..text import visible
 
 _BOTH = 80  # a narrower terminal has no room for sizes in MB and in MiB, or for wide gaps
 _GAP = 2  # columns between two of a narrow table
-_BYTES_ALONE = 60  # a narrower terminal has no room for sizes in MiB beside those in bytes
 _NAME = 8  # columns of a layer's name at least, in a terminal that is narrower still
 _ROOMY = 120  # a narrower terminal has no room for outputs and the formulas of parameters
 _MOST = 5  # rows that are shown without ``--layers``
@@ -56,7 +55,7 @@ class Estimate:
 
 def show(found: Estimate, console: Console, every_layer: bool) -> None:
     """Print an estimate; without ``every_layer`` only the rows of layers that keep the most."""
-    rows = _alike([layer for layer in found.layers if layer.parameters or layer.kept or layer.transient])
+    rows = _alike([layer for layer in found.layers if layer.parameters or layer.kept or layer.temporary])
     shown = rows if every_layer else sorted(rows, key=_kept, reverse=True)[:_MOST]
     console.print(_layers(found, [row for row in rows if row in shown], console.width))
     if len(shown) < len(rows):
@@ -98,7 +97,7 @@ def _layers(found: Estimate, rows: list[list[Layer]], width: int) -> Table:
     """A line for each row, and one for all layers. In a wide terminal also the outputs, and how parameters are counted."""
     roomy = width >= _ROOMY
     gap: dict[str, Any] = {} if width >= _BOTH else {"padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
-    kept, most = _kept(found.layers), max((layer.transient for layer in found.layers), default=0)
+    kept, most = _kept(found.layers), max((layer.temporary for layer in found.layers), default=0)
     digits = [len(f"{size:,}") for size in (found.parameters, kept, most)]  # a number is not cut
     title = Text(visible(f"{found.network}, batch {found.batch_size}, on {found.device}"))
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, **gap)
@@ -117,7 +116,7 @@ def _layers(found: Estimate, rows: list[list[Layer]], width: int) -> Table:
         formula = f"{layer.formula} = " * roomy
         parameters = f"{formula}{layer.parameters:,}" if layer.parameters else ""
         name = Text(visible(f"{count}{_name(layers) or found.network} {layer.kind}"))
-        table.add_row(name, *output, parameters, f"{layer.kept:,}", *[f"{layer.transient:,}"] * temporary)
+        table.add_row(name, *output, parameters, f"{layer.kept:,}", *[f"{layer.temporary:,}"] * temporary)
     table.add_section()
     table.add_row("all layers", *[""] * roomy, f"{found.parameters:,}", f"{kept:,}", style="bold")
     return table
@@ -128,7 +127,7 @@ def _alike(layers: list[Layer]) -> list[list[Layer]]:
     rows: dict[tuple, list[Layer]] = {}
     for layer in layers:
         name = NUMBER.sub("*", layer.name)
-        rows.setdefault((name, layer.kind, layer.output, layer.formula, layer.kept, layer.transient), []).append(layer)
+        rows.setdefault((name, layer.kind, layer.output, layer.formula, layer.kept, layer.temporary), []).append(layer)
     split = [[layers] if _varying(layers) is not None else [[each] for each in layers] for layers in rows.values()]
     return [row for part in split for row in part]
 
@@ -156,8 +155,6 @@ def _totals(found: Estimate, width: int) -> Table:
     units = {"bytes": 1, "MB (1000²)": 10**6, "MiB (1024²)": 1 << 20}
     if width < _BOTH:
         del units["MB (1000²)"]
-    if width < _BYTES_ALONE:
-        del units["MiB (1024²)"]
     for unit in units:
         table.add_column(unit, justify="right", no_wrap=True)
     rows = sorted(found.by_category.items(), key=lambda item: -item[1])

@@ -149,7 +149,7 @@ def _case(result: Measured | Failed) -> dict[str, Any]:
 
 
 def _effects(found: Comparison) -> dict[str, dict[str, int]]:
-    return {name: _effect(getattr(found, name)) for name in ("peak", "saved", "transient")}
+    return {name: _effect(getattr(found, name)) for name in ("peak", "saved", "temporary")}
 
 
 def _effect(effect: Effect) -> dict[str, int]:

@@ -30,7 +30,7 @@ class Layer:
     kept: int = 0  # bytes that its ops save for backward
     # the most bytes of temporaries and workspace of its ops at one time, forward or backward, without blocks that become a
     # gradient or a saved output later
-    transient: int = 0
+    temporary: int = 0
 
 
 def watch(model: Module) -> list[Layer]:
@@ -67,13 +67,13 @@ def account(track: Record, layers: list[Layer], forward: When) -> list[Layer]:
     for block in track.live(forward):
         if block.category is Category.ACTIVATION and block.home in by_path:
             by_path[block.home].kept += block.rounded
-    for path, most in _transient(track).items():
+    for path, most in _temporary(track).items():
         if path in by_path:
-            by_path[path].transient = most
+            by_path[path].temporary = most
     return layers
 
 
-def _transient(track: Record) -> dict[str, int]:
+def _temporary(track: Record) -> dict[str, int]:
     """For each module, the most bytes of temporaries and workspace that it asked for, at one time."""
     born, before, after, size = track.timeline().attribution
     passing = np.array([category in _PASSING for category in CATEGORIES] + [False] * (NOWHERE + 1 - len(CATEGORIES)))

@@ -57,7 +57,7 @@ class Comparison:
     Attributes:
         peak: most bytes in use.
         saved: most bytes that were saved for backward at any moment (``ACTIVATION``).
-        transient: most bytes of temporaries and workspace at any moment. If a technique lowers one of these two and not the
+        temporary: most bytes of temporaries and workspace at any moment. If a technique lowers one of these two and not the
             peak, it freed bytes that were not part of the peak.
         phase: the phases of the two peaks.
         appeared, vanished: owners that only the second or only the first peak has.
@@ -68,7 +68,7 @@ class Comparison:
 
     peak: Effect
     saved: Effect
-    transient: Effect
+    temporary: Effect
     phase: tuple[str, str]
     appeared: list[Change]
     vanished: list[Change]
@@ -76,7 +76,7 @@ class Comparison:
 
     def __str__(self) -> str:
         where = self.phase[0] if self.phase[0] == self.phase[1] else f"{self.phase[0]}, now {self.phase[1]}"
-        lines = [f"peak       {self.peak} in {where}", f"saved      {self.saved}", f"transient  {self.transient}"]
+        lines = [f"peak       {self.peak} in {where}", f"saved      {self.saved}", f"temporary  {self.temporary}"]
         for title, changes in (("appeared", self.appeared), ("vanished", self.vanished), ("changed", self.moved)):
             for change in changes[:5]:
                 kinds = [", ".join(sorted(side)) for side in (change.before, change.after)]
@@ -92,7 +92,7 @@ class Comparison:
         """
         from .render.terminal import comparison_table, text
 
-        effects = (("peak", self.peak), ("saved for backward", self.saved), ("transient", self.transient))
+        effects = (("peak", self.peak), ("saved for backward", self.saved), ("temporary", self.temporary))
         changes = sorted([*self.appeared, *self.vanished, *self.moved], key=lambda change: -abs(change.bytes))
         owners = [
             (f"{c.owner} ({', '.join(sorted({*c.before, *c.after}))})", sum(c.before.values()), sum(c.after.values()))

@@ -14,11 +14,11 @@ from .verdict import Row, Verdict, reason, result_words, summary, time_words, ve
 
 OWNERS = 8  # rows of a comparison
 _INTRO = (
-    "Peak: most bytes in use. Saved: most bytes kept for backward. Transient: most bytes of temporaries and workspaces. Each "
-    "is the highest at a moment of its own, so saved and transient need not add up to the peak. Times are ratios of one "
+    "Peak: most bytes in use. Saved: most bytes kept for backward. Temporary: most bytes of temporaries and workspaces. Each "
+    "is the highest at a moment of its own, so saved and temporary need not add up to the peak. Times are ratios of one "
     "step, measured on this machine in this run. A click on a tip shows its timelines."
 )
-_COLUMNS = (("tip", ""), ("peak", "n"), ("saved", "n"), ("transient", "n"), ("time", "n"), ("result", ""), ("verdict", ""))
+_COLUMNS = (("tip", ""), ("peak", "n"), ("saved", "n"), ("temporary", "n"), ("time", "n"), ("result", ""), ("verdict", ""))
 _TONES = {"saves": "good", "saves only when": "good", "improves accuracy": "good", "myth": "bad", "out of memory": "bad"}
 
 
@@ -34,8 +34,8 @@ def _row(tip: Tip, result: Measured | Failed, words: str) -> str:
     if isinstance(result, Failed):
         return f'<tr>{link}<td class="bad">{result.kind}</td>{"<td></td>" * 4}<td>{words}</td></tr>'
     found, said = result.comparison, result.predicted
-    effects = [_effect(getattr(found, name), getattr(said, name)) for name in ("peak", "saved", "transient")]
-    cells = [sheet.number(name, *effect) for name, effect in zip(("peak", "saved", "transient"), effects, strict=True)]
+    effects = [_effect(getattr(found, name), getattr(said, name)) for name in ("peak", "saved", "temporary")]
+    cells = [sheet.number(name, *effect) for name, effect in zip(("peak", "saved", "temporary"), effects, strict=True)]
     time = sheet.number("time", 1 if result.time is None else result.time, time_words(result))
     return f'<tr>{link}{"".join(cells)}{time}<td data-name="result">{result_words(result)}</td><td>{words}</td></tr>'
 

@@ -36,7 +36,7 @@ def table(rows: Sequence[Row], width: int) -> Table:
     if width < NARROW:
         found.add_column("what changes, bytes", overflow="fold")
     else:
-        for name in ("peak", "saved", "transient"):
+        for name in ("peak", "saved", "temporary"):
             found.add_column(f"{name}, bytes", justify="right", no_wrap=True)
         found.add_column("time, result", overflow="fold", min_width=13)
     for tip, results in rows:
@@ -59,7 +59,7 @@ def _cells(result: Measured | Failed, narrow: bool) -> list[Text]:
     if isinstance(result, Failed):
         said = Text(f"{result.kind}: {result.message.partition(': ')[2].partition(';')[0]}", STYLES[result.kind])
         return [said] if narrow else [Text(result.kind, STYLES[result.kind]), Text(), Text(), Text()]
-    effects = (result.comparison.peak, result.comparison.saved, result.comparison.transient)
+    effects = (result.comparison.peak, result.comparison.saved, result.comparison.temporary)
     last = f"{time_words(result)}, {result_words(result)}"
     if not result.exact:
         peak = result.predicted.peak.change
@@ -70,7 +70,7 @@ def _cells(result: Measured | Failed, narrow: bool) -> list[Text]:
     return [Text("\n".join([*lines, f"time {last}"]))]
 
 
-_NAMES = ("peak", "saved", "transient")
+_NAMES = ("peak", "saved", "temporary")
 
 
 def _share(effect: Effect) -> str:

@@ -71,7 +71,7 @@ def kind_of(found: Measured) -> str:
     least = NOTICED * max(effects.peak.before, 1)
     if effects.peak.change <= -least:
         return "saves"
-    if effects.saved.change <= -least or effects.transient.change <= -least:
+    if effects.saved.change <= -least or effects.temporary.change <= -least:
         return "saves, but not at the peak"
     return "costs" if effects.peak.change >= least else "myth"
 
@@ -127,7 +127,7 @@ def reason(found: Measured) -> str:
         parts.append(f"At the peak each category has the same bytes, {bytes_text(held)} of them with another owner")
     else:
         parts.append("Both peaks consist of the same blocks")
-    for name, effect in (("saved", effects.saved), ("transient", effects.transient)):
+    for name, effect in (("saved", effects.saved), ("temporary", effects.temporary)):
         if effect.change and not _follows(effect.change, effects.peak.change):
             parts.append(f"the peak of {name} bytes alone changes by {_signed(effect.change)}")
     before, after = effects.phase

@@ -126,7 +126,7 @@ def _cells(values: tuple, kind: str = "") -> str:
 
 def _comparison(found: Comparison, titles: Sequence[str]) -> str:
     """The part with the differences between two runs, in total and by owner."""
-    effects = {"peak": found.peak, "saved for backward": found.saved, "transient": found.transient}
+    effects = {"peak": found.peak, "saved for backward": found.saved, "temporary": found.temporary}
     rows = "".join(
         f'<tr><th scope="row">{name}</th>{_numbers(f"{e.before:,}", f"{e.after:,}", f"{e.change:+,}")}</tr>'
         for name, e in effects.items()
