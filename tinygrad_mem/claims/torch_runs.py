@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 from ..pytorch import predict
 
 GPU = "cuda"
-LAYERS, WIDTH = 64, 256
 T = TypeVar("T")
 
 
@@ -23,22 +22,6 @@ def returned(program: Callable[[], T]) -> T:
     found: list[T] = []
     predict(lambda: found.append(program()))
     return found[0]
-
-
-def _square_layers(foreach: bool) -> None:
-    layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False, device=GPU) for _ in range(LAYERS))
-    optimizer = torch.optim.Adam(layers.parameters(), foreach=foreach)
-    for _ in range(2):
-        for parameter in layers.parameters():
-            parameter.grad = torch.empty_like(parameter)
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def foreach() -> float:
-    """The memory that Adam's step on lists takes more at its peak than the other, in times of the parameters."""
-    peaks = [predict(_square_layers, foreach).peak for foreach in (True, False)]
-    return (peaks[0] - peaks[1]) / (4 * LAYERS * WIDTH * WIDTH)
 
 
 def workspace() -> int:
@@ -112,22 +95,3 @@ def attention(tokens: int) -> float:
         y.backward(torch.empty_like(y))
 
     return predict(run, _with_scores).peak / predict(run, _without_scores).peak
-
-
-def whole_loss() -> int:
-    """The bytes that the forward of Gemma 2's head and loss takes at its peak, with all logits, beside their inputs."""
-
-    def run() -> int:
-        sizes: dict[str, Any] = {"device": GPU, "dtype": torch.bfloat16, "requires_grad": True}
-        hidden, weight = torch.empty(8192, 2304, **sizes), torch.empty(256_000, 2304, **sizes)
-        targets = torch.zeros(8192, dtype=torch.int64, device=GPU)
-        torch.mm(hidden[:1], weight[:1].T)  # what libraries take at first
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        logits = hidden @ weight.T
-        logits = torch.tanh(logits / 30.0) * 30.0
-        loss = F.cross_entropy(logits.float(), targets)
-        del logits, loss
-        return torch.cuda.max_memory_allocated() - before
-
-    return returned(run)

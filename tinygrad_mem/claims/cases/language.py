@@ -17,7 +17,7 @@ from ...models.gpt import gpt
 from ...models.precision import Step
 from ...nn import functional as F
 from ...recompute.blocks import checkpoint_blocks
-from ..claim import Claim, Counted, Extra, Figure, Publication, paper, thread
+from ..claim import Claim, Counted, Extra, Figure, Publication, paper
 from .parameters import COUNTED, count
 from .states import llama_of
 
@@ -43,7 +43,7 @@ def activations(make: Callable[[], nn.Module], batch: int, tokens: int) -> Count
 
 
 GPT2_XL = partial(gpt, "gpt2-xl")
-LLAMA_7B, LLAMA_8B = llama_of("llama-2-7b"), llama_of("llama-3.1-8b")
+LLAMA_8B = llama_of("llama-3.1-8b")
 
 
 def recomputed_gpt2() -> Counted:
@@ -107,7 +107,6 @@ def liger() -> Counted:
 
 
 _ZERO = paper("1910.02054", "Rajbhandari et al., ZeRO, 2020, section 3.2")
-_LOMO = thread("OpenLMLab/LOMO", 16)
 _FORWARD = "a forward in 16 bits up to the logits, predicted; all that it keeps. Attention keeps no scores here"
 _PLAYBOOK = Publication(
     "Hugging Face, The Ultra-Scale Playbook, chart of an 8B model's memory",
@@ -136,12 +135,6 @@ CLAIMS = [
         "Activations of GPT-2 with 1.5 billion parameters, 32 sequences of 1,024 tokens, each block recomputed.",
         Figure("about 8 GB"), "a forward in 16 bits that recomputes each block, predicted; all that it keeps", recomputed_gpt2,
         "The inputs of 48 blocks are 5.0 GB. The rest is the block that backward is at.",
-    ),
-    Claim(
-        "lomo-16", _LOMO,
-        "Activations of Llama with 7 billion parameters, 8 x 512 tokens, by ZeRO's formula. The thread's GB are 2**30 bytes.",
-        Figure("12.0 GiB"), _FORWARD, partial(activations, LLAMA_7B, 8, 512),
-        "12 numbers for each number of a block's input. Llama's gated layer alone keeps four arrays 2.7 times as wide.",
     ),
     Claim(
         "playbook-activations", _PLAYBOOK,

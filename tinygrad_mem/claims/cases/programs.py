@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import Any
 
 from ..claim import Claim, Figure, Publication, paper
-from .logits import CUT_CROSS_ENTROPY
 
 
 def _runs() -> Any:
@@ -25,8 +24,6 @@ _FLASH = Publication("FlashAttention, README", "https://github.com/Dao-AILab/fla
 _ATTENTION = (
     "attention with dropout in PyTorch, 32 heads of 64 in float16, forward and backward, predicted: the ratio of the peaks"
 )
-_CUT = "the head and its loss in PyTorch, with all logits, predicted; the peak beside their inputs"
-
 CLAIMS = [
     Claim(
         "cublas-workspace", Publication("PyTorch, CUDA environment variables",
@@ -34,15 +31,6 @@ CLAIMS = [
         "The workspace of cuBLAS by default, before Hopper: 2 x 4,096 + 8 x 16 KiB.", Figure("8,519,680 B"),
         "a first product in PyTorch, predicted: bytes that stay, beside its result", lambda: _runs().workspace(),
         needs=("torch",), seconds=2,
-    ),
-    Claim(
-        "foreach", Publication("PyTorch, torch.optim.Adam",
-        "https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html"),
-        "What a step on lists takes more at its peak, in times of the parameters.", Figure("about 1 times"),
-        "a step of Adam on 64 equal matrices in PyTorch, predicted both ways: the difference of the peaks",
-        lambda: Fraction(_runs().foreach()),
-        "61 of 64: a step on lists has all square roots at once, one after the other has three arrays of one matrix.",
-        needs=("torch",), seconds=1,
     ),
     Claim(
         "transformer-layer",
@@ -58,12 +46,5 @@ CLAIMS = [
     Claim(
         "flash-attention-2k", _FLASH, "How many times less memory attention of 2,048 tokens takes.", Figure("10 times"),
         _ATTENTION, lambda: Fraction(_runs().attention(2048)), needs=("torch",), seconds=1,
-    ),
-    Claim(
-        "cut-cross-entropy-baseline", CUT_CROSS_ENTROPY,
-        "What the usual loss of Gemma 2 takes in its forward: 8,192 tokens, 256,000 words. MB are 2**20 bytes.",
-        Figure("24,000.0 MiB"), _CUT, lambda: _runs().whole_loss(),
-        "Logits, capped, in bfloat16, kept for backward: twice 4,000 MiB. In float32, and the softmax's: twice 8,000 MiB.",
-        needs=("torch",), seconds=1,
     ),
 ]  # fmt: skip

@@ -135,18 +135,6 @@ CLAIMS = [
         "18 bytes a parameter, without any activation.", seconds=1,
     ),
     Claim(
-        "alst-144", paper("2506.13996", "Bekman et al., Arctic long sequence training, 2025"),
-        "Weights, gradients and optimizer state of Llama 3.1 with 8 billion parameters in mixed precision.", Figure("144 GiB"),
-        GRADIENTS_GIVEN, partial(mixed_precision, "llama-3.1-8b"),
-        "18 bytes for each of 8 billion parameters are 144 GB of 10**9 bytes.", seconds=1,
-    ),
-    Claim(
-        "stanford-alpaca-322", thread("tatsu-lab/stanford_alpaca", 322),
-        "Full training of Llama with 7 billion parameters in float32.",
-        Figure("about 112 GB"), GRADIENTS_GIVEN, lambda: kept(stepped(llama_of("llama-2-7b"), tm.optim.AdamW)),
-        "7 x 4 x 4. There are 6.74 billion parameters, and activations come on top.", seconds=1,
-    ),
-    Claim(
         "llama-3-70b-full", thread("huggingface/blog", 2245), "Full training of Llama 3.1 with 70 billion parameters.",
         Figure("300 GB"), "one step of Adam on given gradients, all in bfloat16, predicted; bytes after it",
         lambda: kept(stepped(llama_of("llama-3-70b"), tm.optim.AdamW, dtype="bfloat16")),
