@@ -245,7 +245,6 @@ def test_json_has_the_numbers_of_the_table():
         ["snapshot", "x", "--html"],
         ["tips", "--tip", "eval", "--picture"],
         ["train", "--picture"],
-        ["plan", "lenet", "--picture"],
         ["estimate", "lenet", "--ranks", "2", "--picture"],
     ],
 )

@@ -130,8 +130,8 @@ def load(
         folder = Path(checkpoint_id)
         index = _index(folder)
         _check(state_dict, boxes, known, index)
-        pieces = _Pieces(folder, index["files"])
-        found.extend((box.tensor, pieces.read(key, box)) for key, box in boxes.items())
+        pieces = _pieces(folder, index["files"])
+        found.extend((box.tensor, _read(folder, key, box, pieces.get(key, []))) for key, box in boxes.items())
         steps: list[Step] = []
         filling(state_dict, index["values"], steps)
         return steps
@@ -209,46 +209,45 @@ class _Piece(NamedTuple):
         return host.view(self.entry.dtype).reshape(last - first, *shape[1:])
 
 
-class _Pieces:
+def _pieces(folder: Path, names: list[str]) -> dict[str, list[_Piece]]:
     """The boxes of all tensors in the files of a checkpoint."""
+    found: dict[str, list[_Piece]] = {}
+    for name in names:
+        path = folder / name
+        with path.open("rb") as file:
+            entries, metadata = safetensors.read_header(file, path.stat().st_size, str(path))
+            at = file.tell()
+        try:
+            starts = json.loads(metadata[_STARTS])
+            for entry in entries:
+                begin = tuple(map(int, starts[entry.name]))
+                if len(begin) != len(entry.shape):
+                    raise ValueError(entry.name)
+                found.setdefault(entry.name, []).append(_Piece(path, at, entry, begin))
+        except (KeyError, TypeError, ValueError):
+            raise FileFormatError(f"{path} does not say which parts of tensors it holds") from None
+    return found
 
-    def __init__(self, folder: Path, names: list[str]) -> None:
-        self._folder, self._pieces = folder, dict[str, list[_Piece]]()
-        for name in names:
-            path = folder / name
-            with path.open("rb") as file:
-                entries, metadata = safetensors.read_header(file, path.stat().st_size, str(path))
-                at = file.tell()
-            try:
-                starts = json.loads(metadata[_STARTS])
-                for entry in entries:
-                    begin = tuple(map(int, starts[entry.name]))
-                    if len(begin) != len(entry.shape):
-                        raise ValueError(entry.name)
-                    self._pieces.setdefault(entry.name, []).append(_Piece(path, at, entry, begin))
-            except (KeyError, TypeError, ValueError):
-                raise FileFormatError(f"{path} does not say which parts of tensors it holds") from None
 
-    def read(self, key: str, box: Box) -> np.ndarray:
-        """The box that ``box`` has, in its dtype."""
-        out = np.empty(box.tensor.array.shape, box.tensor.dtype)
-        if not out.size:
-            return out
-        pieces = self._pieces.get(key, [])
-        for piece in pieces:
-            if len(piece.starts) != len(box.shape):
-                raise FileFormatError(f"{piece.path}: {key} has {list(piece.entry.shape)}, in the index {list(box.shape)}")
-        if not make_up(box.shape, [(piece.starts, piece.entry.shape) for piece in pieces]):
-            raise FileFormatError(f"{self._folder}: the parts of {key} in the files do not make up its shape {list(box.shape)}")
-        target, begin = out.reshape(out.shape or (1,)), np.array(box.starts or (0,))
-        for piece in pieces:
-            starts, shape = np.array(piece.starts or (0,)), piece.entry.shape or (1,)
-            low, high = np.maximum(starts, begin), np.minimum(starts + shape, begin + target.shape)
-            if (low < high).all():
-                rows, *rest = map(slice, low - starts, high - starts)
-                given = piece.rows(rows.start, rows.stop)[(slice(None), *rest)]
-                target[tuple(map(slice, low - begin, high - begin))] = given
+def _read(folder: Path, key: str, box: Box, pieces: list[_Piece]) -> np.ndarray:
+    """The box that ``box`` has, in its dtype, from the pieces of its tensor."""
+    out = np.empty(box.tensor.array.shape, box.tensor.dtype)
+    if not out.size:
         return out
+    for piece in pieces:
+        if len(piece.starts) != len(box.shape):
+            raise FileFormatError(f"{piece.path}: {key} has {list(piece.entry.shape)}, in the index {list(box.shape)}")
+    if not make_up(box.shape, [(piece.starts, piece.entry.shape) for piece in pieces]):
+        raise FileFormatError(f"{folder}: the parts of {key} in the files do not make up its shape {list(box.shape)}")
+    target, begin = out.reshape(out.shape or (1,)), np.array(box.starts or (0,))
+    for piece in pieces:
+        starts, shape = np.array(piece.starts or (0,)), piece.entry.shape or (1,)
+        low, high = np.maximum(starts, begin), np.minimum(starts + shape, begin + target.shape)
+        if (low < high).all():
+            rows, *rest = map(slice, low - starts, high - starts)
+            given = piece.rows(rows.start, rows.stop)[(slice(None), *rest)]
+            target[tuple(map(slice, low - begin, high - begin))] = given
+    return out
 
 
 # --- several ranks
