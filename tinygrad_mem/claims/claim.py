@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,8 +16,8 @@ from ..errors import ArgumentError
 from ..memory import Category, Track
 
 __all__ = (
-    "EXPLAINED", "REFUTED", "REPRODUCED", "RULES", "VERDICTS", "Claim", "Counted", "Extra", "Figure", "Judged", "Publication",
-    "Ruling", "by_error", "examine", "judge", "summary",
+    "EXPLAINED", "NOT_RUN", "REFUTED", "REPRODUCED", "RULES", "VERDICTS", "Claim", "Counted", "Extra", "Figure", "Judged",
+    "Publication", "Ruling", "by_error", "examine", "judge", "summary",
 )  # fmt: skip
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -192,6 +193,7 @@ class Claim:
 
 
 REPRODUCED, EXPLAINED, REFUTED = VERDICTS = ("reproduced", "explained", "refuted")
+NOT_RUN = "not run"
 
 
 RULES = (
@@ -207,7 +209,7 @@ class Ruling:
     """The verdict that follows from a claim's figure and from what was found.
 
     Attributes:
-        kind: ``"reproduced"``, ``"explained"`` or ``"refuted"``.
+        kind: ``"reproduced"``, ``"explained"``, ``"refuted"``, or ``"not run"``.
         text: the same, and how exactly.
         off: how many times the figure is too large, or too small; 1 if it is reproduced.
     """
@@ -237,17 +239,11 @@ def judge(stated: Figure, found: Counted) -> Ruling:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim after its run.
-
-    Attributes:
-        claim: the record.
-        found: what was found; ``None`` if something that it needs is not installed.
-        verdict: what follows; ``None`` as above.
-    """
+    """A claim after its run, and what was found; ``None`` if something that it needs is not installed."""
 
     claim: Claim
     found: Counted | None
-    verdict: Ruling | None
+    verdict: Ruling = Ruling(NOT_RUN, NOT_RUN, 1.0)
 
     def data(self) -> dict[str, Any]:
         """As JSON."""
@@ -256,7 +252,7 @@ class Judged:
             "claim": claim.name, "source": claim.source.title, "link": claim.source.link, "says": claim.says,
             "stated": claim.stated.text, "how": claim.how, "why": claim.why, "missing": claim.missing,
         }  # fmt: skip
-        if found is not None and verdict is not None:
+        if found is not None:
             parts = [{"what": part.what, "least": float(part.least), "most": float(part.most)} for part in found.parts]
             row |= {"found": float(found.value), "shown": claim.stated.shown(Fraction(found.value)), "beside": parts}
             row |= {"verdict": verdict.kind, "text": verdict.text, "off": None if verdict.off == float("inf") else verdict.off}
@@ -266,7 +262,7 @@ class Judged:
 def examine(claim: Claim) -> Judged:
     """Find the bytes, and judge. Nothing is run if a module that the claim needs is not installed."""
     if claim.missing:
-        return Judged(claim, None, None)
+        return Judged(claim, None)
     found = claim.find()
     found = found if isinstance(found, Counted) else Counted(found)
     return Judged(claim, found, judge(claim.stated, found))
@@ -274,12 +270,12 @@ def examine(claim: Claim) -> Judged:
 
 def by_error(judged: list[Judged]) -> list[Judged]:
     """The most wrong figures first: those refuted, those explained, those reproduced, and among them those that are far off."""
-    order = {kind: place for place, kind in enumerate((REFUTED, EXPLAINED, REPRODUCED))}
-    return sorted(judged, key=lambda each: (order[each.verdict.kind], -each.verdict.off) if each.verdict else (len(order), 0.0))
+    order = (REFUTED, EXPLAINED, REPRODUCED, NOT_RUN)
+    return sorted(judged, key=lambda each: (order.index(each.verdict.kind), -each.verdict.off))
 
 
 def summary(judged: list[Judged]) -> str:
     """The number of each verdict, in a sentence."""
-    numbers = [f"{sum(each.verdict is not None and each.verdict.kind == kind for each in judged)} {kind}" for kind in VERDICTS]
-    left = sum(each.verdict is None for each in judged)
-    return f"{len(judged)} figures: {', '.join(numbers)}" + (f", {left} not run." if left else ".")
+    counts = Counter(each.verdict.kind for each in judged)
+    kinds = [*VERDICTS, *[NOT_RUN] * (counts[NOT_RUN] > 0)]
+    return f"{len(judged)} figures: {', '.join(f'{counts[kind]} {kind}' for kind in kinds)}."
