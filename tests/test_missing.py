@@ -19,10 +19,8 @@ ROOT = Path(__file__).parents[1]
 USES = {
     "matplotlib": [
         "track.plot('x.png')",
-        "plan.plot('x.png')",
         "main('train', '--picture', 'x.png')",
         "main('tips', '--tip', 'no_grad', '--picture', 'x.png')",
-        "main('plan', 'lenet', '--picture', 'x.png')",
     ],
     "rich": ["track.table('op')", "track.compare(track).table()", "plan.table()"],
     "sklearn": ["main('train')", "from tinygrad_mem.data.digits import load_digits; load_digits()"],
