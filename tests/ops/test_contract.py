@@ -150,6 +150,36 @@ def test_gradients_share_no_memory(case: OpCase):
 
 
 @differentiable
+def test_a_gradient_alone_is_what_it_is_beside_others_and_costs_no_other(case: OpCase, monkeypatch: pytest.MonkeyPatch):
+    arrays = arrays_of(case)
+    tm.manual_seed(0)
+    _, together = step(case, ours(arrays, "float64"))
+    floating = [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]
+    run_backward, vain = Node.run_backward, []
+
+    def watched(node: Node, *grads: Any, owned: bool) -> tuple:
+        given = [None if g is None else memory_root(g) for g in grads]
+        found = run_backward(node, *grads, owned=owned)
+        for i, (g, need) in enumerate(zip(found, node.needs, strict=False)):
+            if not need and isinstance(g, np.ndarray) and not any(memory_root(g) is each for each in given):
+                vain.append(f"{node.op.__name__}: input {i}")
+        return found
+
+    monkeypatch.setattr(Node, "run_backward", watched)
+    for wanted in floating if len(floating) > 1 else ():
+        tm.manual_seed(0)
+        inputs = ours(arrays, "float64")
+        for i in floating:
+            inputs[i].requires_grad_(i == wanted)
+        _, alone = step(case, inputs)
+        assert vain == [], "gradients that nobody wants were computed"
+        if together[wanted] is None:
+            assert alone[wanted] is None
+        else:
+            np.testing.assert_allclose(values(alone[wanted]), values(together[wanted]), rtol=1e-12, atol=1e-14)
+
+
+@differentiable
 def test_saved_bytes(case: OpCase):
     arrays = arrays_of(case)
     inputs = ours(arrays, "float64")
