@@ -50,6 +50,18 @@ def test_sort_is_pytorchs_stable_sort(shape, dtype, kind, layout, descending, da
     against_torch(order, order, [x], dtype if floating else "float16", grad=False)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_special_numbers_have_pytorchs_order(dtype: str, descending: bool, dim: int):
+    x = numbers((9, 9), dtype, "special")
+    x[:, 3] = x[4] = [1.5, np.nan, -np.inf, 0.0, np.nan, -0.0, np.inf, -1.5, np.nan]
+    stable = lambda x: x.sort(dim=dim, descending=descending, stable=True)  # noqa: E731
+    against_torch(stable, stable, [x], dtype, grad=dtype != "float16")
+    best = lambda x: x.topk(5, dim, descending).values  # noqa: E731  # which of several nan gets the gradient is left open
+    against_torch(best, best, [x], dtype, grad=False)
+
+
 @given(SHAPES, LAYOUTS, st.booleans(), st.data(), st.sampled_from(["float64", "float32"]))
 def test_topk(shape, layout, flag, data, dtype):
     x = numbers(shape, "float64", "distinct")
