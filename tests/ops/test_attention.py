@@ -234,6 +234,23 @@ def test_memory_is_linear_in_the_tokens(count: int, where: str):
     assert track.peak - older == 8 * one + lse, "q, k, v, y, lse, and the gradients of all four"
 
 
+@pytest.mark.parametrize("where", ["cpu", "meta"])
+def test_only_rows_that_products_cannot_read_are_copied(where: str):
+    """Whole rows may lie anywhere, as those of one projection or of swapped axes do; numbers apart from each other may not."""
+
+    def peak(q: Any) -> int:
+        with memory.track(where) as track, tm.no_grad():
+            sdpa(q, q, q)
+        return track.peak - track.by_category().get(memory.Category.UNTRACKED, 0)
+
+    with tm.device(where):
+        whole, wide = tm.ones(2, 4, 32, 64), tm.ones(2, 32, 3, 4, 64)
+        least = peak(whole)
+        assert peak(wide[:, :, 1].transpose(1, 2)) == least
+        assert peak(whole[..., ::64]) == peak(whole[..., ::64].contiguous())
+        assert peak(tm.ones(2, 4, 32, 128)[..., ::2]) == least + 3 * whole.nbytes
+
+
 def test_the_projection_behind_it_keeps_the_same_memory():
     """The result lies in memory as (N, T, heads, numbers): putting the heads together again is a view."""
     x = tm.randn(2, 16, 24, requires_grad=True)

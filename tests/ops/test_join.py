@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import tinygrad_mem as tm
+from tests.case import against_torch
 from tinygrad_mem.errors import DataDependenceError, ShapeError
 
 
@@ -107,3 +108,18 @@ def test_diff_of_more_at_an_end(shape: tuple, which: str, dim: int, n: int):
 def test_diff_needs_a_dimension():
     with pytest.raises(ShapeError, match="at least one-dimensional"):
         tm.diff(tm.tensor(1.0))
+
+
+EMPTY_LINES = [
+    (0, [(0,), (2, 3)]),
+    (1, [(2, 3), (0,), (2, 3)]),
+    (0, [(0,), (0,)]),
+    (1, [(0,), (2, 0), (2, 3)]),
+]
+
+
+@pytest.mark.parametrize(("dim", "shapes"), EMPTY_LINES, ids=str)
+def test_an_empty_line_joins_anything_and_gets_an_empty_gradient(dim: int, shapes: list):
+    against_torch(
+        lambda *xs: tm.cat(xs, dim), lambda *xs: torch.cat(xs, dim), [np.arange(np.prod(s)).reshape(s) + 0.5 for s in shapes]
+    )
