@@ -8,9 +8,8 @@ from typing import Any
 from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
-from ..dtypes import as_dtype, category
-from ..errors import DTypeError, ShapeError
 from ..ops import choose as ops
+from ..ops.base import want_target
 from . import choose, compare, convert, elementwise
 from .door import public
 from .elementwise import Number
@@ -18,22 +17,11 @@ from .elementwise import Number
 _TEMPORARY = "a temporary of the same size"
 
 
-def _rewrite(function: Callable[..., Tensor], input: Tensor, *args: Any, dtype: Any = None) -> Tensor:
+def _rewrite(function: Callable[..., Tensor], input: Tensor, *args: Any) -> Tensor:
     """``input`` becomes ``function(input, *args)``."""
-    if dtype is not None and as_dtype(dtype) != input.dtype:
-        raise DTypeError(f"Bad in-place call: input tensor dtype {input.dtype} and output tensor dtype {dtype} should match")
     recorded = is_grad_enabled() and input.requires_grad
     result = function(convert.clone(input) if recorded else input, *args)  # saved arrays must not change
-    if result.shape != input.shape:
-        raise ShapeError(
-            f"output with shape {list(input.shape)} doesn't match the broadcast shape {list(result.shape)}: "
-            "an in-place op cannot grow its tensor; use the op that makes a new one"
-        )
-    if category(result.dtype) > category(input.dtype):
-        raise DTypeError(
-            f"result type {result.dtype} can't be cast to the desired output type {input.dtype}: "
-            "an in-place op keeps its tensor's dtype; use the op that makes a new one"
-        )
+    want_target(input.array, result.array.shape, result.dtype)
     return convert.copy_(input, result)
 
 

@@ -11,6 +11,14 @@ from ..functional import creation
 __all__ = ("Buffer", "Parameter")
 
 
+def _given(name: str, data: Any) -> Tensor:
+    if data is None:
+        return creation.empty(0)
+    if not isinstance(data, Tensor):
+        raise TypeError(f"{name}: expected a Tensor, found {type(data).__name__}; make one with tensor()")
+    return data
+
+
 class Parameter(Tensor):
     """A leaf with ``data``'s memory that requires a gradient. A module registers it when it is assigned.
 
@@ -20,10 +28,7 @@ class Parameter(Tensor):
     """
 
     def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
-        if data is None:
-            data = creation.empty(0)
-        if not isinstance(data, Tensor):
-            raise TypeError(f"Parameter: expected a Tensor, found {type(data).__name__}; make one with tensor()")
+        data = _given("Parameter", data)
         self.array, self.device, self._storage = data.array, data.device, data.storage
         if requires_grad:
             self.requires_grad = True
@@ -53,10 +58,7 @@ class Buffer(Tensor, metaclass=_IsBuffer):
     persistent: bool
 
     def __new__(cls, data: Tensor | None = None, *, persistent: bool = True) -> Any:
-        if data is None:
-            data = creation.empty(0)
-        if not isinstance(data, Tensor):
-            raise TypeError(f"Buffer: expected a Tensor, found {type(data).__name__}; make one with tensor()")
+        data = _given("Buffer", data)
         made: Any = data.detach().requires_grad_(data.requires_grad)
         made.persistent, made._is_buffer = persistent, True
         return made

@@ -51,6 +51,20 @@ def address_of(array: Any) -> int:
     return array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
 
 
+def want_target(target: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    """Refuse to write a result of this shape and dtype into ``target``: of another shape, or a dtype of a lower category."""
+    if target.shape != shape:
+        raise ShapeError(
+            f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(shape)}: "
+            "an in-place op cannot grow its tensor; use the op that makes a new one"
+        )
+    if target.dtype != dtype and category(target.dtype) < category(dtype):
+        raise DTypeError(
+            f"result type {dtype} can't be cast to the desired output type {target.dtype}: "
+            "an in-place op keeps its tensor's dtype; use the op that makes a new one"
+        )
+
+
 class RowsGradient:
     """A gradient of a few rows of a table: row ``index[i]`` of ``shape`` gets ``values[i]``; equal entries are summed.
 
@@ -127,20 +141,10 @@ class Context:
 
     def output(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         """The array for the result: a new buffer, or the target of an in-place run, which must fit."""
-        target = self.target
-        if target is None:
+        if self.target is None:
             return self.device.empty(shape, dtype)
-        if target.shape != shape:
-            raise ShapeError(
-                f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(shape)}: "
-                "an in-place op cannot grow its tensor; use the op that makes a new one"
-            )
-        if target.dtype != dtype and category(target.dtype) < category(dtype):
-            raise DTypeError(
-                f"result type {dtype} can't be cast to the desired output type {target.dtype}: "
-                "an in-place op keeps its tensor's dtype; use the op that makes a new one"
-            )
-        return target
+        want_target(self.target, shape, dtype)
+        return self.target
 
     def output_like(self, x: Array) -> Array:
         """:meth:`output` of ``x``'s shape and dtype."""

@@ -261,10 +261,8 @@ def pad_sequence(sequences: Any, batch_first: bool = False, padding_value: float
         raise ShapeError("received an empty list of sequences")
     if padding_side not in ("left", "right"):
         raise ArgumentError(f"Expected padding_side to be one of left or right, but got {padding_side}.")
+    _check_features("pad_sequence", parts)
     first = parts[0]
-    if any(not isinstance(part, Tensor) or part.ndim == 0 or part.shape[1:] != first.shape[1:] for part in parts):
-        found = ", ".join(str(list(part.shape)) if isinstance(part, Tensor) else type(part).__name__ for part in parts)
-        raise ShapeError(f"pad_sequence: expected tensors (length, ...) of equal features, found {found}")
     longest = max(len(part) for part in parts)
     lead = (len(parts), longest) if batch_first else (longest, len(parts))
     out = creation.full((*lead, *first.shape[1:]), padding_value, dtype=first.dtype, device=first.device)
@@ -272,6 +270,12 @@ def pad_sequence(sequences: Any, batch_first: bool = False, padding_value: float
         span = slice(longest - len(part), None) if padding_side == "left" else slice(0, len(part))
         out[(i, span) if batch_first else (span, i)] = part
     return out
+
+
+def _check_features(name: str, parts: list) -> None:
+    if any(not isinstance(part, Tensor) or part.ndim == 0 or part.shape[1:] != parts[0].shape[1:] for part in parts):
+        found = ", ".join(str(list(part.shape)) if isinstance(part, Tensor) else type(part).__name__ for part in parts)
+        raise ShapeError(f"{name}: expected tensors (length, ...) of equal features, found {found}")
 
 
 @_pins_nothing
@@ -285,9 +289,7 @@ def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> P
     parts = list(sequences)
     if not parts:
         raise ShapeError("received an empty list of sequences")
-    if any(part.ndim == 0 or part.shape[1:] != parts[0].shape[1:] for part in parts):
-        found = ", ".join(str(list(part.shape)) for part in parts)
-        raise ShapeError(f"pack_sequence: expected tensors (length, ...) of equal features, found {found}")
+    _check_features("pack_sequence", parts)
     lengths = [len(part) for part in parts]
     _check_lengths(lengths, max(lengths), len(parts), enforce_sorted)
     layout = _layout(lengths, enforce_sorted)
