@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,8 @@ def watched(device: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
 
 def two_steps() -> None:
     """The main job's, of images that are on the device."""
-    training = job.DigitsTraining(without_dropout(channels=1, size=28), "adam", "float32", tm.device("cuda"))
+    model, rule = without_dropout(channels=1, size=28), partial(job._optimizer, "adam")
+    training = job.DigitsTraining(model, rule, "float32", tm.device("cuda"))
     for _ in range(job.TRACKED_STEPS):
         training.step(tm.zeros(8, 1, 28, 28), tm.zeros(8, dtype=tm.int64))
 

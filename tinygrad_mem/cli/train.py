@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,8 @@ from ..data.mnist import load_mnist
 from ..errors import ArgumentError, DeviceError
 from ..memory.render.terminal import bytes_text, peak_table
 from ..models.digits import DigitsCNN
-from ..models.precision import Step
-from ..nn import functional as F
 from ..techniques import optimizer_in_backward
+from ..tips.digits import DigitsTraining
 from .networks import IN_BACKWARD, OPTIMIZERS
 from .one_by_one import progress
 from .screen import screen
@@ -42,7 +42,7 @@ def _load(data: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray, np.nd
     return load_mnist(folder) if data == "mnist" else load_cifar10(folder)
 
 
-def _optimizer(name: str, parameters: Any, options: dict[str, Any]) -> Any:
+def _optimizer(name: str, parameters: Any, **options: Any) -> Any:
     if name == "sgd":
         return tm.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-4, **options)
     rule = OPTIMIZERS[name](parameters, lr=_RATES.get(name, 2e-3), **options)
@@ -51,54 +51,27 @@ def _optimizer(name: str, parameters: Any, options: dict[str, Any]) -> Any:
     return rule
 
 
-class DigitsTraining:
-    """A model, its optimizer, and what a precision changes of a step."""
-
-    def __init__(self, model: Any, optimizer: str, precision: str, device: tm.device) -> None:
-        self.model, self.device, self.precise = model, device, Step(precision, device.type)
-        self.rule = _optimizer(optimizer, self.precise.prepare(model).parameters(), self.precise.options)
-
-    def step(self, images: tm.Tensor, labels: tm.Tensor) -> float:
-        """One step; returns the loss."""
-        self.rule.zero_grad()  # before the forward, so that gradients and activations do not coexist
-        with self.precise.region():
-            loss = F.cross_entropy(self.precise.forward(self.model, images), labels)
-        self.precise.backward(loss)
-        self.precise.update(self.rule)
-        return loss.item()
-
-    @tm.no_grad()
-    def accuracy(self, batches: DataLoader) -> float:
-        """The share of images that the model classifies correctly, in eval mode."""
-        self.model.eval()
-        right = total = 0
-        for images, labels in batches:
-            with self.precise.region():
-                guess = self.precise.forward(self.model, images.to(self.device)).argmax(1)
-            right += (guess == labels.to(self.device)).sum().item()
-            total += len(labels)
-        self.model.train()
-        return right / total
-
-    def run(self, batches: DataLoader, held_out: DataLoader, epochs: int, watch: memory.Track, console: Console) -> None:
-        """All epochs, with a bar; ``watch`` tracks the first steps."""
-        total = epochs * len(batches)
-        schedule = tm.optim.lr_scheduler.CosineAnnealingLR(self.rule, total)
-        with progress(console, "epoch {task.fields[epoch]:>3}", TextColumn("{task.fields[text]}")) as bar:
-            task = bar.add_task("train", total=total, epoch=1, text="")
-            steps, tracked = 0, min(TRACKED_STEPS, total)
-            for epoch in range(1, epochs + 1):
-                losses = 0.0
-                for images, labels in batches:
-                    losses += self.step(images.to(self.device), labels.to(self.device))
-                    schedule.step()
-                    steps += 1
-                    if steps == tracked - 1:
-                        watch.mark()  # the table shows the last tracked step
-                    if steps == tracked:
-                        watch.__exit__()
-                    bar.update(task, advance=1, epoch=epoch)
-                bar.update(task, text=f"loss {losses / len(batches):.4f}  accuracy {self.accuracy(held_out):.2%}")
+def _train(
+    training: DigitsTraining, batches: DataLoader, held_out: DataLoader, epochs: int, watch: memory.Track, console: Console
+) -> None:
+    """All epochs, with a bar; ``watch`` tracks the first steps."""
+    total = epochs * len(batches)
+    schedule = tm.optim.lr_scheduler.CosineAnnealingLR(training.rule, total)
+    with progress(console, "epoch {task.fields[epoch]:>3}", TextColumn("{task.fields[text]}")) as bar:
+        task = bar.add_task("train", total=total, epoch=1, text="")
+        steps, tracked = 0, min(TRACKED_STEPS, total)
+        for epoch in range(1, epochs + 1):
+            losses = 0.0
+            for images, labels in batches:
+                losses += training.step(images.to(training.device), labels.to(training.device))
+                schedule.step()
+                steps += 1
+                if steps == tracked - 1:
+                    watch.mark()  # the table shows the last tracked step
+                if steps == tracked:
+                    watch.__exit__()
+                bar.update(task, advance=1, epoch=epoch)
+            bar.update(task, text=f"loss {losses / len(batches):.4f}  accuracy {training.accuracy(held_out):.2%}")
 
 
 def run(
@@ -140,8 +113,8 @@ def run(
     try:
         with where:
             model = DigitsCNN(channels=train_x.shape[1], size=train_x.shape[2])
-        training = DigitsTraining(model, optimizer, precision, where)
-        training.run(shuffled, held_out, epochs, watch, console)
+        training = DigitsTraining(model, partial(_optimizer, optimizer), precision, where)
+        _train(training, shuffled, held_out, epochs, watch, console)
     finally:
         if watch.running:
             watch.__exit__()
