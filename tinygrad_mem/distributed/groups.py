@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError, NotOfferedError
@@ -30,20 +31,12 @@ class GroupMember:
     NON_GROUP_MEMBER = object()
 
 
-class _State:
-    """The process groups of a program: of this process, or of a dry run."""
-
-    default: ProcessGroup | None = None
+_process = SimpleNamespace(default=None)
 
 
-_process = _State()
-
-
-def _state() -> _State:
-    dry = local.dry
-    if dry is None:
-        return _process
-    return dry.__dict__.setdefault("process_groups", _State())
+def _state() -> Any:
+    """The holder of the default group: of this process, or of a dry run."""
+    return _process if local.dry is None else local.dry.__dict__.setdefault("process_groups", SimpleNamespace(default=None))
 
 
 def is_available() -> bool:

@@ -31,18 +31,6 @@ class DeQuantStub(QuantStub):
     """Marks where numbers are to be dequantized. It returns x itself."""
 
 
-class QuantWrapper(Module):
-    """A module between the two stubs, which leave its input and its output as they are."""
-
-    def __init__(self, module: Module) -> None:
-        super().__init__()
-        self.quant, self.dequant, self.module = QuantStub(), DeQuantStub(), module
-
-    def forward(self, X: Any) -> Any:
-        """Return the output of the module."""
-        return self.dequant(self.module(self.quant(X)))
-
-
 _REFUSED = "convert convert_jit default_eval_fn fuse_modules fuse_modules_qat get_default_qat_qconfig get_default_qconfig "
 _REFUSED += "get_default_qconfig_mapping get_default_qat_qconfig_mapping prepare prepare_qat propagate_qconfig_ quantize "
 _REFUSED += "quantize_dynamic quantize_qat swap_module FakeQuantize MinMaxObserver MovingAverageMinMaxObserver QConfig "
