@@ -99,6 +99,20 @@ def test_a_call_is_run_once(monkeypatch):
     assert len(runs) == 5
 
 
+def test_a_process_does_not_keep_calls_without_end(monkeypatch):
+    """Each length of a batch is another call: 200 lengths of one network left some thousand of them."""
+    from tinygrad_mem.pytorch.program import alone as module
+
+    for name, value in (("_learned", {}), ("_before_results", {}), ("_KEPT", 20)):
+        monkeypatch.setattr(module, name, value)
+    sizes = []
+    for length in range(1, 61):
+        inside(aten.mul.Tensor, torch.zeros(length, 7), torch.zeros(length, 7), alone=Alone())
+        sizes.append(len(module._learned))
+    assert max(sizes) == 21
+    assert inside(aten.mul.Tensor, torch.zeros(3, 7), torch.zeros(3, 7)).kept == 3 * 7 * 4
+
+
 def test_the_random_state_is_left_alone():
     x = torch.zeros(999)
     before = torch.get_rng_state()

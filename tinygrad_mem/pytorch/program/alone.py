@@ -38,6 +38,7 @@ NO_LARGER = {*operators("native_batch_norm native_batch_norm_backward _native_ba
 """Ops whose results are no larger than their arguments together, all in memory of their own."""
 _learned: dict[tuple[AloneCall, tuple], Within] = {}
 _before_results: dict[AloneCall, Within | None] = {}
+_KEPT = 20_000  # calls that a process keeps, as many as the file of :mod:`.remembered`
 _NEW = Within(0, 0)
 _remembered = cache(Remembered)
 
@@ -54,6 +55,9 @@ class Alone:
 
     def __init__(self, share: float = 0.5) -> None:
         self.share = share
+        for found in (_learned, _before_results):
+            if len(found) > _KEPT:  # each shape of a batch is a call of its own
+                found.clear()
         self.remembered = _remembered(cache_folder())
 
     def first(self, call: AloneCall, args: tuple, kwargs: dict[str, Any]) -> Within | None:
