@@ -247,6 +247,11 @@ def test_no_images():
         (lambda: F.group_norm(tm.zeros(1, 3), 3), ValueError, "more than 1 value per channel"),
         (lambda: F.group_norm(tm.zeros(2, 4, 2), 2, tm.ones(3)), RuntimeError, "weight .* 4"),
         (lambda: F.instance_norm(tm.zeros(2, 3, 1)), ValueError, "more than 1 spatial element"),
+        (
+            lambda: F.instance_norm(tm.zeros(2, 3, 4), eps=0),
+            ValueError,
+            "eps is 0: a line of equal numbers would be divided by 0",
+        ),
     ],
 )
 def test_refused(call, error, message):

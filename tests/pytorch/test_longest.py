@@ -106,7 +106,7 @@ def test_sizes_that_do_not_fit_are_explained():
 
 
 def test_without_a_longest_length_it_is_refused():
-    with pytest.raises(DataDependenceError, match=r"repeat_interleave.* depends on values.* fixed size"):
+    with pytest.raises(DataDependenceError, match=r"repeat_interleave.* depends on values.* Give output_size"):
         predict(lambda: torch.arange(3).repeat_interleave(torch.randint(1, 9, (3,))))
     with pytest.raises(DataDependenceError, match="depends on values"):
         predict(lambda: mask(1 << 25, part=0.5).nonzero())

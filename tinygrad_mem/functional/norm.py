@@ -194,10 +194,12 @@ def instance_norm(
     """Normalise each channel of each sample. Saves: input, 2 numbers a (sample, channel), and weight.
 
     Raises:
-        ValueError: one value a channel.
+        ValueError: one value a channel, or ``eps`` is 0.
     """
     if not use_input_stats:
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    if eps == 0:  # PyTorch's is 0 for a line of equal numbers here, and nan in its other layers
+        raise ArgumentError("instance_norm: eps is 0: a line of equal numbers would be divided by 0; give a small number")
     if momentum is not None:  # that of a layer without statistics
         want_real("instance_norm", momentum=momentum)
     n, channels = input.shape[:2]

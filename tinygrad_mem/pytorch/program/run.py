@@ -131,6 +131,7 @@ _INSTEAD = {
     "aten::_pack_padded_sequence": "Give lengths that are known; or predict the padded batch, without packing",
     "aten::allclose": _DECISION,
     "aten::equal": _DECISION,
+    "aten::repeat_interleave": "Give output_size, the sum of the repeats, which may be any number",
 }
 
 
