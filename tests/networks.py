@@ -101,7 +101,7 @@ WORKLOADS = [
     Workload("MLP", "mlp", "MLP", {}, (256, 784), True, 39_016_648),
     Workload("LeNet", "lenet", "LeNet", {}, (128, 1, 28, 28), False, 9_997_416),
     Workload("ResNet-20", "resnet", "resnet20", {}, (64, 3, 32, 32), False, 106_045_992),
-    Workload("VGG16-BN 32x32", "vgg", "vgg16_bn_cifar", {}, (32, 3, 32, 32), False, 253_016_040),
+    Workload("VGG16-BN 32x32", "vgg", "CifarVGG", {}, (32, 3, 32, 32), False, 253_016_040),
     Workload("VGG16 224x224", "vgg", "vgg16", {}, (4, 3, 224, 224), False, 1_947_131_144),
 ]
 

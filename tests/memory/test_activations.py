@@ -24,7 +24,7 @@ from tinygrad_mem import memory, nn
 from tinygrad_mem.memory import Category
 from tinygrad_mem.models.lenet import LeNet
 from tinygrad_mem.models.resnet import resnet20
-from tinygrad_mem.models.vgg import vgg16_bn_cifar
+from tinygrad_mem.models.vgg import CifarVGG
 
 Table = list[tuple[str, str, int]]
 
@@ -197,7 +197,7 @@ NETWORKS = [
             ("LeNet", "the first linear layer's x", f(16, 16, 5, 5)),
         ],
     ),
-    Network("VGG16-BN", vgg16_bn_cifar, (4, 3, 32, 32), vgg16_kept),
+    Network("VGG16-BN", CifarVGG, (4, 3, 32, 32), vgg16_kept),
     Network("ResNet-20", resnet20, (4, 3, 32, 32), resnet20_kept),
     Network(
         "autoencoder of convolutions",

@@ -106,7 +106,7 @@ def resnet20() -> nn.Sequential:
 
 
 def vgg16() -> nn.Sequential:
-    net = vgg.vgg16_bn_cifar()
+    net = vgg.CifarVGG()
     return nn.Sequential(*net.features, nn.Flatten(), net.classifier)
 
 

@@ -16,7 +16,7 @@ from tests.techniques import training
 from tinygrad_mem import memory, techniques
 
 SMALL = {
-    "vgg16": Workload("VGG16", "vgg", "vgg16_bn_cifar", {}, (16, 3, 32, 32), True),
+    "vgg16": Workload("VGG16", "vgg", "CifarVGG", {}, (16, 3, 32, 32), True),
     "resnet50": Workload("ResNet-50", "resnet", "resnet50", {}, (8, 3, 64, 64), True),
     "unet": Workload("U-Net", "unet", "UNet", {"width": 16}, (4, 3, 128, 128), True),
     "gpt": Workload(

@@ -305,8 +305,8 @@ def test_a_formula_can_fail(name: str, when: str):
 def test_the_slim_vgg_is_vgg16_with_fewer_channels():
     with tm.device("meta"):
         model = SlimVGG(divide=1)
-    from tinygrad_mem.models.vgg import vgg16_bn_cifar
+    from tinygrad_mem.models.vgg import CifarVGG
 
     with tm.device("meta"):
-        known = vgg16_bn_cifar()
+        known = CifarVGG()
     assert [p.shape for p in model.features.parameters()] == [p.shape for p in known.features.parameters()]

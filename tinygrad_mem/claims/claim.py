@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from importlib.util import find_spec
 from math import floor, log10
 from typing import Any
@@ -59,56 +58,35 @@ def thread(repository: str, number: int, kind: str = "issues") -> Publication:
     return Publication(f"{repository}#{number}", f"https://github.com/{repository}/{kind}/{number}")
 
 
-@dataclass(frozen=True)
 class Figure:
     """A figure as its source prints it: ``"31.4 GB"``, ``"about 6 GB"``, ``"at most 48 GB"``, ``"38,654,705,664 B"``.
 
     Attributes:
         text: as above. ``about``: the source says so; then the last digit that is not zero counts as the last one printed.
+        unit: the unit, as in the text.
+        value: the number in bytes, or in whatever the unit counts.
+        in_bytes: whether it is a size.
+        exact: whether the source names each byte, or each of what is counted.
     """
 
-    text: str
-
-    @cached_property
-    def _parts(self) -> tuple[str, str, str]:
-        """(the word before the number or "", the number as printed, the unit)."""
-        match = _FIGURE.fullmatch(self.text)
+    def __init__(self, text: str) -> None:
+        match = _FIGURE.fullmatch(text)
         if match is None or match[3] not in UNITS | OTHER_UNITS:
             units = ", ".join(UNITS | OTHER_UNITS)
-            raise ArgumentError(f"{self.text!r} is not a figure: write it as 'about 6 GB', with one of the units {units}")
-        return (match[1] or "").strip(), match[2].replace(",", ""), match[3]
-
-    @property
-    def unit(self) -> str:
-        """The unit, as in the figure."""
-        return self._parts[2]
-
-    @property
-    def _worth(self) -> Fraction:
-        """One of the unit, in bytes, or in whatever is counted."""
-        return Fraction((UNITS | OTHER_UNITS)[self.unit])
-
-    @property
-    def in_bytes(self) -> bool:
-        """True if it is a size."""
-        return self.unit in UNITS
-
-    @property
-    def value(self) -> Fraction:
-        """The number in bytes, or in whatever its unit counts."""
-        return Fraction(self._parts[1]) * self._worth
-
-    @property
-    def exact(self) -> bool:
-        """True if the source names each byte, or each of what is counted."""
-        return self.unit in ("B", "parameters", "rows") and not self._parts[0]
+            raise ArgumentError(f"{text!r} is not a figure: write it as 'about 6 GB', with one of the units {units}")
+        self.text, self.unit = text, match[3]
+        self._word, self._number = (match[1] or "").strip(), match[2].replace(",", "")
+        self._worth = Fraction((UNITS | OTHER_UNITS)[self.unit])
+        self.value = Fraction(self._number) * self._worth
+        self.in_bytes = self.unit in UNITS
+        self.exact = self.unit in ("B", "parameters", "rows") and not self._word
 
     def range(self) -> tuple[Fraction, Fraction | None]:
         """All that the figure can mean: from the first number up to the second, which is no part of it; ``None``: no end.
 
         A number that is rounded, or cut off, after the last digit that is printed.
         """
-        word, number, _ = self._parts
+        word, number = self._word, self._number
         if self.exact:
             return self.value, self.value + 1
         step = Fraction(1, 10 ** len(number.partition(".")[2]))
@@ -123,7 +101,7 @@ class Figure:
             return f"{int(value):,} {self.unit}"
         size = value / self._worth
         small = 0 if not size else max(1 - floor(log10(abs(size))), 0)
-        return f"{float(size):,.{max(len(self._parts[1].partition('.')[2]) + 2, small)}f} {self.unit}"
+        return f"{float(size):,.{max(len(self._number.partition('.')[2]) + 2, small)}f} {self.unit}"
 
 
 @dataclass(frozen=True)
