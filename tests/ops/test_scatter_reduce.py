@@ -31,6 +31,15 @@ def test_scatter_reduce(shape, reduce, own, dtype, data):
     against_torch(in_place, in_place, [few(shape, 0), few(source, 1), index], dtype)
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_gradients_of_products_with_no_zero_one_and_several(own: bool):
+    index = np.array([0, 0, 0, 1, 1, 1, 2, 2, 3])
+    source = np.array([0.0, 2.0, 3.0, 0.0, 0.0, 5.0, 4.0, 6.0, 0.0])
+    run = lambda x, s, i: x.scatter_reduce(0, i, s, "prod", include_self=own)  # noqa: E731
+    for x in ([2.0, 3.0, 5.0, 7.0, 11.0], [0.0, 0.0, 0.0, 7.0, 0.0]):
+        against_torch(run, run, [np.array(x), source, index])
+
+
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("own", [True, False])
 def test_integers(reduce: str, own: bool):
