@@ -129,3 +129,16 @@ def test_refusals(arguments: tuple, options: dict, error: type, match: str):
     index, shape = arguments
     with pytest.raises(error, match=match):
         ours.embedding(tm.tensor(index), tm.zeros(*shape), **options)
+
+
+@pytest.mark.parametrize("padding", [None, 1])
+@pytest.mark.parametrize("held", [True, False])
+def test_rows_as_a_gradient_leave_that_of_others_as_it_is(padding: int | None, held: bool):
+    found = []
+    for lib in (tm, torch):
+        w = lib.ones(5, 3).requires_grad_()
+        y = lib.nn.functional.embedding(lib.tensor([1, 2, 1, 4]), w, padding, sparse=True)
+        seed = lib.arange(12.0).reshape(4, 3)
+        y.backward(seed) if held else (y * seed).sum().backward()
+        found.append([w.grad.to_dense().tolist(), seed.tolist()])
+    assert found[0] == found[1]

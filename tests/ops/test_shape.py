@@ -157,6 +157,7 @@ def test_views_share_memory_and_versions():
     assert x[1, 0].item() == 5.0
     assert x._version == y._version == 1
     assert y._base is x
+    assert x._base is None
 
 
 def test_a_saved_tensor_that_was_overwritten_is_named_with_both_ops():
