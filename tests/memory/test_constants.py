@@ -185,6 +185,19 @@ def test_what_is_not_known_stays_unknown():
         memory.predict(lambda: 3 in tm.randint(0, 9, (3,)))
 
 
+@pytest.mark.parametrize("like", ["cpu", "cuda"])
+def test_what_a_gpu_may_round_otherwise_is_known_on_the_cpu_alone(like: str):
+    known: list = []
+
+    def run() -> None:
+        x, places = tm.tensor([0.5, 1.5]), tm.arange(2)
+        for t in (x * 2, x > 1, x.long(), places.float(), places + 1, places > 0):
+            known.append(t._constant() is not None)
+
+    memory.predict(run, like=like)
+    assert known == [like == "cpu"] * 4 + [True] * 2
+
+
 def test_positions_that_decide_whether_sequences_are_packed():
     """As published language models ask before they make a mask."""
 

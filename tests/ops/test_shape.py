@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,18 @@ def test_random_programs_of_views_and_writes(steps):
             play(steps, tm.tensor(x, requires_grad=True)).backward()
         return
     against_torch(lambda t: play(steps, t), lambda t: play(steps, t), [x])
+
+
+@pytest.mark.parametrize(("ndim", "order"), [(3, "channels_last"), (4, "channels_last"), (5, "channels_last_3d")])
+def test_the_order_of_elements_in_memory_is_told_as_by_pytorch(ndim: int, order: str):
+    told = set()
+    for shape in itertools.product((1, 2, 3)[: 7 - ndim], repeat=ndim):
+        for axes in (tuple(range(ndim)), (0, ndim - 1, *range(1, ndim - 1)), tuple(reversed(range(ndim)))):
+            mine, other = (lib.zeros(shape).permute(axes) for lib in (tm, torch))
+            found = mine.is_contiguous(), mine.is_contiguous(memory_format=order)
+            assert found == (other.is_contiguous(), other.is_contiguous(memory_format=getattr(torch, order))), (shape, axes)
+            told.add(found)
+    assert len(told) == (2 if ndim == 3 else 4)
 
 
 def test_views_share_memory_and_versions():
