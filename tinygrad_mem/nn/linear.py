@@ -34,6 +34,8 @@ class Linear(Module):
     The first values of both are uniform in ±1 / sqrt(in_features).
     """
 
+    _shown = ("in_features", "out_features", "bias")
+
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
@@ -51,12 +53,11 @@ class Linear(Module):
     def forward(self, input: Tensor) -> Tensor:
         return F.linear(input, self.weight, self.bias)
 
-    def extra_repr(self) -> str:
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
-
 
 class Bilinear(Module):
     """``y[k] = x1 @ weight[k] @ x2 + bias[k]``: (..., in1), (..., in2) -> (..., out)."""
+
+    _shown = ("in1_features", "in2_features", "out_features", "bias")
 
     def __init__(
         self, in1_features: int, in2_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
@@ -78,12 +79,6 @@ class Bilinear(Module):
 
     def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
         return F.bilinear(input1, input2, self.weight, self.bias)
-
-    def extra_repr(self) -> str:
-        return (
-            f"in1_features={self.in1_features}, in2_features={self.in2_features}, "
-            f"out_features={self.out_features}, bias={self.bias is not None}"
-        )
 
 
 class Flatten(Module):

@@ -349,8 +349,14 @@ class Module(Tree):
     # --- text -------------------------------------------------------------------------------------------------------------
 
     def extra_repr(self) -> str:
-        """The text between the brackets of this layer's repr: ``name=value`` of the attributes in ``_shown``."""
-        return ", ".join(f"{name}={getattr(self, name)}" for name in self._shown)
+        """The text between the brackets of this layer's repr: ``name=value`` of the attributes in ``_shown``.
+
+        Of ``*name`` the value alone is shown, and of a bias whether there is one.
+        """
+        values = {name: getattr(self, name.lstrip("*")) for name in self._shown}
+        if "bias" in values:
+            values["bias"] = values["bias"] is not None
+        return ", ".join(f"{value}" if name[0] == "*" else f"{name}={value}" for name, value in values.items())
 
     def _shown_unless(self, **defaults: Any) -> str:
         """``, name=value`` for the attributes that differ from these defaults: a part of the text of :meth:`extra_repr`."""

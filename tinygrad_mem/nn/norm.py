@@ -48,6 +48,7 @@ class _RunningNorm(_AffineNorm):
     """
 
     _version = 2
+    _shown = ("*num_features", "eps", "momentum", "affine", "bias", "track_running_stats")
     running_mean: Tensor | None
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
@@ -89,12 +90,6 @@ class _RunningNorm(_AffineNorm):
         if input.array.ndim not in self.dimensions:
             expected = " or ".join(f"{n}D" for n in self.dimensions)
             raise ValueError(f"expected {expected} input (got {input.dim()}D input)")
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
-        )
 
 
 class _BatchNorm(_RunningNorm, function=F.batch_norm):
@@ -238,6 +233,8 @@ class LayerNorm(_AffineNorm, function=F.layer_norm):
     Source: Ba et al., *Layer normalization*, 2016.
     """
 
+    _shown = ("*normalized_shape", "eps", "elementwise_affine", "bias")
+
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -256,18 +253,14 @@ class LayerNorm(_AffineNorm, function=F.layer_norm):
     def forward(self, input: Tensor) -> Tensor:
         return self.function(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
-    def extra_repr(self) -> str:
-        return (
-            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}, "
-            f"bias={self.bias is not None}"
-        )
-
 
 class RMSNorm(_AffineNorm, function=F.rms_norm):
     """Divides each sample by the root mean square of its last dimensions. Saves x, and one number per sample.
 
     Source: Zhang and Sennrich, *RMSNorm*, 2019.
     """
+
+    _shown = ("*normalized_shape", "eps", "elementwise_affine")
 
     def __init__(
         self,
@@ -286,9 +279,6 @@ class RMSNorm(_AffineNorm, function=F.rms_norm):
     def forward(self, x: Tensor) -> Tensor:
         return self.function(x, self.normalized_shape, self.weight, self.eps)
 
-    def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
-
 
 class GroupNorm(_AffineNorm, function=F.group_norm):
     """Normalises the channels of each sample in ``num_groups`` groups. Saves x, and two numbers per group of each sample.
@@ -298,6 +288,8 @@ class GroupNorm(_AffineNorm, function=F.group_norm):
 
     Source: Wu and He, *Group normalization*, 2018.
     """
+
+    _shown = ("*num_groups", "*num_channels", "eps", "affine", "bias")
 
     def __init__(
         self,
@@ -319,9 +311,6 @@ class GroupNorm(_AffineNorm, function=F.group_norm):
 
     def forward(self, input: Tensor) -> Tensor:
         return self.function(input, self.num_groups, self.weight, self.bias, self.eps)
-
-    def extra_repr(self) -> str:
-        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, bias={self.bias is not None}"
 
 
 class LocalResponseNorm(FunctionLayer, function=F.local_response_norm):

@@ -19,6 +19,7 @@ __all__ = (
 class _Pad(FunctionLayer):
     """Attributes: the padded ``dimensions``, the ``mode`` of ``F.pad``, and the ``value`` if the mode is constant."""
 
+    _shown = ("*padding",)
     mode = "constant"
     value: float | None = None
 
@@ -36,17 +37,13 @@ class _Pad(FunctionLayer):
             raise ShapeError(f"{type(self).__name__}: expected {n + 1}D or {n + 2}D input (got {input.ndim}D input)")
         return F.pad(input, self.padding, self.mode, self.value)
 
-    def extra_repr(self) -> str:
-        return f"{self.padding}"
-
 
 class _ConstantPad(_Pad):
+    _shown = ("padding", "value")
+
     def __init__(self, padding: Any, value: float) -> None:
         super().__init__(padding)
         self.value = value
-
-    def extra_repr(self) -> str:
-        return f"padding={self.padding}, value={self.value}"
 
 
 class ConstantPad1d(_ConstantPad, dimensions=1):
