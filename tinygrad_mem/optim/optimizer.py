@@ -80,15 +80,13 @@ class Optimizer:
     _living = LiveObjects()  # all optimizers; a new track asks them for their state
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
-        if isinstance(params, Tensor):
-            raise TypeError(
-                "params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
-                f"{type(params).__name__}: give [tensor]"
+        if isinstance(params, Tensor) or not isinstance(params, Iterable):
+            hint = (
+                ": give [tensor]" if isinstance(params, Tensor) else ": give its parameters()" * hasattr(params, "parameters")
             )
-        if not isinstance(params, Iterable):
             raise TypeError(
                 "params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
-                f"{type(params).__name__}" + ": give its parameters()" * hasattr(params, "parameters")
+                f"{type(params).__name__}{hint}"
             )
         if defaults.get("differentiable"):
             raise NotOfferedError("differentiable=True is not offered: steps are not recorded on the tape")

@@ -25,7 +25,7 @@ def tiled(
     Args:
         run: computes one tile; all its arguments have the tile's shape.
         out: the result; ``arrays`` are broadcast to its shape (numbers and other objects are passed on).
-        temps: the number of scratch tiles that ``run`` needs (at most 4 of float64).
+        temps: the number of scratch tiles that ``run`` needs.
         dtype: the dtype of the scratch tiles; by default ``out``'s.
         passes: how long it takes, in passes over memory; by default, as ``temps`` says.
     """
