@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 
 import tinygrad_mem as tm
-from tests.models.test_against_torch import TRAINED
+from tests.models.test_against_torch import SIZES, TRAINED
 from tinygrad_mem.devices import device, round_up
 from tinygrad_mem.nn import functional as F
 
@@ -19,12 +19,13 @@ from tinygrad_mem.nn import functional as F
 )
 def test_nothing_is_left(module: str, name: str, arguments: dict, shape: tuple, where: str):
     pool = device(where).pool
+    function, sizes = SIZES.get(name, (name, {}))
     gc.collect()
     gc.disable()
     try:
         before = pool.used_bytes()
         with tm.device(where):
-            net = getattr(import_module(f"tinygrad_mem.models.{module}"), name)(**arguments)
+            net = getattr(import_module(f"tinygrad_mem.models.{module}"), function)(**sizes, **arguments)
             x, y = tm.ones(*shape), tm.zeros(shape[0], dtype=tm.int64)
         rule = tm.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
         loss = F.cross_entropy(net(x), y)
