@@ -207,6 +207,7 @@ LAYERS = [
     _c("F.rms_norm", X, (4,), f(4)),
     _c("F.group_norm", IMAGE, 2, f(4), f(4)),
     _c("F.local_response_norm", IMAGE, 2),
+    _c("F.local_response_norm", f(2, 4, 3), 2),
     _c("F.normalize", X, 2.0, 1),
     *_each("F.dropout F.alpha_dropout", X, 0.5, True),
     *_each("F.dropout1d", SIGNAL, 0.5, True),

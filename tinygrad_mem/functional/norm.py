@@ -14,7 +14,7 @@ from ..interrupts import uninterrupted
 from ..ops import norm as ops
 from ..ops.base import want_real
 from ..scope import local
-from . import choose, elementwise, pool, rearrange, reduce, shape
+from . import choose, elementwise, pool, rearrange, reduce
 from .door import AS_IS, FLOAT32, public
 
 
@@ -226,7 +226,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
     return elementwise.div(input, length.expand_as(input))
 
 
-@public("nn.functional", cpu=FLOAT32)
+@public("nn.functional")
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """Divide by ``(k + alpha * mean of the squares of size neighbour channels) ** beta``: (N, C, ...) -> (N, C, ...).
 
@@ -237,7 +237,9 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     """
     if input.ndim < 3:
         raise ShapeError(f"Expected 3D or higher dimensionality input (got {input.ndim} dimensions)")
-    squares = shape.reshape(elementwise.mul(input, input), (input.size(0), 1, input.size(1), math.prod(input.shape[2:])))
-    padded = rearrange.pad(squares, (0, 0, size // 2, (size - 1) // 2))
-    mean = shape.reshape(pool.avg_pool2d(padded, (size, 1), stride=1), tuple(input.shape))
+    # by the pooling that PyTorch takes: under autocast on the CPU, one of them is in float32
+    pooled, ones = (pool.avg_pool2d, (1,)) if input.ndim == 3 else (pool.avg_pool3d, (1, 1))
+    squares = elementwise.mul(input, input).reshape(input.size(0), 1, input.size(1), math.prod(input.shape[2:]), *ones[1:])
+    padded = rearrange.pad(squares, (*[0, 0] * len(ones), size // 2, (size - 1) // 2))
+    mean = pooled(padded, (size, *ones), stride=1).reshape(tuple(input.shape))
     return elementwise.div(input, elementwise.pow(elementwise.add(elementwise.mul(mean, alpha), k), beta))
