@@ -48,6 +48,10 @@ REFUSED = """
     M.lerp(M.ones(2), M.ones(2), 1e39) | type float32 without overflow
     M.addmm(M.ones(2, 2), M.ones(2, 2), M.ones(2, 2), alpha=1e39) | type float32 without overflow
     M.addmm(M.ones(2, 2), M.ones(2, 2), M.ones(2, 2), beta=1e39) | type float32 without overflow
+    M.cumsum(M.ones(2), 0, dtype=M.bool) | cumsum is not implemented for bool: give another dtype
+    M.ones(2).bool().cumsum_(0) | cumsum_ is not implemented for bool
+    M.cumprod(M.ones(2), 0, dtype=M.bool) | cumprod is not implemented for bool
+    M.nanmean(M.ones(2), dtype=M.int64) | nanmean\\(\\): dtype must be a floating point dtype, got int64
 """
 ANSWERED = """
     M.full((2,), np.int64(3))
@@ -141,3 +145,14 @@ def test_a_number_beyond_int64_beside_bfloat16_and_bool_is_pytorchs_and_that_of_
     assert str(found.dtype) == str(expected.dtype).removeprefix("torch.")
     assert found.tolist() == expected.tolist()
     assert call(tm.ones(2, device="meta", **x)).dtype == found.dtype
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 1), (1, 2)])
+def test_the_gradient_of_a_product_of_one_factor_is_1_even_for_inf(shape: tuple[int, ...]):
+    found = []
+    for library in (tm, torch):
+        x = library.full(shape, float("inf"), requires_grad=True)
+        for dim in range(-len(shape), len(shape)) or (0,):
+            library.cumprod(x, dim).sum().backward()
+        found.append(x.grad.numpy())
+    np.testing.assert_array_equal(*found)

@@ -223,10 +223,12 @@ def nanmean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any
     Saves: a mask, one byte an element, and what a division saves.
 
     Raises:
-        DTypeError: the input is not floating.
+        DTypeError: the input or ``dtype`` is not floating.
     """
     if not is_floating(input.dtype):
         raise DTypeError(f"nanmean(): expected input to have floating point dtype but got {input.dtype}; mean() takes others")
+    if dtype is not None and not is_floating(given_dtype(dtype)):
+        raise DTypeError(f"nanmean(): dtype must be a floating point dtype, got {dtype}")
     there = sum(compare.logical_not(compare.isnan(input.detach())), dim, keepdim)
     return elementwise.div(nansum(input, dim, keepdim, dtype=dtype), there)
 

@@ -22,8 +22,8 @@ def given_dtype(dtype: Any) -> Any:
 
 @public("torch", "Tensor", cuda=FLOAT32_RESULT)
 def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
-    """Running sums along ``dim``; integers and bools in int64. Saves nothing."""
-    return apply(ops.CumSum, input, axis=normalize_dim(dim, input.ndim), dtype=given_dtype(dtype))
+    """Running sums along ``dim``; integers and bools in int64. Saves nothing. Raises: DTypeError: ``dtype`` is bool."""
+    return apply(ops.CumSum, input, axis=normalize_dim(dim, input.ndim), dtype=_numbers("cumsum", dtype))
 
 
 @public("Tensor")
@@ -31,13 +31,21 @@ def cumsum_(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     """:func:`cumsum` in place. Raises: DTypeError: ``dtype`` is not that of the tensor."""
     if dtype is not None and given_dtype(dtype) != input.dtype:
         raise DTypeError(f"Bad in-place call: input tensor dtype {input.dtype} and output tensor dtype {dtype} should match")
-    return apply_(ops.CumSum, input, axis=normalize_dim(dim, input.ndim), dtype=input.dtype)
+    return apply_(ops.CumSum, input, axis=normalize_dim(dim, input.ndim), dtype=_numbers("cumsum_", input.dtype))
 
 
 @public("torch", "Tensor", cuda=FLOAT32_RESULT)
 def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
-    """Running products along ``dim``; integers and bools in int64. Saves: input and output."""
-    return apply(ops.CumProd, input, axis=normalize_dim(dim, input.ndim), dtype=given_dtype(dtype))
+    """Running products along ``dim``; integers and bools in int64. Saves: input and output. Raises: DTypeError: as cumsum."""
+    return apply(ops.CumProd, input, axis=normalize_dim(dim, input.ndim), dtype=_numbers("cumprod", dtype))
+
+
+def _numbers(name: str, dtype: Any) -> Any:
+    """The dtype of the result. Raises: DTypeError: it is bool."""
+    found = given_dtype(dtype)
+    if found == dtypes.bool:
+        raise DTypeError(f"{name} is not implemented for bool: give another dtype")
+    return found
 
 
 @public("torch", "Tensor")

@@ -42,6 +42,8 @@ class CumProd(Op):
     @staticmethod
     def backward(ctx, gy):
         x, y = along(ctx.take("x"), 0)[0], along(ctx.take("y"), 0)[0]
+        if y.shape[ctx.axis] == 1:  # each product is its factor, which may be inf
+            return gy
         gx = ctx.empty_like(gy)
         line, axis = along(gy, ctx.axis)
         ctx.kernels.cumprod_backward(line, x, y, axis, ctx.empty_like(line), out=gx.reshape(line.shape))
