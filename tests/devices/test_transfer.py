@@ -90,3 +90,25 @@ def test_a_condition_without_dimensions_may_be_on_the_cpu(other: str):
     z.sum().backward()
     if other != "meta":
         assert [t.tolist() for t in (z, x.grad, y.grad)] == [[1, 1], [1, 1], [0, 0]]
+
+
+def test_an_index_without_values_is_refused_where_there_are_entries():
+    """It stood for entry 0: right on meta, where all entries have one shape, and wrong on the cpu."""
+    i, x = tm.tensor(2, device="meta"), tm.arange(3.0)
+    for use in (lambda: x[i], lambda: x[i:], lambda: x.__setitem__(i, 7.0), lambda: x.__setitem__((i, ...), x[0])):
+        with pytest.raises(tm.errors.DataDependenceError, match="has a shape"):
+            use()
+    assert x.tolist() == [0, 1, 2]
+    assert tm.ones(3, 2, device="meta")[i].shape == (2,)
+
+
+@pytest.mark.parametrize("other", ["meta", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_probabilities_come_from_any_device(other: str):
+    chance = tm.tensor([0.0, 1.0, 1.0])
+    assert tm.zeros(3, device=other).bernoulli_(chance).device.type == other
+    if other == "meta":
+        with pytest.raises(tm.errors.DataDependenceError, match="has a shape"):
+            tm.zeros(3).bernoulli_(chance.to(other))
+    else:
+        assert tm.zeros(3).bernoulli_(chance.to(other)).tolist() == [0, 1, 1]
+        assert tm.zeros(3, device=other).bernoulli_(chance).tolist() == [0, 1, 1]

@@ -198,6 +198,35 @@ def test_what_a_gpu_may_round_otherwise_is_known_on_the_cpu_alone(like: str):
     assert known == [like == "cpu"] * 4 + [True] * 2
 
 
+def test_an_entry_is_known_if_its_place_is():
+    """A tensor as index gave the entry at 0, and said that it is known."""
+    found: list = []
+
+    def run() -> None:
+        x, rows = tm.arange(3), tm.arange(6).reshape(3, 2)
+        i, drawn = tm.tensor(2), tm.randint(0, 3, ())
+        found.append(
+            [
+                x[i].item(),
+                x[i - 3].item(),
+                x[x.argmax()].item(),
+                rows[i].tolist(),
+                rows[i, i - 1].item(),
+                rows[:, i - 1][1].item(),
+            ]
+        )
+        for y in (tm.arange(3), tm.arange(5)[1:4], tm.arange(6).reshape(3, 2)[:, 1]):
+            found.append(y[drawn].item())
+
+    memory.predict(run)
+    known, *drawn = found
+    assert known == [2, 2, 2, [4, 5], 5, 3]
+    assert [type(each) for each in drawn] == [Unknown] * 3
+    found.clear()
+    run()
+    assert found[0] == known
+
+
 def test_positions_that_decide_whether_sequences_are_packed():
     """As published language models ask before they make a mask."""
 

@@ -31,7 +31,7 @@ def _expanded(input: Tensor, key: Any) -> list:
             if part.dtype.kind in "iu" or part.size == 0:
                 part = part.astype(np.int64) if part.ndim else int(part)
         if isinstance(part, Tensor) and part.ndim == 0 and part.dtype.kind in "iu":
-            part = 0 if part.is_meta else int(part.item())  # every entry has the same shape
+            part = _number(input, part)
         made.append(part)
     used = sum(p.ndim if _is_mask(p) else 0 if p is None or p is Ellipsis or isinstance(p, bool) else 1 for p in made)
     if used > input.ndim:
@@ -41,6 +41,18 @@ def _expanded(input: Tensor, key: Any) -> list:
         raise DimensionError("an index can only have a single ellipsis ('...')")
     at = dots[0] if dots else len(made)
     return _on_device(input, made[:at] + [slice(None)] * (input.ndim - used) + made[at + 1 :])
+
+
+def _number(input: Tensor, index: Tensor) -> int:
+    """The number of an index without dimensions. Where nobody knows it, the first entry stands for all: each has its shape."""
+    if not (index.is_meta and input.is_meta):
+        return int(index.item())
+    known = index._constant()
+    if known is not None:
+        return int(known)
+    if input._storage is not None:
+        input._storage.constant = None  # the view may show any entry, and shares what is known of the memory
+    return 0
 
 
 def _on_device(input: Tensor, parts: list) -> list:

@@ -322,7 +322,7 @@ def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Generator | None = Non
         _want_between(0, 1, p, "bernoulli_: expected probabilities in [0, 1]")
     elif not 0 <= p <= 1:
         raise ArgumentError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
-    chance = p.expand(*input.shape).array if isinstance(p, Tensor) else float(p)
+    chance = p.to(input.device).expand(*input.shape).array if isinstance(p, Tensor) else float(p)
     return apply_(ops.Draw, input, kernel="bernoulli", ticket=_ticket(input, generator), numbers=(chance,))
 
 
