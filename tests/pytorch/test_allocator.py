@@ -124,7 +124,7 @@ class Machine(RuleBasedStateMachine):
             assert stats[f"reserved_bytes.{kind}.current"] == reserved
         for name in {key.rpartition(".")[0] for key in stats if key.endswith(".peak")}:
             assert stats[f"{name}.peak"] >= stats[f"{name}.current"] >= 0
-            assert stats[f"{name}.allocated"] - stats[f"{name}.freed"] == stats[f"{name}.current"]
+            assert stats[f"{name}.allocated"] >= stats[f"{name}.peak"]
         assert self.allocator.driver.taken == stats["reserved_bytes.all.current"]
         assert {b.address: b.requested for b in blocks if b.state is State.USED} == self.alive
 

@@ -54,6 +54,7 @@ class CachingAllocator:
     def limit(self, share: float | None) -> None:
         """Give the process no more than this share of the card's memory, which has no effect on a card that never refuses."""
         self._allowed = None if share is None or self.driver.capacity is None else int(share * self.driver.capacity)
+        self._collects = self._allowed is not None and self.settings.garbage_collection_threshold > 0
 
     # --- the four calls ---------------------------------------------------------------------------------------------------
 
@@ -202,9 +203,8 @@ class CachingAllocator:
             block = self._from_driver(home, rounded)
         if block is None:
             self.stats.num_ooms += 1
-            have = self.stats.current
             report = f"The driver has {self.driver.available:,} bytes. Use a smaller batch, or other settings of the allocator."
-            used, reserved = have("allocated_bytes"), have("reserved_bytes")
+            used, reserved = map(self.stats.current, ("allocated_bytes", "reserved_bytes"))
             limit = self._allowed or self.driver.capacity or 0
             raise OutOfMemoryError("cuda", size, used, reserved, limit, (reserved - used, None), report)
         return block
@@ -246,10 +246,6 @@ class CachingAllocator:
         return released >= wanted
 
     # --- garbage collection -----------------------------------------------------------------------------------------------
-
-    @property
-    def _collects(self) -> bool:
-        return self._allowed is not None and self.settings.garbage_collection_threshold > 0
 
     def _collect_garbage(self) -> None:
         """Release free large segments, those unused for longest first, until the process is below the threshold."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _KINDS = ("all", "large_pool", "small_pool")
+_VALUES = ("current", "peak", "allocated", "freed")
 _COUNTED = (
     "allocation", "segment", "active", "inactive_split",
     "allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes",
@@ -10,21 +11,24 @@ _COUNTED = (
 
 
 class Counter:
-    """One counter: its current value, its peak, and the sums of all increases and decreases."""
+    """One counter: its current value, its peak, and the sum of all increases."""
 
-    __slots__ = ("allocated", "current", "freed", "peak")
+    __slots__ = ("allocated", "current", "peak")
 
     def __init__(self) -> None:
-        self.current = self.peak = self.allocated = self.freed = 0
+        self.current = self.peak = self.allocated = 0
+
+    @property
+    def freed(self) -> int:
+        """The sum of all decreases."""
+        return self.allocated - self.current
 
 
 def _add(counters: tuple[Counter, ...], amount: int) -> None:
     """Add ``amount``, which may be negative, to each of these counters."""
     for counter in counters:
         counter.current += amount
-        if amount < 0:
-            counter.freed -= amount
-        else:
+        if amount > 0:
             counter.allocated += amount
             if counter.current > counter.peak:
                 counter.peak = counter.current
@@ -76,10 +80,10 @@ class Stats:
             f"{name}.{kind}.{what}": getattr(counter, what)
             for name, counters in self._counters.items()
             for kind, counter in zip(_KINDS, counters, strict=True)
-            for what in ("current", "peak", "allocated", "freed")
+            for what in _VALUES
         }
         for name, counter in self._oversize.items():
-            found |= {f"{name}.{what}": getattr(counter, what) for what in Counter.__slots__}
+            found |= {f"{name}.{what}": getattr(counter, what) for what in _VALUES}
         return found | {name: value for name, value in vars(self).items() if name.startswith("num_")}
 
     def _count_oversize(self, name: str, size: int) -> None:
