@@ -35,6 +35,7 @@ class GpuTensorMode(FakeTensorMode):
     def __init__(self, gpu: torch.device) -> None:
         super().__init__(allow_non_fake_inputs=True, allow_fallback_kernels=False)  # nothing is computed
         self._gpu = gpu
+        self.cache_enabled = False  # PyTorch's cache is slow to fill: :class:`.shapes.Results` remembers what comes again
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
