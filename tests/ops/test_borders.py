@@ -19,7 +19,9 @@ REFUSED = """
     M.squeeze(M.ones(2, 1, 3), (0, 0)) | dim \\(0, 0\\) appears multiple times
     M.unflatten(M.ones(1, 0, 2), 0, (6,)) | Provided sizes \\[6\\] don't multiply up to the size of dim 0 \\(1\\)
     M.unflatten(M.ones(0, 3), 1, (2, -1)) | don't multiply up to the size of dim 1 \\(3\\)
-    M.tile(M.ones(2), (1, -1)) | tile: .*negative dimension: found \\[1, -1\\]
+    M.ones(()).repeat(-1, 2) | repeat: Trying to create tensor with negative dimension: found \\[-1, 2\\]
+    M.take_along_dim(M.ones(4), M.zeros(3, 4).long(), -1) | same number of dimensions, found \\[4\\] and \\[3, 4\\]
+    M.tile(M.ones(2), (1, -1)) | repeat: .*negative dimension: found \\[1, -1\\]
     F.max_pool2d(M.ones(4, 3, 5), 3, 3, 2, 3) | pad should be at most half of kernel size, but got pad=2
     F.max_pool3d(M.ones(1, 4, 4, 4), 2, 1, 2, 3) | half of kernel size, but got pad=2, kernel_size=2
     F.avg_pool3d(M.ones(1, 1, 1, 1, 3), 4, 3, 1) | input image \\[1, 1, 3\\] smaller than kernel size \\[4, 4, 4\\]
@@ -48,6 +50,8 @@ REFUSED = """
     M.lerp(M.ones(2), M.ones(2), 1e39) | type float32 without overflow
     M.addmm(M.ones(2, 2), M.ones(2, 2), M.ones(2, 2), alpha=1e39) | type float32 without overflow
     M.addmm(M.ones(2, 2), M.ones(2, 2), M.ones(2, 2), beta=1e39) | type float32 without overflow
+    M.addcdiv(M.ones(2), M.ones(2).int(), M.ones(2).int()) | Integer division with addcdiv is no longer supported
+    M.ones(2).addcdiv_(M.ones(2).bool(), M.ones(2).int()) | Integer division with addcdiv is no longer supported
     M.cumsum(M.ones(2), 0, dtype=M.bool) | cumsum is not implemented for bool: give another dtype
     M.ones(2).bool().cumsum_(0) | cumsum_ is not implemented for bool
     M.cumprod(M.ones(2), 0, dtype=M.bool) | cumprod is not implemented for bool
@@ -80,6 +84,11 @@ ANSWERED = """
     M.addcmul(M.ones(2).half(), M.ones(2).half(), M.ones(2).half(), value=70000)
     F.elu(M.tensor([-1.0, 2]).half(), 70000)
     M.squeeze(M.ones(1, 2, 1), (0, 2))
+    F.mse_loss(M.ones(2, 3), M.tensor(0.5).double())
+    F.l1_loss(M.tensor(0.5).double(), M.ones(2, 3))
+    F.smooth_l1_loss(M.ones(2, 3).half(), M.tensor(0.5))
+    F.huber_loss(M.ones(2, 3), M.tensor(0.5).double())
+    F.cosine_similarity(M.ones(2, 3), M.tensor(0.5).double())
     M.positive(M.ones(2))
     M.round(M.arange(3))
 """

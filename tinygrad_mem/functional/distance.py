@@ -31,8 +31,9 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     dim = operator.index(dim)
     if not eps >= 0:
         raise ArgumentError(f"cosine_similarity: eps must be non-negative, found {eps}")
+    x1, x2 = join.broadcast_tensors(x1, x2)
     common = dtypes.result_type(x1.array, x2.array)
-    pair = [x.to(common) for x in join.broadcast_tensors(x1, x2)]
+    pair = [x.to(common) for x in (x1, x2)]
     lines = [elementwise.div(x, _at_least(reduce.norm(x, dim=dim, keepdim=True), eps)) for x in pair]
     return elementwise.mul(*lines).sum(dim)
 

@@ -220,12 +220,21 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 
     Raises:
         DTypeError: neither tensor1 nor tensor2 is floating.
     """
+    _want_floating_quotient(tensor1, tensor2)
     return apply(three.Addcdiv, *_together(input, tensor1, tensor2), value=value)
 
 
 @public("Tensor")
 def addcdiv_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
+    _want_floating_quotient(tensor1, tensor2)
     return apply_(three.Addcdiv, input, *_beside(input, tensor1, tensor2), value=value)
+
+
+def _want_floating_quotient(tensor1: Tensor, tensor2: Tensor) -> None:
+    if not is_floating(_dtype_of(tensor1, tensor2)):
+        raise DTypeError(
+            "Integer division with addcdiv is no longer supported: make a tensor floating, or add trunc(tensor1 / tensor2)"
+        )
 
 
 # --- the reflected operators

@@ -88,9 +88,18 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
 
 @public("torch", "Tensor")
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-    """:func:`gather` with broadcasting of the other dimensions; negative indices count from the end."""
+    """:func:`gather` with broadcasting of the other dimensions; negative indices count from the end.
+
+    Raises:
+        ShapeError: the two have different numbers of dimensions.
+    """
     if dim is None:
         return take_along_dim(input.reshape(-1), indices.reshape(-1), 0)
+    if input.ndim != indices.ndim:
+        raise ShapeError(
+            "take_along_dim(): input and indices should have the same number of dimensions, "
+            f"found {list(input.shape)} and {list(indices.shape)}"
+        )
     axis = normalize_dim(dim, input.ndim)
     wanted = list(np.broadcast_shapes(*[[1 if a == axis else n for a, n in enumerate(x.shape)] for x in (input, indices)]))
     both = []

@@ -19,7 +19,7 @@ from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
 from ..ops import cross_entropy as class_ops
 from ..ops import loss as ops
 from ..ops.base import broadcast
-from . import elementwise
+from . import elementwise, join
 from .door import FLOAT32, REFUSED, public
 from .softmax import log_softmax as log_softmax
 
@@ -221,6 +221,8 @@ def _weighted(op: Any, input: Tensor, target: Tensor, reduction: str, weight: Te
             "This will likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
             stacklevel=2,
         )
+        if input.dtype != target.dtype:  # of one shape, a number's dtype counts as much as any: PyTorch broadcasts them first
+            input, target = join.broadcast_tensors(input, target)
     if weight is None:
         return apply(op, input, target, scale=_scale(reduction, _count(input, target)), numbers=numbers)
     if input.shape != weight.shape:

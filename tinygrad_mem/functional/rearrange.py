@@ -24,8 +24,10 @@ from .join import cat
 
 @public("Tensor")
 def repeat(input: Tensor, *repeats: Any) -> Tensor:
-    """Repeat the tensor along each dimension: a copy. Saves nothing."""
+    """Repeat the tensor along each dimension: a copy. Saves nothing. Raises: ShapeError: too few numbers, or one below 0."""
     times = shape.sizes_of(repeats)
+    if any(n < 0 for n in times):
+        raise ShapeError(f"repeat: Trying to create tensor with negative dimension: found {list(times)}")
     if len(times) < input.ndim:
         said = "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor"
         raise ShapeError(f"{said}: found {list(times)} for {list(input.shape)}")
@@ -39,8 +41,6 @@ def repeat(input: Tensor, *repeats: Any) -> Tensor:
 def tile(input: Tensor, dims: int | Sequence[int], *more: int) -> Tensor:
     """:func:`repeat`, with missing leading counts taken as 1. Raises: ShapeError: a negative count."""
     dims = shape.sizes_of((dims, *more))
-    if any(n < 0 for n in dims):
-        raise ShapeError(f"tile: Trying to create tensor with negative dimension: found {list(dims)}")
     return repeat(input, (1,) * (input.ndim - len(dims)) + tuple(dims))
 
 

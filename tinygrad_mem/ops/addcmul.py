@@ -61,10 +61,6 @@ class Addcdiv(Op):
     def forward(ctx, x, a, b, value):
         want_numbers("addcdiv", value=value)
         out = _output(ctx, "addcdiv", x, a, b)
-        if not is_floating(result_type(a, b)):
-            raise DTypeError(
-                "Integer division with addcdiv is no longer supported: make a tensor floating, or add trunc(tensor1 / tensor2)"
-            )
         if ctx.needs[2]:
             keep_factor(ctx, "a", a)
         if ctx.needs[1] or ctx.needs[2]:
