@@ -212,3 +212,28 @@ INFINITE = [(0, 3.0, 1), (0, float("inf"), 1), (0, float("inf"), 3), (float("-in
 def test_linspace_is_pytorchs_to_the_last_digit(start: float, end: float, steps: int):
     mine, theirs = (lib.linspace(start, end, steps, dtype=lib.float64) for lib in (tm, torch))
     np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
+WHOLE: dict[str, Any] = {
+    "topk": lambda x, n: x.topk(n).values,
+    "group_norm": lambda x, n: F.group_norm(x, n),
+    "narrow": lambda x, n: x.narrow(0, n - 1, n),
+    "select": lambda x, n: x.select(0, n),
+    "triu": lambda x, n: x.triu(n),
+    "diagonal": lambda x, n: x.diagonal(n),
+    "repeat": lambda x, n: x.repeat(n, n),
+    "expand": lambda x, n: x.expand(n, 4, 4),
+    "pad": lambda x, n: F.pad(x, (n, n)),
+    "unfold": lambda x, n: x.unfold(0, n, n),
+    "eye": lambda x, n: tm.eye(n, 4),
+    "one_hot": lambda x, n: F.one_hot(tm.arange(2), n),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_tensor_of_one_whole_number_is_that_number(name: str):
+    """``topk`` and ``group_norm`` made a shape of it, and looked for memory without an end."""
+    x = tm.arange(16.0).reshape(4, 4)
+    found, expected = WHOLE[name](x, tm.tensor(2)), WHOLE[name](x, 2)
+    assert all(type(size) is int for size in found.shape)
+    np.testing.assert_array_equal(found.numpy(), expected.numpy())

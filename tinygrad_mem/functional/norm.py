@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -160,6 +161,7 @@ def group_norm(
         ShapeError: the channels cannot be divided by the groups.
         ArgumentError: one sample, of one value a group.
     """
+    num_groups = operator.index(num_groups)
     if input.ndim < 2 or num_groups < 1 or input.size(1) % num_groups:
         raise ShapeError(
             f"Expected number of channels in input to be divisible by num_groups, but got input of shape {list(input.shape)} "

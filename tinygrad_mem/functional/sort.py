@@ -5,6 +5,7 @@ All raise DimensionError if the dimension is outside the tensor.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 from ..autograd.core import apply
@@ -50,7 +51,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
         DTypeError: bools.
     """
     refuse_bools("topk", input.array)
-    axis = normalize_dim(dim, input.ndim)
+    k, axis = operator.index(k), normalize_dim(dim, input.ndim)
     size = input.size(axis) if input.ndim else 1
     if not 0 <= k <= size:
         raise ArgumentError(f"selected index k out of range: topk was asked for {k} of {size} along dimension {dim}")
