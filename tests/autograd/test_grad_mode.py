@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -108,6 +109,21 @@ def modes(library) -> list:
 
 def test_modes_are_pytorchs():
     assert modes(tm) == modes(torch)
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "enable_grad", "inference_mode", "set_grad_enabled"])
+def test_a_decorated_function_is_given_what_it_was_called_with(mode: str):
+    decorate = getattr(tm, mode)(True) if mode == "set_grad_enabled" else getattr(tm, mode)()
+
+    def function(a: int, *rest: int, named: int, **more: int) -> tuple:
+        return a, rest, named, more
+
+    def generator(a: int, *rest: int, named: int, **more: int) -> Iterator[tuple]:
+        yield function(a, *rest, named=named, **more)
+
+    wanted = 1, (2, 3), 4, {"other": 5}
+    assert decorate(function)(1, 2, 3, named=4, other=5) == wanted
+    assert next(decorate(generator)(1, 2, 3, named=4, other=5)) == wanted
 
 
 def generators(library) -> list:

@@ -70,6 +70,8 @@ def test_negative_rates_are_refused(name: str, wrong: float):
         given = tuple(wrong if type(each) is float else each for each in asked[key]) if type(asked[key]) is tuple else wrong
         with pytest.raises(ValueError, match=r"Invalid|should|expected"):
             rule(name)(values((3, 4)), **{"lr": 0.1, key: given})
+    for key in asked.keys() & ({"weight_decay"} if name == "SparseAdam" else {"lr", "weight_decay"}):
+        rule(name)(values((3, 4)), **{"lr": 0.1, key: 0.0})
 
 
 @every
