@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ import torch
 
 import tinygrad_mem as tm
 from tests.predicted import difference, difference_on_gpu
+from tests.profiles import pairs, share
 from tinygrad_mem import memory
 from tinygrad_mem.models.configuration import FAMILIES, Configuration, configuration
+from tinygrad_mem.models.key_values import Cache
 from tinygrad_mem.models.llama import LanguageModel, llama
 from tinygrad_mem.models.names import NETWORKS
 from tinygrad_mem.models.published import PUBLISHED, published
@@ -121,7 +124,7 @@ def test_published_models_have_the_parameters_of_transformers(name: str):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_step_and_inference_are_predicted(case: str):
+def test_a_step_and_generation_are_predicted(case: str):
     config = configuration(fields(case))
 
     def step() -> None:
@@ -137,9 +140,26 @@ def test_a_step_and_inference_are_predicted(case: str):
         model = llama(config)
         with tm.no_grad():
             model(tm.tensor(tokens(2, 8)))
+            model(tm.tensor(tokens(2, 8)), last=1)
 
-    for run in (step, inference):
+    def generation() -> None:
+        """With a static cache, which slides where the model has windows of 4 to 6 tokens; of some models it is quantized."""
+        model = llama(config)
+        for bits in share((None, 8, 4), 3, case):
+            generated(model, Cache(config, 2, 8, bits=bits), 4)
+            model.prefill(tm.tensor(tokens(2, 8)), Cache(config, 2, 8, bits=bits), 3)
+
+    for run in (step, inference, generation):
         assert difference(run) == "", run.__name__
+
+
+def generated(model: LanguageModel, cache: Cache, steps: int) -> tm.Tensor:
+    """The logits of a prompt of 4 tokens, and of ``steps`` more, each alone."""
+    ids = tm.tensor(tokens(2, 4 + steps))
+    with tm.no_grad():
+        found = [model(ids[:, :4], cache)]
+        found += [model(ids[:, i : i + 1], cache) for i in range(4, 4 + steps)]
+        return tm.cat(found, 1)
 
 
 def assert_close(found: np.ndarray, wanted: np.ndarray, model: LanguageModel, near: float = 1e-10) -> None:
@@ -150,6 +170,40 @@ def assert_close(found: np.ndarray, wanted: np.ndarray, model: LanguageModel, ne
     if any(model.config.experts):
         relative = near = float(np.finfo(np.float32).eps)
     np.testing.assert_allclose(found, wanted, rtol=relative, atol=near * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in ("phi3-long", "llama-dynamic")])
+def test_with_a_cache_the_logits_are_the_same(case: str):
+    model = both(case)[0]
+    whole = model(tm.tensor(tokens(2, 12))).detach().numpy()
+    cache = Cache(model.config, 2, 12, tm.float64)
+    assert_close(generated(model, cache, 8).numpy(), whole, model)
+    assert cache.length == 12
+    rough = [generated(model, Cache(model.config, 2, 12, tm.float64, bits=bits), 8).numpy() for bits in (8, 4)]
+    errors = [np.abs(each - whole).mean() / np.abs(whole).mean() for each in rough]
+    assert 0 < errors[0] < 0.1, errors
+    assert errors[0] < errors[1] < 1, errors
+
+
+@pytest.mark.parametrize("bits", [None, 8, 4])
+def test_bytes_of_a_cache(bits: int | None):
+    config = configuration(fields("mistral"))  # three layers with a window of 5
+
+    def made() -> Cache:
+        return Cache(config, 2, 12, tm.float16, bits=bits)
+
+    rows, head = 2 * 5 * config.num_key_value_heads, config.head_dim
+    codes, ranges = (rows * head * 2, 0) if bits is None else (rows * head * bits // 8, rows * 8)
+    rounded = [-(-size // 512) * 512 for size in (codes, ranges)]
+    assert memory.predict(made).peak == 3 * 2 * sum(rounded)
+
+
+def test_a_cache_that_is_too_short_or_of_other_bits():
+    model = llama(fields("llama"))
+    with pytest.raises(ValueError, match=r"Cache: 4 tokens were read and 1 come, there is room for 4"):
+        generated(model, Cache(model.config, 2, 4), 1)
+    with pytest.raises(ValueError, match="bits is 4, 8 or None, found 3"):
+        Cache(model.config, 2, 4, bits=3)
 
 
 def test_the_bytes_of_experts_do_not_depend_on_the_choice():
@@ -219,6 +273,45 @@ def test_bytes_of_a_long_context_by_formula():
     assert kept == [row + 512 + row + 512 + 512] * 3
 
 
+@pytest.mark.parametrize(("case", "piece"), pairs(list(CASES), [1, 5, 12]))
+def test_a_prompt_in_pieces_has_the_same_logits(case: str, piece: int):
+    """A usual run takes one or two of the pieces of each model."""
+    model = both(case)[0]
+    ids = tm.tensor(tokens(2, 14))
+    kept = [Cache(model.config, 2, 14, tm.float64) for _ in range(2)]
+    found = model.prefill(ids[:, :13], kept[0], piece)
+    with tm.no_grad():
+        whole = model(ids[:, :13], kept[1], last=1)
+        after = [model(ids[:, 13:], cache).numpy() for cache in kept]
+    for a, b in ((found.numpy(), whole.numpy()), after):
+        assert_close(a, b, model)
+    assert kept[0].length == kept[1].length == 14
+
+
+def test_bytes_of_a_prompt_in_pieces_by_formula():
+    """Of a piece: a block's input, its sum with attention, their norm; the activated gate, up, their product; two tables."""
+    config = configuration(fields("llama") | {"intermediate_size": 512, "max_position_embeddings": 1024})
+
+    def run(piece: int) -> None:
+        model = llama(config)
+        ids = tm.zeros(1, 1024, dtype=tm.int64)
+        model.prefill(ids, Cache(config, 1, 1024), piece)
+
+    peaks = {piece: memory.predict(run, piece).peak for piece in (64, 128, 256, 1024)}
+    token = 4 * (3 * config.hidden_size + 3 * config.intermediate_size) + 2 * 4 * config.head_dim // 2
+    for few, many in pairwise(sorted(peaks)):
+        assert peaks[many] - peaks[few] == (many - few) * token
+    assert difference(lambda: run(256)) == ""
+
+
+def test_a_prompt_that_is_too_long_or_in_no_pieces():
+    model = llama(fields("llama"))
+    with pytest.raises(ValueError, match="a piece has 1 token or more, found 0"):
+        model.prefill(tm.tensor(tokens(1, 4)), Cache(model.config, 1, 4), 0)
+    with pytest.raises(ValueError, match="65 tokens: this model has positions for 64"):
+        model.prefill(tm.tensor(tokens(1, 65)), Cache(model.config, 1, 65), 8)
+
+
 @pytest.mark.parametrize("case", ["llama-3.1", "mixtral", "qwen3_moe"])
 def test_published_files_load(case: str, tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
@@ -259,7 +352,7 @@ def test_fewer_layers():
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("case", ["mistral", "gemma2", "mixtral"])
-def test_a_step_on_a_gpu_is_predicted(case: str):
+def test_a_step_and_generation_on_a_gpu_are_predicted(case: str):
     config = configuration(fields(case))
 
     def run() -> None:
@@ -268,6 +361,10 @@ def test_a_step_on_a_gpu_is_predicted(case: str):
             ids = tm.tensor(tokens(2, 8), device="cuda")
             model.loss(ids, ids).backward()
             tm.optim.SGD(model.parameters(), lr=0.1).step()
+            with tm.no_grad():
+                cache = Cache(config, 2, 8, bits=8)
+                model(ids[:, :4], cache)
+                model(ids[:, 4:5], cache)
 
     assert difference_on_gpu(run) == ""
 

@@ -1,7 +1,7 @@
 """Several processes that train one model: ``torch.distributed``'s names.
 
-``group.py`` says what a process group offers; ``mpi.py`` and ``fake.py`` are the backends; ``groups.py`` and ``collectives.py``
-have the public functions.
+``group.py`` says what a process group offers; ``mpi.py``, ``nccl.py`` and ``fake.py`` are the backends; ``groups.py`` and
+``collectives.py`` have the public functions.
 """
 
 from .. import absent as _absent

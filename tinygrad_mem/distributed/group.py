@@ -1,7 +1,7 @@
 """The interface of every process group: its ranks, and the collectives on raw arrays.
 
-A backend is a subclass in a file of its own: ``mpi.py``, ``fake.py``. Arrays are C-contiguous and were checked by the caller,
-``collectives.py``; no method allocates memory of a pool.
+A backend is a subclass in a file of its own: ``mpi.py``, ``nccl.py``, ``fake.py``. Arrays are C-contiguous and were checked by
+the caller, ``collectives.py``; no method allocates memory of a pool.
 """
 
 from __future__ import annotations
@@ -142,6 +142,9 @@ class ProcessGroup:
     def barrier(self) -> Work:
         """Wait for all ranks."""
         raise NotImplementedError
+
+    def fail(self, why: str) -> None:
+        """Tell the other ranks that this one ends with an error."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: rank {self._rank} of {len(self.ranks)}>"

@@ -23,6 +23,7 @@ __all__ = (
 )  # fmt: skip
 
 default_pg_timeout = timedelta(minutes=30)
+_BACKENDS = ("mpi", "nccl", "fake")
 
 
 class GroupMember:
@@ -52,8 +53,12 @@ def is_mpi_available() -> bool:
 
 
 def is_nccl_available() -> bool:
-    """Return False: on a GPU one process computes."""
-    return False
+    """Return True if CuPy is installed and finds NCCL."""
+    try:
+        from cupy.cuda import nccl
+    except ImportError:
+        return False
+    return bool(getattr(nccl, "available", False))
 
 
 def is_gloo_available() -> bool:
@@ -85,8 +90,8 @@ def init_process_group(
     """Make the default group, of all processes. Each process must call it.
 
     Args:
-        backend: ``"mpi"`` (tensors on ``cpu``, the default), or ``"fake"`` (on ``meta``: this process plays ``rank`` of
-            ``world_size``). In a prediction it is always ``fake``, whatever is named.
+        backend: ``"mpi"`` (tensors on ``cpu``, the default), ``"nccl"`` (on ``cuda``), or ``"fake"`` (on ``meta``: this process
+            plays ``rank`` of ``world_size``). In a prediction it is always ``fake``.
         timeout: the time that a collective may wait for other ranks; 30 minutes.
         world_size, rank: of the fake group. MPI knows its own, which may be given too.
         init_method, store, group_name, pg_options, device_id: accepted for compatibility; ``mpiexec`` knows the processes.
@@ -94,7 +99,7 @@ def init_process_group(
     Raises:
         ArgumentError: there is a default group already; MPI has another rank or size; the fake group has none.
         NotOfferedError: another backend.
-        ModuleNotFoundError: mpi4py is not installed.
+        ModuleNotFoundError: mpi4py or CuPy is not installed.
         RankError: another process did not come in time.
     """
     state = _state()
@@ -104,16 +109,20 @@ def init_process_group(
         raise ArgumentTypeError(f"Expected timeout argument to be of type datetime.timedelta, got {timeout}")
     seconds = (timeout or default_pg_timeout).total_seconds()
     name = (backend or "mpi").lower()
+    if name not in _BACKENDS:
+        raise NotOfferedError(
+            f"init_process_group: the backend {backend!r} is not offered: leave it out for MPI, or use 'nccl' on GPUs"
+            if local.dry is None
+            else f"init_process_group: the backend {backend!r} is not offered outside of a prediction: leave it out"
+        )
     if local.dry is not None or name == "fake":
         state.default = _fake(rank, world_size, seconds)
         return
-    if name != "mpi":
-        raise NotOfferedError(
-            f"init_process_group: the backend {backend!r} is not offered: leave it out for MPI, with tensors on the cpu"
-        )
-    from .mpi import world_group
-
-    group = world_group(seconds)
+    if name == "mpi":
+        from .mpi import world_group as made
+    else:
+        from .nccl import nccl_group as made
+    group = made(seconds)
     if rank not in (-1, group.rank()) or world_size not in (-1, group.size()):
         raise ArgumentError(
             f"init_process_group: rank={rank}, world_size={world_size} were given, mpiexec started this process as rank "
@@ -175,7 +184,7 @@ def get_world_size(group: Any = None) -> int:
 
 
 def get_backend(group: Any = None) -> str:
-    """``mpi`` or ``fake``.
+    """``mpi``, ``nccl`` or ``fake``.
 
     Raises:
         ArgumentError: this process does not belong to the group.

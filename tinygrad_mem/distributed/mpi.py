@@ -149,9 +149,16 @@ class MPIGroup(ProcessGroup):
     def barrier(self) -> Work:
         return self._together("barrier")
 
+    def agree(self, call: str) -> None:
+        """Wait for all ranks, and check that all do the same."""
+        self._together(call).wait()
+
     def end(self) -> Work:
         """Wait for all ranks at the end of the program. A rank that calls a collective finds that this one has ended."""
         return self._together("the end of the program")
+
+    def fail(self, why: str) -> None:
+        self._world.tell(why)
 
     # --- the machinery
 

@@ -15,12 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import Tensor, arange, empty, float32, int32, nn, searchsorted, tensor, zeros
+from .. import Tensor, arange, empty, float32, int32, nn, no_grad, searchsorted, tensor, zeros
 from ..errors import ArgumentError
 from ..nn import functional as F
 from ..nn.attention.varlen import varlen_attn
 from ..techniques import tiled
 from .configuration import Configuration, Rope, configuration
+from .key_values import Cache
 from .rotary import frequencies, rotate
 
 
@@ -47,7 +48,7 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.key_heads, self.head = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         self.scale, self.window, self.cap = config.scale, config.windows[layer], config.attn_logit_softcapping
-        self.dropout = config.attention_dropout
+        self.dropout, self.layer = config.attention_dropout, layer
         width, inner, keys = config.hidden_size, self.heads * self.head, self.key_heads * self.head
         if config.fused:
             self.qkv_proj = nn.Linear(width, inner + 2 * keys, bias=config.attention_bias)
@@ -59,12 +60,14 @@ class Attention(nn.Module):
         if config.qk_norm:
             self.q_norm, self.k_norm = _norm(config, self.head), _norm(config, self.head)
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: Cache | None) -> Tensor:
         n, t, _ = x.shape
         q, k, v = (part.view(n, t, -1, self.head) for part in self._project(x))  # N, T, heads, head
         if hasattr(self, "q_norm"):
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotate(q, *rotation), rotate(k, *rotation)
+        if cache is not None:
+            k, v = cache.update(self.layer, k, v)
         return self.o_proj(self._attend(q, k, v).reshape(n, t, -1))
 
     def _project(self, x: Tensor) -> Sequence[Tensor]:
@@ -75,12 +78,12 @@ class Attention(nn.Module):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention without a matrix of scores: the sequences of the batch are concatenated."""
-        n, t = q.shape[:2]
+        n, t, s = q.shape[0], q.shape[1], k.shape[1]
         before = -1 if self.window is None else self.window - 1
-        starts = tensor(range(0, n * t + 1, t), dtype=int32, device=q.device)
+        starts = [tensor(range(0, n * size + 1, size), dtype=int32, device=q.device) for size in (t, s)]
         q, k, v = (part.flatten(0, 1) for part in (q, k, v))
         y = varlen_attn(
-            *(q, k, v, starts, starts, t, t),
+            *(q, k, v, starts[0], starts[1], t, s),
             scale=self.scale,
             window_size=(before, 0),
             enable_gqa=True,
@@ -97,12 +100,15 @@ def _distinct(config: Configuration) -> list[Rope]:
     return [rope for i, rope in enumerate(config.ropes) if rope not in config.ropes[:i]]
 
 
-def rotations(config: Configuration, tokens: int, like: Tensor) -> Turns:
-    """The cosines and sines of each position, (tokens, 1, half of a head's rotated part)."""
+def rotations(config: Configuration, start: int, tokens: int, length: int, like: Tensor) -> Turns:
+    """The cosines and sines (tokens, 1, half of a head's rotated part) from position ``start`` on.
+
+    ``length``: of the whole sequence.
+    """
     made = []
-    places = arange(tokens, device=like.device, dtype=float32)[:, None, None]
+    places = arange(start, start + tokens, device=like.device, dtype=float32)[:, None, None]
     for rope in _distinct(config):
-        turns, factor = frequencies(rope, config, tokens)
+        turns, factor = frequencies(rope, config, length)
         angles = places * tensor(turns, dtype=float32, device=like.device)
         cos, sin = angles.cos(), angles.sin()
         made.append(((cos * factor).to(like.dtype), (sin * factor).to(like.dtype)))
@@ -218,12 +224,12 @@ class Block(nn.Module):
             setattr(self, name, _norm(config, config.hidden_size))
         self.gemma, self.turn = config.gemma, _distinct(config).index(config.ropes[layer])
 
-    def forward(self, x: Tensor, turns: Turns) -> Tensor:
+    def forward(self, x: Tensor, turns: Turns, cache: Cache | None = None) -> Tensor:
         rotation = turns[self.turn]
         if not self.gemma:
-            x = x + self.self_attn(self.input_layernorm(x), rotation)
+            x = x + self.self_attn(self.input_layernorm(x), rotation, cache)
             return x + self.mlp(self.post_attention_layernorm(x))
-        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), rotation))
+        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), rotation, cache))
         return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
 
 
@@ -237,13 +243,16 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = _norm(config, config.hidden_size)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, cache: Cache | None, length: int) -> Tensor:
+        """``length``: of the sequence, for position embeddings that depend on it."""
         x = self.embed_tokens(tokens)
         if self.config.gemma:
             x = x * tensor(math.sqrt(self.config.hidden_size), dtype=x.dtype, device=x.device)  # rounded to the dtype
-        turns = rotations(self.config, tokens.shape[1], x)
+        turns = rotations(self.config, 0 if cache is None else cache.length, tokens.shape[1], length, x)
         for block in self.layers:
-            x = block(x, turns)
+            x = block(x, turns, cache)
+        if cache is not None:
+            cache.length += tokens.shape[1]
         return self.norm(x)
 
 
@@ -276,22 +285,56 @@ class LanguageModel(nn.Module):
                 module.tile = tile
         return self
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits, cap = self.lm_head(self.hidden(tokens)), self.config.final_logit_softcapping
-        return logits if cap is None else (logits / cap).tanh() * cap
+    def forward(self, tokens: Tensor, cache: Cache | None = None, last: int | None = None) -> Tensor:
+        """The logits.
 
-    def hidden(self, tokens: Tensor) -> Tensor:
-        """(N, T) -> (N, T, width): the input of the output projection.
+        Args:
+            cache: keys and values of the tokens before these.
+            last: compute the logits of this number of last tokens only.
 
         Raises:
             ArgumentError: the sequence is longer than the model's.
         """
-        if tokens.shape[1] > self.config.longest:
+        x = self.hidden(tokens, cache)
+        return self._logits(x if last is None else x[:, -last:])
+
+    @no_grad()
+    def prefill(self, tokens: Tensor, cache: Cache, piece: int) -> Tensor:
+        """Read a prompt (N, T) in pieces: keys and values go to the cache. Returns the logits of the last token, (N, 1, V).
+
+        They are those of ``self(tokens, cache, last=1)`` up to rounding. Memory is that of a piece, not of the whole prompt.
+
+        Args:
+            piece: the tokens of a piece.
+
+        Raises:
+            ArgumentError: ``piece`` is not positive; the prompt is longer than the model's sequences or the cache.
+        """
+        if piece < 1:
+            raise ArgumentError(f"prefill: a piece has 1 token or more, found {piece}")
+        length = cache.length + tokens.shape[1]
+        *before, last = tokens.split(piece, 1)
+        for part in before:
+            self.hidden(part, cache, length)
+        return self._logits(self.hidden(last, cache, length)[:, -1:])
+
+    def _logits(self, x: Tensor) -> Tensor:
+        logits, cap = self.lm_head(x), self.config.final_logit_softcapping
+        return logits if cap is None else (logits / cap).tanh() * cap
+
+    def hidden(self, tokens: Tensor, cache: Cache | None = None, length: int = 0) -> Tensor:
+        """(N, T) -> (N, T, width): the input of the output projection.
+
+        Args:
+            length: the tokens that the sequence will have, if more are to come: some position embeddings depend on it.
+        """
+        length = max(length, tokens.shape[1] + (0 if cache is None else cache.length))
+        if length > self.config.longest:
             raise ArgumentError(
-                f"{tokens.shape[1]} tokens: this model has positions for {self.config.longest}. A longer context needs another "
+                f"{length} tokens: this model has positions for {self.config.longest}. A longer context needs another "
                 "max_position_embeddings in its config.json, and usually a rope_scaling"
             )
-        return self.model(tokens)
+        return self.model(tokens, cache, length)
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy of ``targets`` (N, T), the tokens that should come next; positions with -100 are ignored.
