@@ -29,10 +29,6 @@ def check_sums(track: memory.Track, used: list[int]) -> None:
 @contextmanager
 def counted(pool: Any) -> Iterator[list[int]]:
     """What ``pool`` says of its used bytes at each malloc and free inside: read from the pool, and not from events."""
-    if not isinstance(pool, Pool):
-        with _hook(pool._pool) as used:
-            yield used
-        return
     witness = _Witness(pool)
     scope.listen(witness)
     try:
@@ -42,13 +38,15 @@ def counted(pool: Any) -> Iterator[list[int]]:
 
 
 class _Witness(scope.Listener):
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Any) -> None:
         self.pool = self.only = pool
         self.used: list[int] = []
         self._seen = self._waiting = 0  # of what is pending: how many, and their bytes
 
     def _now(self) -> int:
-        """As ``used_bytes()``, which would take the lock."""
+        """As ``used_bytes()``, which would take the lock of a pool of ours."""
+        if not isinstance(self.pool, Pool):
+            return self.pool.used_bytes()
         pending = self.pool._pending
         if len(pending) < self._seen:
             self._seen = self._waiting = 0
@@ -61,23 +59,3 @@ class _Witness(scope.Listener):
 
     def free(self, device: str, address: int, rounded: int) -> None:
         self.used.append(self._now() - rounded)
-
-
-@contextmanager
-def _hook(pool: Any) -> Iterator[list[int]]:
-    from cupy.cuda import memory_hook
-
-    used: list[int] = []
-
-    class Count(memory_hook.MemoryHook):
-        name = "used bytes"
-
-        def malloc_postprocess(self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
-            if mem_ptr:
-                used.append(pool.used_bytes())
-
-        def free_postprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
-            used.append(pool.used_bytes())
-
-    with Count():
-        yield used

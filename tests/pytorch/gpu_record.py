@@ -42,7 +42,7 @@ class _Asking(TorchDispatchMode):
         return made
 
 
-def _fresh() -> None:
+def fresh() -> None:
     """As a process that has only asked for its GPU: no block, no segment, no workspace of cuBLAS."""
     gc.collect()
     torch.zeros(1, device="cuda")
@@ -56,7 +56,7 @@ def _fresh() -> None:
 
 def trace(run: Callable[[], Any]) -> tuple[Trace, int]:
     """The events of the allocator in a program, and ``max_memory_allocated``."""
-    _fresh()
+    fresh()
     torch.cuda.memory._record_memory_history("all", context=None, max_entries=10_000_000)
     try:
         run()

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.networks import MORE, WORKLOADS, Workload, under_pytorch
 from tests.pytorch import language_model
+from tests.pytorch.gpu_more_ops import MORE_OPS
 from tests.pytorch.gpu_ops import BF16, F16, F32, GPU, OPS, t
 from tests.pytorch.hugging_face import MODELS, RULES
 from tests.pytorch.hugging_face import PROGRAMS as OF_HUGGING_FACE
@@ -196,7 +197,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
         for checkpointed in (False, True)
     },
     **{f"optim/{rule}/{options}": partial(optimizer, rule, options) for rule in OPTIMIZERS for options in OPTIONS},
-    **{f"op/{name}": run for name, run in OPS.items()},
+    **{f"op/{name}": run for name, run in {**OPS, **MORE_OPS}.items()},
     "lm/train": recorded_model,
     "other/vmap": mapped,
     "other/gradient penalty": gradient_penalty,

@@ -137,7 +137,7 @@ def advice() -> pytorch.Advice:
 
 def changes_of(run: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
     """What predicts a program with changes, and the changes by their names: for tests that ask for one of the rows."""
-    trials = advise_module._Trials(run, args, kwargs, "cuda", "", card_of(""), None)
+    trials = advise_module.Trials(run, args, kwargs, "cuda", "", card_of(""), None)
     return trials, {change.name: change for change in trials.begin()}
 
 

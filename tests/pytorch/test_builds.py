@@ -16,6 +16,7 @@ from torch import nn
 from torch._subclasses import fake_tensor
 from torch.utils.checkpoint import checkpoint
 
+from tests.pytorch import torch_names
 from tinygrad_mem import pytorch
 from tinygrad_mem.errors import NotOfferedError
 from tinygrad_mem.memory import Kind
@@ -307,3 +308,48 @@ def test_what_only_a_real_gpu_has_is_refused(name: str):
         pytest.skip("this PyTorch does not have it")
     with pytest.raises(NotOfferedError, match=f"torch.cuda.{name}: only a real GPU has it. Leave it out"):
         pytorch.predict(lambda: getattr(torch.cuda, name)())
+
+
+# --- versions -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_oldest_supported_version_has_each_name_that_is_used():
+    known = set(torch_names.FILE.read_text(encoding="utf-8").splitlines())
+    assert torch_names.used() - known == set(), f"run python -m tests.pytorch.torch_names with PyTorch {torch_names.OLDEST}"
+    assert not torch_names.exists("torch.nn.functional.no_such_function"), "what is missing would be found"
+
+
+# --- what fake tensors do otherwise ---------------------------------------------------------------------------------------
+
+
+def asked(run: Callable[[], Any], **options: Any) -> list[int]:
+    """The requests of a program, in bytes."""
+    return [event.requested for event in pytorch.predict(run, **options).log if event.kind is Kind.MALLOC]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_copy_to_its_own_device_is_a_copy(device: str):
+    def run() -> Any:
+        x = torch.zeros(1000, device=device)
+        kept = [x.to(device=x.device, copy=True), x.to(device, copy=True), x.to(torch.float32, copy=True)]
+        kept += [x.to(x.device, torch.float32, copy=True), x.to(x.device, non_blocking=True, copy=True)]
+        same = [x.to(device), x.to(x.device, torch.float32), x.to(x)]
+        return kept, same
+
+    assert asked(run, device=device) == [4000] * 6
+
+
+def test_one_hot_on_a_gpu_reads_no_values():
+    assert asked(lambda: F.one_hot(torch.randint(0, 10, (1000,), device=GPU), 10)) == [8000, 80_000]
+
+
+def test_extremes_of_all_elements_are_those_of_a_contiguous_copy():
+    x = torch.zeros(1000, 30, device="meta")
+    for view in (lambda: torch.zeros(1000, 30, device=GPU).t(), lambda: torch.zeros(1000, 60, device=GPU)[:, ::2]):
+        assert 4 * x.numel() in asked(lambda view=view: view().max())[1:]
+    assert 4 * x.numel() not in asked(lambda: torch.zeros(1000, 30, device=GPU).max())[1:]
+
+
+def test_parts_of_nothing():
+    """Its values are known, and it has no part."""
+    assert asked(lambda: torch.zeros(0, device="cpu").unbind(), device="cpu") == []

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from tests.profiles import some
-from tests.pytorch import gpu_recordings
+from tests.pytorch import gpu_advice, gpu_recordings
 from tests.pytorch.gpu_recordings import PAGE, REASONS, Outcome, names, outcome, recording, table
 from tests.pytorch.recorded import settings_recorded, under_settings
+from tinygrad_mem.pytorch.advise import Trials
 from tinygrad_mem.pytorch.allocator import CachingAllocator
+from tinygrad_mem.pytorch.cards import card_of
 from tinygrad_mem.pytorch.driver import Driver
 from tinygrad_mem.pytorch.recording import Action
 
@@ -84,6 +86,20 @@ def test_a_program_is_predicted_as_the_page_says(name: str):
         kind = "events"  # all that differs is the order of frees in a row, which is not compared there
     expected = kind, row["off"], row["reserved"], row["bound"]
     assert (found.kind, found.off, found.reserved, found.bound) == expected, found.words
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", some(list(gpu_advice.PROGRAMS), ["MLP, Adam", "transformer of 2 layers, 128 tokens, SGD"]))
+def test_changes_are_predicted_as_they_ran(name: str):
+    trials = Trials(gpu_advice.PROGRAMS[name], (), {}, "cuda", "", card_of("H100"), None, "2.11")
+    trials.begin()
+    rows = [row for row in gpu_advice.recorded()[name]["rows"] if "recorded" in row]
+    for row in rows:
+        found = trials.row([trials.changes[change] for change in row["names"]]) if row["names"] else trials.plain
+        assert abs(found.peak - row["recorded"][0]) <= found.unknown or gpu_advice.kind(row) == "further", row
+        if gpu_advice.kind(row) == "equal":
+            assert found.peak == row["recorded"][0], row
+    assert len(rows) > 5
 
 
 def test_the_readme_has_the_counts():

@@ -31,6 +31,7 @@ def advise(
     gpu: str = "",
     settings: str = "",
     capacity: int | str | None = None,
+    version: str = "",
     **kwargs: Any,
 ) -> Advice:
     """Predict ``run(*args, **kwargs)`` with each change that needs none of its code, alone and in the best combinations.
@@ -43,13 +44,14 @@ def advise(
         gpu: the card, as for :func:`.predict`; its memory is the ``capacity`` if none is given.
         settings: settings of PyTorch's CUDA allocator, for the program as it is and for each change.
         capacity: the card's memory, in bytes or as text such as ``"24 GiB"``.
+        version: of the PyTorch on the GPU's machine, as for :func:`.predict`.
 
     Raises:
         ValueError: :func:`.predict` raises it for the program as it is; or ``capacity`` is not a size.
     """
     card = card_of(gpu)
     room = parse_bytes(capacity) if capacity is not None else card.room if gpu else None
-    trials = _Trials(run, args, kwargs, device, settings, card, room)
+    trials = Trials(run, args, kwargs, device, settings, card, room, version)
     changes = trials.begin()
     reasons = {change.name: change.why_not(trials.seen, device) for change in changes}
     refused = [
@@ -80,7 +82,7 @@ class _Demanded(NamedTuple):
     paid: dict[str, str]  # the name of a change -> its price
 
 
-class _Trials:
+class Trials:
     """The predictions of one program.
 
     Attributes:
@@ -96,9 +98,10 @@ class _Trials:
         settings: str,
         card: GraphicsCard,
         room: int | None,
+        version: str = "",
     ) -> None:
         self.run, self.args, self.kwargs = run, args, kwargs
-        self.device, self.settings, self.card, self.room = device, settings, card, room
+        self.device, self.settings, self.card, self.room, self.version = device, settings, card, room, version
         self.plain, self.notes = Advised([]), [""]
         self.seen: Seen
         self.changes: dict[str, ProgramChange] = {}
@@ -206,7 +209,7 @@ class _Trials:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns about the way in which the changes are made
-            return predicted(changed, self.device, settings, self.card, capacity)
+            return predicted(changed, self.device, settings, self.card, capacity, version=self.version)
 
     def _call(self, batch: tuple[str, int] | None) -> None:
         if batch is None:

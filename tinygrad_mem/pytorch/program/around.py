@@ -127,7 +127,7 @@ def _grouped(lists: list[list[Any]], with_indices: bool = False) -> dict:
 _GROUPED = torch._C._group_tensors_by_device_and_dtype
 
 
-def _device(watch: Watch, own: Callable[..., torch.device], tensor: torch.Tensor) -> torch.device:
+def _device(watch: Watch, own: Any, tensor: torch.Tensor) -> torch.device:
     """The device of a tensor: ``meta`` where the program made it there. To PyTorch itself that is the GPU: it sees the CPU."""
     asked_by_the_program = watch.has_without_memory() and owner(sys._getframe(1).f_code.co_filename)
     return META if asked_by_the_program and watch.without_memory(tensor) else own(tensor)

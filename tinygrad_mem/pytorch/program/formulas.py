@@ -103,12 +103,15 @@ def _in_block(made: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _to_copy(tensor: torch.Tensor, **options: Any) -> torch.Tensor:
-    """Remove gaps between elements: PyTorch's formula for another device keeps them, its kernel does not.
+    """PyTorch's kernel, which its formula for fake tensors differs from: that returns the tensor itself for its own device,
+    and for another one keeps gaps between elements.
 
     Source: ``aten/src/ATen/native/TensorConversions.cpp``, ``_to_copy``.
     """
     device, dtype = options.get("device"), options.get("dtype") or tensor.dtype
-    if device in (None, tensor.device) or options.get("memory_format") not in (None, torch.preserve_format):
+    if device == tensor.device:
+        return torch.empty_like(tensor, dtype=dtype, memory_format=options.get("memory_format") or torch.preserve_format)
+    if device is None or options.get("memory_format") not in (None, torch.preserve_format):
         return NotImplemented
     if Made.of(tensor).needed == tensor.numel() * tensor.element_size():
         return NotImplemented

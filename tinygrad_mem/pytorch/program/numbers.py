@@ -117,7 +117,7 @@ class KnownNumbers:
 
     def _after_several(self, func: Any, made: Any, call: RealCall | None) -> None:
         new = [each for each in made if isinstance(each, FakeTensor) and each.untyped_storage()._cdata not in self._values]
-        if call is None or len(new) != len(made) or not all(map(_is_followed, new)):
+        if call is None or not new or len(new) != len(made) or not all(map(_is_followed, new)):
             return
         with _disable_current_modes(), torch.no_grad():
             for target, value in zip(new, _answer(func, call, new[0]) or (), strict=False):

@@ -17,7 +17,7 @@ from ...autograd.unknown import DECIDE, FINITE, Unknown, prints, reader
 from ...errors import DataDependenceError
 from ...interrupts import changed
 from .arrays import TO_NUMPY, array
-from .fake import without_modes
+from .fake import on_gpu, without_modes
 from .unknown import UnknownNumber
 from .watch import Watch
 
@@ -161,7 +161,7 @@ def _one_hot(watch: Watch, tensor: Tensor, num_classes: int = -1) -> Tensor:
 
     Source: ``aten/src/ATen/native/Onehot.cpp``.
     """
-    if not tensor.is_cuda:
+    if not on_gpu(tensor):
         tensor.min()
         tensor.max()
     if num_classes == -1:

@@ -17,7 +17,6 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorDeviceMismatchError,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
@@ -47,11 +46,12 @@ _NOT_ON_A_GPU: dict[Any, set[torch.dtype]] = {  # what the CPU's kernels take, a
     **dict.fromkeys(operators("angle histc igamma igamma_ igammac igammac_"), _HALVES),
     **dict.fromkeys(operators("scatter_reduce.two scatter_reduce_.two"), _BOOLS),
 }
-_BITS = "aten::bitwise_"  # of fractions there are none, which formulas do not check
+_OF_WHOLE = "aten::bitwise_", "aten::embedding"  # fractions are refused, which not each formula checks
 _NOT_SAID = re.compile(r"^Could not run|single memory location")  # no CPU's op; of the tensors that ask
 _OPAQUE = re.compile(r"backward|mkldnn|_rnn|_lstm|_gru|quantized|fbgemm|packed")  # made-up contents may end the process
 _MOST, _SMALL = 1 << 26, 2  # elements of a call with its own shapes; of an axis of a call with small ones
 _DIFFER = "Expected all tensors to be on the same device, but found at least two devices, {} and {}!"
+_TWO_DEVICES = re.compile(r"two (?:different )?devices,? (\S+?),? (?:and )?(\S+?)!?$")  # in PyTorch 2.11, and from 2.13 on
 MASK = "The shape of the mask {} at index {} does not match the shape of the indexed tensor {} at index {}"
 _accepted: set[tuple] = set()  # calls, by their dtypes
 _INDEXES = {*operators("index.Tensor index_put index_put_ _index_put_impl_")}
@@ -60,8 +60,8 @@ _ON_ONE_DEVICE = {*_INDEXES, *operators("convolution convolution_backward _cudnn
 
 def in_its_words(error: Exception, func: Any, args: tuple, kwargs: dict[str, Any]) -> Exception:
     """The error that PyTorch would raise where a formula has raised this one."""
-    if isinstance(error, FakeTensorDeviceMismatchError):
-        return RuntimeError(str(error))
+    if differ := _TWO_DEVICES.search(str(error)):
+        return RuntimeError(_DIFFER.format(*differ.groups()))
     tensors = fake_tensors([*args, *kwargs.values()])
     if isinstance(error, _OURS) or func.namespace != "aten" or sum(each.numel() for each in tensors) > _MOST:
         return error
@@ -85,7 +85,7 @@ def check(func: Any, args: tuple, kwargs: dict[str, Any], lists: bool) -> None:
         name = func._schema.name.removeprefix("aten::")
         raise NotImplementedError(f"{name}: PyTorch's kernel on a GPU is not implemented for {dtypes[0]}")
     fractions = len(set(dtypes)) == 1 and dtypes[0].is_floating_point
-    if not dtypes or func.namespace != "aten" or (fractions and not func._schema.name.startswith(_BITS)):
+    if not dtypes or func.namespace != "aten" or (fractions and not func._schema.name.startswith(_OF_WHOLE)):
         return
     if func in _MORE_ON_A_GPU and on_gpu(tensors[0]):
         return

@@ -95,11 +95,29 @@ def group_norm_backward(call: KernelCall) -> None:
 
 @row(
     "nll_loss_forward nll_loss2d_forward nll_loss_backward nll_loss2d_backward",
-    takes="copies of arguments that are not contiguous",
+    takes="copies of arguments that are not contiguous; nll_loss2d_forward asks for its second result first",
     source="cuda/Loss.cu, NLLLoss2d.cu",
+    seen="h100",
 )
 def nll_loss(call: KernelCall) -> None:
+    if call.name == "aten::nll_loss2d_forward":
+        call.result(1, 0)
     call.copies(*["self"] * ("2d" in call.name), "target", "weight")
+
+
+@row(
+    "soft_margin_loss_backward",
+    takes="before the result: minus the targets, their products with the input, and the exponentials of these, each as large "
+    "as the result",
+    source="Loss.cpp, soft_margin_loss_backward_out",
+    seen="h100",
+)
+def soft_margin_backward(call: KernelCall) -> None:
+    size = nbytes(call.outs[0])
+    negative, product = call.temporary(size), call.temporary(size)
+    call.temporary(size)
+    call.free(product, negative)
+    call.result(0)
 
 
 @row(

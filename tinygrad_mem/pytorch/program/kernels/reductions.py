@@ -225,8 +225,15 @@ def number(call: KernelCall, tensor: torch.Tensor, name: str) -> int:
         if name == "sum":
             summed(call, tensor)
         else:
-            reduce(call, tensor, None, width)
+            extreme(call, tensor)
     return found
+
+
+def extreme(call: KernelCall, tensor: torch.Tensor) -> None:
+    """The largest or smallest of all elements, as ``max(tensor)`` finds it: in a contiguous copy."""
+    if call.contiguous(tensor):
+        tensor = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+    reduce(call, tensor, None, tensor.element_size())
 
 
 @row(
@@ -244,13 +251,15 @@ def logic(call: KernelCall) -> None:
 
 @row(
     "amax amin aminmax max min",
-    takes="staging, with one value for each block (aminmax: two)",
-    source="cuda/ReduceMaxValuesKernel.cu, ReduceAMinMaxKernel.cu",
+    takes="staging, with one value for each block (aminmax: two); for max and min of all elements first a contiguous copy",
+    source="cuda/ReduceMaxValuesKernel.cu, ReduceAMinMaxKernel.cu; ReduceAllOps.cpp, max, min",
 )
 def extremes(call: KernelCall) -> None:
     if call.get("other") is not None:
         return  # of two tensors
     tensor = call["self"]
+    if call.name in ("aten::max", "aten::min"):
+        return extreme(call, tensor)
     pairs = 2 if "aminmax" in call.name else 1
     reduce(call, tensor, call.get("dim"), tensor.element_size() * pairs)
 
