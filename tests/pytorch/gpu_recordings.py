@@ -186,8 +186,8 @@ others, with other shapes, and random training programs, ran on an NVIDIA H200, 
 at most 6 KiB. On 27 November 113 small training scripts of many kinds ran on an H100: 95 peaks were equal, 77 of them in every
 event; 17 were within the bound; one was wrong, by 19 MB: it uses `torch.compile`, and is predicted as it is written.
 
-`tests/pytorch/gpu_steps.py`, `gpu_ops.py` and `gpu_more_ops.py` have the programs. `python -m tests.pytorch.gpu_record FILE` records them on a
-GPU, `python -m tests.pytorch.gpu_recordings` predicts them, and writes this page.
+`tests/pytorch/gpu_steps.py`, `gpu_ops.py` and `gpu_more_ops.py` have the programs. `python -m tests.pytorch.gpu_record FILE`
+records them on a GPU, `python -m tests.pytorch.gpu_recordings` predicts them, and writes this page.
 
 | programs | number | events | peak | bounded | wrong | refused |
 |---|---:|---:|---:|---:|---:|---:|
