@@ -23,6 +23,7 @@ from tinygrad_mem.utils.data import (
     BucketBatchSampler,
     DataLoader,
     PadCollate,
+    Padded,
     TokenBatchSampler,
     TokenFile,
     TokenStream,
@@ -66,6 +67,8 @@ def test_passes_are_drawn_anew_and_seeds_repeat_them():
         assert first != second
         assert list(make(tm.Generator().manual_seed(1))) == first
     assert list(BucketBatchSampler([3, 1, 2], 1, shuffle=False)) == [[1], [2], [0]]
+    ties = np.arange(200) % 3 + 1
+    assert sum(BucketBatchSampler(ties, 7, shuffle=False), []) == sorted(range(200), key=lambda i: ties[i])  # noqa: RUF017
 
 
 def test_a_loader_of_buckets_pads_to_the_longest_of_the_batch():
@@ -248,3 +251,9 @@ def test_refused(call: Any, error: type[Exception], message: str, tmp_path: Path
         call(tmp_path)
     assert not list(tmp_path.glob("*.part"))
     assert not (tmp_path / "y.bin").exists(), "half a file"
+
+
+def test_a_mask_is_where_the_tokens_are():
+    batch = Padded(tm.zeros(2, 3, device="meta"), tm.tensor([3, 1]))
+    assert batch.padding_mask.device.type == "meta"
+    assert batch.padding_mask.shape == (2, 3)
