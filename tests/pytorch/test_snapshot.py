@@ -18,6 +18,7 @@ import tinygrad_mem as tm
 from tinygrad_mem import pytorch
 from tinygrad_mem.errors import FileFormatError
 from tinygrad_mem.memory import track
+from tinygrad_mem.pytorch import unpickle
 from tinygrad_mem.pytorch.recording import Action
 from tinygrad_mem.pytorch.unpickle import Reader
 
@@ -31,6 +32,13 @@ FRAMES = [{"filename": f"train{i}.py", "line": i, "name": f"step{i}"} for i in r
 
 def load(data: bytes) -> object:
     return Reader(io.BytesIO(data), "x.pickle", lambda device, events: None).read()
+
+
+@pytest.mark.parametrize("chunk", [1 << 16, 1 << 22])
+def test_a_text_may_be_longer_than_what_is_read_at_once(chunk: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(unpickle, "_CHUNK", chunk)
+    value = {"a": "x" * 700_000, "b": ["y" * size for size in (0, 1, 255, 256, 3000)], "c": 7}
+    assert load(pickle.dumps(value, 4)) == value
 
 
 @given(value=PLAIN, protocol=st.integers(2, pickle.HIGHEST_PROTOCOL), optimized=st.booleans())
