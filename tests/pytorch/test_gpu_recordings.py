@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from tests.profiles import some
 from tests.pytorch import gpu_advice, gpu_recordings
@@ -82,8 +83,8 @@ def test_a_program_is_predicted_as_the_page_says(name: str):
     row: dict[str, Any] = table()[name]
     found: Outcome = outcome(name)
     kind = row["kind"]
-    if (kind, found.kind) == ("peak", "events") and sys.version_info >= (3, 14):
-        kind = "events"  # all that differs is the order of frees in a row, which is not compared there
+    if (kind, found.kind) == ("peak", "events") and (sys.version_info >= (3, 14) or torch.__version__.startswith("2.11.")):
+        kind = "events"  # the order of frees in a row is not compared on 3.14; and the PyTorch of the recordings has its own
     expected = kind, row["off"], row["reserved"], row["bound"]
     assert (found.kind, found.off, found.reserved, found.bound) == expected, found.words
 

@@ -117,7 +117,11 @@ WHOLE = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.in
 def test_what_a_gpu_takes_of_whole_numbers_beside_the_cpu_is_what_pytorchs_own_table_says():
     """What PyTorch's CPU refuses is refused for a GPU, too, but for these. ``softsign`` is of ``abs``."""
     more = {op.name for op in op_db if op.dtypesIfCUDA & WHOLE - op.dtypes}
-    assert more <= {*(op._schema.name.removeprefix("aten::") for op in refusing._MORE_ON_A_GPU), "nn.functional.softsign"}
+    assert more <= {
+        *(op._schema.name.removeprefix("aten::") for op in refusing._MORE_ON_A_GPU),
+        "nn.functional.softsign",
+        "__rmod__",
+    }
     predict(lambda: (ones("cuda", 3, dtype=torch.bool).abs(), ones("cuda", 3, dtype=LONG).histc(4)))
 
 

@@ -240,7 +240,9 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     aten._ctc_loss_backward.Tensor: _like_argument(1),
     aten.bincount.default: _bincount,
     aten.geqrf.default: _geqrf,
-    **dict.fromkeys(operators("_sample_dirichlet _dirichlet_grad _standard_gamma_grad binomial"), _like_argument(0)),
+    **dict.fromkeys(
+        operators("_sample_dirichlet _dirichlet_grad _standard_gamma _standard_gamma_grad binomial"), _like_argument(0)
+    ),
     **dict.fromkeys(
         operators("fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask"), _quantized
     ),

@@ -156,23 +156,30 @@ def splits(gpu: Gpu, blocks: int, keys: int) -> int:
 
 @row(
     "_scaled_dot_product_flash_attention",
-    takes="if the keys are split into parts to fill the GPU (never with dropout): for each part, the output and one sum for "
-    "each query, in float32",
+    takes="after the output and its sums: if the keys are split into parts to fill the GPU, for each part one sum for each query "
+    "and the output, in float32; with dropout (which splits nothing) a few numbers",
     source="transformers/cuda/flash_attn/flash_api.cpp, set_params_splitkv",
+    seen="h100",
 )
 def flash(call: KernelCall) -> None:
     q, k = call["query"], call["key"]
     (batch, heads, queries, size), keys = q.shape, k.shape[2]
     if queries == 1 and heads > k.shape[1] and not call["is_causal"] and call["dropout_p"] == 0 and size % 8 == 0:
         queries, heads = heads // k.shape[1], k.shape[1]  # queries of heads that share keys are one sequence
+    call.result(0, 1)
+    states = range(2, len(call.outs))
     if call["dropout_p"]:
-        return
+        few = call.ask(16)
+        call.result(*reversed(states))
+        return call.free(few)
     size = up(size, 8) * 8
     block = 256 if size <= 64 else 128 if size <= 128 else 64
-    parts = splits(call.gpu, batch * heads * up(queries, 64), up(keys, block))
+    parts, asked = splits(call.gpu, batch * heads * up(queries, 64), up(keys, block)), ()
     if parts > 1:
         rows = parts * batch * heads * queries
-        call.ask(rows * 4, rows * up(size, 32) * 32 * 4)
+        asked = call.ask(rows * 4), call.ask(rows * up(size, 32) * 32 * 4)
+    call.result(*states)
+    call.free(*asked)
 
 
 @row(
@@ -181,6 +188,7 @@ def flash(call: KernelCall) -> None:
     "queries) and the gradient of q in float32 (heads rounded up to sizes of 32); if heads share keys and values, gradients of "
     "k and v for each head of q",
     source="transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu",
+    seen="h100",
 )
 def flash_backward(call: KernelCall) -> None:
     q, k, grad = call["query"], call["key"], call["grad_out"]

@@ -26,18 +26,21 @@ def of_complex(call: KernelCall) -> None:
 
 @row(
     "where.self where.self_out",
-    takes="copies of arguments whose dtype is not the result's, and of a condition of uint8",
+    takes="before the result: copies of arguments whose dtype is not the result's, or that are a number on the host, and of a "
+    "condition of uint8",
     source="TensorCompare.cpp, where_self_out",
+    seen="h100 (a number on the host)",
 )
 def where(call: KernelCall) -> None:
-    """A number on the host is no argument of the GPU."""
     out = call.outs[0]
     for name in ("self", "other"):
         tensor = call[name]
-        if tensor.dtype != out.dtype and not on_host(tensor):
+        if tensor.dtype != out.dtype or (on_host(tensor) and not tensor.dim()):
             call.temporary(prod(tensor.shape) * out.element_size())
     if call["condition"].dtype is torch.uint8:
         call.temporary(prod(call["condition"].shape))
+    if "out" not in call.func._overloadname:
+        call.result(0)
 
 
 @row(

@@ -316,12 +316,12 @@ def foreach_norm(call: KernelCall) -> None:
     same = len({tensor.dtype for tensor in tensors}) == 1 and tensors[0].dtype.is_floating_point
     if same and call["ord"] in (1, 2, float("inf")):  # else one norm after another
         _of_chunks(call, tensors, accumulated(tensors[0].dtype))
+        call.result(*range(len(call.outs)))
 
 
 def _of_chunks(call: KernelCall, tensors: list[torch.Tensor], element: int) -> None:
     chunks = max(up(prod(tensor.shape), 65_536) for tensor in tensors)
     call.ask(len(tensors) * chunks * element)
-    call.result(*range(len(call.outs)))
 
 
 @row(
@@ -346,12 +346,14 @@ def log_softmax_backward(call: KernelCall) -> None:
 
 @row(
     "_softmax _log_softmax cummax cummin median nanmedian kthvalue",
-    takes="a copy of an input that is not contiguous",
+    takes="a copy of an input that is not contiguous; for median and nanmedian, before the results",
     source="cuda/SoftMax.cu, host_softmax; ScanUtils.cuh, scan_dim_with_indices; Sorting.cpp, median_with_indices_impl, "
     "kthvalue_out_cuda",
 )
 def copied(call: KernelCall) -> None:
     call.copies("self")
+    if "median" in call.name:
+        call.result(0, 1)
 
 
 @row(
@@ -387,8 +389,10 @@ def plain(dtype: torch.dtype) -> bool:
 
 @row(
     "_foreach_max",
-    takes="before the results: for each tensor, one number for each 65,536 elements of the longest tensor",
+    takes="after the results: for each tensor, one number for each 65,536 elements of the longest tensor",
     source="cuda/ForeachReduceOp.cu, foreach_tensor_max_cuda",
+    seen="h100",
 )
 def foreach_max(call: KernelCall) -> None:
+    call.result(*range(len(call.outs)))
     _of_chunks(call, call["self"], call["self"][0].element_size())

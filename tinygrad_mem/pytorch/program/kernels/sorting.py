@@ -222,11 +222,12 @@ def median_of_all(call: KernelCall) -> None:
     count = prod(tensor.shape)
     if not count:
         return
-    call.contiguous(tensor)
+    copy = call.contiguous(tensor)
     call.temporary(nbytes(tensor))
     with call.within():
         call.temporary(count * LONG)
         sorted_along(call, tensor.new_empty(count), 0)
+    call.free(copy)
     if "nan" not in call.name:
         call.temporary(1)  # whether the last one is a number
     else:
