@@ -156,8 +156,8 @@ def splits(gpu: Gpu, blocks: int, keys: int) -> int:
 
 @row(
     "_scaled_dot_product_flash_attention",
-    takes="after the output and its sums: if the keys are split into parts to fill the GPU, for each part one sum for each query "
-    "and the output, in float32; with dropout (which splits nothing) a few numbers",
+    takes="after the output and its sums: if the keys are split into parts to fill the GPU, for each part one sum for each "
+    "query and the output, in float32; with dropout (which splits nothing) a few numbers",
     source="transformers/cuda/flash_attn/flash_api.cpp, set_params_splitkv",
     seen="h100",
 )
