@@ -148,7 +148,7 @@ ADDED = {
     "cli/one_by_one*",
     "several processes": "distributed/* models/parallel* models/mesh_plan* plan/divided* tips/ranks* memory/ranks* "
     "cli/*_ranks* cli/*_mesh* cli/launch*",
-    "language models": "models/configuration* models/llama* models/published* models/rotary* "
+    "language models": "models/configuration* models/key_values* models/llama* models/published* models/rotary* "
     "models/weights* memory/unroll* cli/estimate_layers*",
     "optimizers for little memory": " ".join(f"optim/{name}.py" for name in _OPTIMIZERS.split()),
     "LoRA, quantized and paged state": "techniques/lora* techniques/paged* techniques/quantized* kernels/*/block_codes* "

@@ -15,6 +15,7 @@ HEAD = "| claim | what it says | figure | found | verdict | why |"
 def row(judged: Judged) -> str:
     """The line of the table."""
     claim, verdict, found = judged.claim, judged.verdict, judged.found
+    assert verdict is not None
     assert found is not None
     beside = " ".join(f"Also included: {part_text(claim.stated, part)}." for part in found.parts)
     cells = (
@@ -30,7 +31,7 @@ def row(judged: Judged) -> str:
 
 def written(judged: list[Judged]) -> str:
     """The whole page."""
-    assert all(each.found for each in judged), "PyTorch is needed to write the page"
+    assert all(each.verdict for each in judged), "PyTorch and transformers are needed to write the page"
     lines = ["# Published figures, judged", "", summary(judged), RULES, ""]
     lines += [
         "`python -m tinygrad_mem claims` runs all, `claims NAME` shows one in full, `--html FILE` writes a page with the runs.",

@@ -16,7 +16,7 @@ from tinygrad_mem.claims import CLAIMS, examine, page
 from tinygrad_mem.cli import claims as command
 from tinygrad_mem.cli.app import app
 
-FEW = ["trl-3678", "zero-gpt2-recomputed", "resnet1202-parameters"]
+FEW = ["resnet50-parameters", "trl-3678", "step-after-backward"]
 
 
 def claims(*arguments: str, columns: int = 80):
@@ -25,12 +25,12 @@ def claims(*arguments: str, columns: int = 80):
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_the_table_has_the_most_wrong_first_and_fits(columns: int):
-    ran = claims("--about", "estimate-memory", columns=columns)
+    ran = claims("--about", "trl", columns=columns)
     assert ran.exit_code == 0
     assert max(map(len, ran.stdout.splitlines())) <= columns
-    assert ran.stdout.index("estimate-memory-half") < ran.stdout.index("estimate-memory-weights")
+    assert ran.stdout.index("trl-3678") < ran.stdout.index("trl-6858")
     assert "2 figures: 0 reproduced, 0 explained, 2 refuted." in ran.stdout
-    assert "2 of 2: estimate-memory-half: refuted: 2.00 times too small" in " ".join(ran.stderr.split())
+    assert "2 of 2: trl-6858: refuted: 1.97 times too large" in " ".join(ran.stderr.split())
 
 
 @pytest.mark.parametrize("columns", [60, 80])
@@ -45,24 +45,24 @@ def test_a_claim_in_full_fits(columns: int):
         assert f"Figure: {claim.stated.text}." in text
         assert claim.why in text
     assert "155,304,960 B, 155.30 MB" in text
-    assert "Also included. one block's activations, computed again: 1.68 GB." in text
+    assert "Also included. the square roots of moments that PyTorch's step holds: 1.22 GB." in text
     assert "█" in ran.stdout
-    places = [text.index(f"{name}: {verdict}") for name, verdict in zip(FEW, ("refuted", "explained", "rep"), strict=True)]
-    assert places == sorted(places)
+    assert (
+        text.index("trl-3678: refuted") < text.index("step-after-backward: explained") < text.index("resnet50-parameters: rep")
+    )
     tables = [line for line in ran.stdout.splitlines() if not line.startswith(("┏", "┃", "┡", "│", "├", "└"))]
     assert max(map(len, tables)) <= columns
 
 
 def test_json_has_every_number():
     rows = {row["claim"]: row for row in json.loads(claims(*FEW, "--json").stdout)}
-    assert list(rows) == ["trl-3678", "zero-gpt2-recomputed", "resnet1202-parameters"]
+    assert list(rows) == ["trl-3678", "step-after-backward", "resnet50-parameters"]
     assert rows["trl-3678"]["found"] == 155_304_960
     assert rows["trl-3678"]["verdict"] == "refuted"
     assert rows["trl-3678"]["off"] == pytest.approx(1.996, abs=1e-3)
-    block, scores = rows["zero-gpt2-recomputed"]["beside"]
-    assert block["least"] == block["most"] == 80_818_208_768 // 48
-    assert (scores["least"], scores["most"]) == (0, 2 * 2 * 32 * 25 * 1024**2)
-    assert rows["resnet1202-parameters"]["text"] == "reproduced to its last digit"
+    (part,) = rows["step-after-backward"]["beside"]
+    assert part["least"] == part["most"] == 4 * 304_326_632
+    assert rows["resnet50-parameters"]["text"] == "reproduced exactly"
 
 
 def test_the_page_has_each_claim_and_asks_for_nothing(tmp_path: Path):
@@ -100,26 +100,26 @@ def test_what_is_not_there_is_said():
 
 def test_a_claim_that_needs_more_says_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tinygrad_mem.claims.claim.find_spec", lambda name: None)
-    ran = claims("--about", "cublas")
+    ran = claims("--about", "bert-large")
     assert ran.exit_code == 0
-    assert "not run: torch needed" in " ".join(ran.stderr.split())
-    assert "1 figures: 0 reproduced, 0 explained, 0 refuted, 1 not run." in ran.stdout
-    ran = claims("cublas-workspace")
-    assert "Found. not run: torch needed" in " ".join(ran.stdout.split())
+    assert "not run: torch and transformers needed" in " ".join(ran.stderr.split())
+    assert "10 figures: 0 reproduced, 0 explained, 0 refuted, 10 not run." in ran.stdout
+    ran = claims("bert-large-weights")
+    assert "Found. not run: torch and transformers needed" in " ".join(ran.stdout.split())
 
 
 def test_ctrl_c_shows_what_is_done(monkeypatch: pytest.MonkeyPatch):
     examine = command.examine
 
     def interrupted(claim):
-        if claim.name == "estimate-memory-half":
+        if claim.name == "trl-6858":
             raise KeyboardInterrupt
         return examine(claim)
 
     monkeypatch.setattr(command, "examine", interrupted)
-    ran = claims("--about", "estimate-memory")
+    ran = claims("--about", "trl")
     assert ran.exit_code == 130
-    assert "estimate-memory-weights" in ran.stdout
+    assert "trl-3678" in ran.stdout
     assert "claims: interrupted: 1 of 2 claims are done" in ran.stderr
 
 

@@ -115,5 +115,5 @@ def test_the_most_wrong_come_first():
         judged("a third", "0.33 GB"),
         judged("named", "9 GB", Extra("", 8 * GB, 8 * GB)),
     ]
-    left = Judged(rows[0].claim, None)
+    left = Judged(rows[0].claim, None, None)
     assert [each.claim.name for each in by_error([left, *rows])] == ["a third", "twice", "named", "right", "right"]

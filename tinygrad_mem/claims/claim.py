@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from importlib.util import find_spec
 from math import floor, log10
 from typing import Any
@@ -15,8 +15,8 @@ from ..errors import ArgumentError
 from ..memory import Category, Track
 
 __all__ = (
-    "EXPLAINED", "NOT_RUN", "REFUTED", "REPRODUCED", "RULES", "VERDICTS", "Claim", "Counted", "Extra", "Figure", "Judged",
-    "Publication", "Ruling", "by_error", "examine", "judge", "summary",
+    "EXPLAINED", "REFUTED", "REPRODUCED", "RULES", "VERDICTS", "Claim", "Counted", "Extra", "Figure", "Judged", "Publication",
+    "Ruling", "by_error", "examine", "judge", "summary",
 )  # fmt: skip
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -58,35 +58,56 @@ def thread(repository: str, number: int, kind: str = "issues") -> Publication:
     return Publication(f"{repository}#{number}", f"https://github.com/{repository}/{kind}/{number}")
 
 
+@dataclass(frozen=True)
 class Figure:
     """A figure as its source prints it: ``"31.4 GB"``, ``"about 6 GB"``, ``"at most 48 GB"``, ``"38,654,705,664 B"``.
 
     Attributes:
         text: as above. ``about``: the source says so; then the last digit that is not zero counts as the last one printed.
-        unit: the unit, as in the text.
-        value: the number in bytes, or in whatever the unit counts.
-        in_bytes: whether it is a size.
-        exact: whether the source names each byte, or each of what is counted.
     """
 
-    def __init__(self, text: str) -> None:
-        match = _FIGURE.fullmatch(text)
+    text: str
+
+    @cached_property
+    def _parts(self) -> tuple[str, str, str]:
+        """(the word before the number or "", the number as printed, the unit)."""
+        match = _FIGURE.fullmatch(self.text)
         if match is None or match[3] not in UNITS | OTHER_UNITS:
             units = ", ".join(UNITS | OTHER_UNITS)
-            raise ArgumentError(f"{text!r} is not a figure: write it as 'about 6 GB', with one of the units {units}")
-        self.text, self.unit = text, match[3]
-        self._word, self._number = (match[1] or "").strip(), match[2].replace(",", "")
-        self._worth = Fraction((UNITS | OTHER_UNITS)[self.unit])
-        self.value = Fraction(self._number) * self._worth
-        self.in_bytes = self.unit in UNITS
-        self.exact = self.unit in ("B", "parameters", "rows") and not self._word
+            raise ArgumentError(f"{self.text!r} is not a figure: write it as 'about 6 GB', with one of the units {units}")
+        return (match[1] or "").strip(), match[2].replace(",", ""), match[3]
+
+    @property
+    def unit(self) -> str:
+        """The unit, as in the figure."""
+        return self._parts[2]
+
+    @property
+    def _worth(self) -> Fraction:
+        """One of the unit, in bytes, or in whatever is counted."""
+        return Fraction((UNITS | OTHER_UNITS)[self.unit])
+
+    @property
+    def in_bytes(self) -> bool:
+        """True if it is a size."""
+        return self.unit in UNITS
+
+    @property
+    def value(self) -> Fraction:
+        """The number in bytes, or in whatever its unit counts."""
+        return Fraction(self._parts[1]) * self._worth
+
+    @property
+    def exact(self) -> bool:
+        """True if the source names each byte, or each of what is counted."""
+        return self.unit in ("B", "parameters", "rows") and not self._parts[0]
 
     def range(self) -> tuple[Fraction, Fraction | None]:
         """All that the figure can mean: from the first number up to the second, which is no part of it; ``None``: no end.
 
         A number that is rounded, or cut off, after the last digit that is printed.
         """
-        word, number = self._word, self._number
+        word, number, _ = self._parts
         if self.exact:
             return self.value, self.value + 1
         step = Fraction(1, 10 ** len(number.partition(".")[2]))
@@ -101,7 +122,7 @@ class Figure:
             return f"{int(value):,} {self.unit}"
         size = value / self._worth
         small = 0 if not size else max(1 - floor(log10(abs(size))), 0)
-        return f"{float(size):,.{max(len(self._number.partition('.')[2]) + 2, small)}f} {self.unit}"
+        return f"{float(size):,.{max(len(self._parts[1].partition('.')[2]) + 2, small)}f} {self.unit}"
 
 
 @dataclass(frozen=True)
@@ -171,7 +192,6 @@ class Claim:
 
 
 REPRODUCED, EXPLAINED, REFUTED = VERDICTS = ("reproduced", "explained", "refuted")
-NOT_RUN = "not run"
 
 
 RULES = (
@@ -187,7 +207,7 @@ class Ruling:
     """The verdict that follows from a claim's figure and from what was found.
 
     Attributes:
-        kind: ``"reproduced"``, ``"explained"``, ``"refuted"``, or ``"not run"``.
+        kind: ``"reproduced"``, ``"explained"`` or ``"refuted"``.
         text: the same, and how exactly.
         off: how many times the figure is too large, or too small; 1 if it is reproduced.
     """
@@ -217,11 +237,17 @@ def judge(stated: Figure, found: Counted) -> Ruling:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim after its run, and what was found; ``None`` if something that it needs is not installed."""
+    """A claim after its run.
+
+    Attributes:
+        claim: the record.
+        found: what was found; ``None`` if something that it needs is not installed.
+        verdict: what follows; ``None`` as above.
+    """
 
     claim: Claim
     found: Counted | None
-    verdict: Ruling = Ruling(NOT_RUN, NOT_RUN, 1.0)
+    verdict: Ruling | None
 
     def data(self) -> dict[str, Any]:
         """As JSON."""
@@ -230,7 +256,7 @@ class Judged:
             "claim": claim.name, "source": claim.source.title, "link": claim.source.link, "says": claim.says,
             "stated": claim.stated.text, "how": claim.how, "why": claim.why, "missing": claim.missing,
         }  # fmt: skip
-        if found is not None:
+        if found is not None and verdict is not None:
             parts = [{"what": part.what, "least": float(part.least), "most": float(part.most)} for part in found.parts]
             row |= {"found": float(found.value), "shown": claim.stated.shown(Fraction(found.value)), "beside": parts}
             row |= {"verdict": verdict.kind, "text": verdict.text, "off": None if verdict.off == float("inf") else verdict.off}
@@ -240,7 +266,7 @@ class Judged:
 def examine(claim: Claim) -> Judged:
     """Find the bytes, and judge. Nothing is run if a module that the claim needs is not installed."""
     if claim.missing:
-        return Judged(claim, None)
+        return Judged(claim, None, None)
     found = claim.find()
     found = found if isinstance(found, Counted) else Counted(found)
     return Judged(claim, found, judge(claim.stated, found))
@@ -248,12 +274,12 @@ def examine(claim: Claim) -> Judged:
 
 def by_error(judged: list[Judged]) -> list[Judged]:
     """The most wrong figures first: those refuted, those explained, those reproduced, and among them those that are far off."""
-    order = (REFUTED, EXPLAINED, REPRODUCED, NOT_RUN)
-    return sorted(judged, key=lambda each: (order.index(each.verdict.kind), -each.verdict.off))
+    order = {kind: place for place, kind in enumerate((REFUTED, EXPLAINED, REPRODUCED))}
+    return sorted(judged, key=lambda each: (order[each.verdict.kind], -each.verdict.off) if each.verdict else (len(order), 0.0))
 
 
 def summary(judged: list[Judged]) -> str:
     """The number of each verdict, in a sentence."""
-    counts = Counter(each.verdict.kind for each in judged)
-    kinds = [*VERDICTS, *[NOT_RUN] * (counts[NOT_RUN] > 0)]
-    return f"{len(judged)} figures: {', '.join(f'{counts[kind]} {kind}' for kind in kinds)}."
+    numbers = [f"{sum(each.verdict is not None and each.verdict.kind == kind for each in judged)} {kind}" for kind in VERDICTS]
+    left = sum(each.verdict is None for each in judged)
+    return f"{len(judged)} figures: {', '.join(numbers)}" + (f", {left} not run." if left else ".")

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..memory.render import sheet
-from .claim import EXPLAINED, NOT_RUN, REFUTED, REPRODUCED, RULES, Judged, summary
+from .claim import EXPLAINED, REFUTED, REPRODUCED, RULES, Judged, summary
 from .show import found_text, part_text
 
-_TONES = {REPRODUCED: "good", EXPLAINED: "other", REFUTED: "bad", NOT_RUN: "other"}
+_TONES = {REPRODUCED: "good", EXPLAINED: "other", REFUTED: "bad"}
 
 
 def write(rows: Sequence[Judged], path: Path | str) -> None:
@@ -22,7 +22,7 @@ def write(rows: Sequence[Judged], path: Path | str) -> None:
 
 
 def _row(judged: Judged) -> str:
-    off = "" if judged.found is None else sheet.number("times off", judged.verdict.off, f"{judged.verdict.off:,.2f}")
+    off = "" if judged.verdict is None else sheet.number("times off", judged.verdict.off, f"{judged.verdict.off:,.2f}")
     cells = (("figure", judged.claim.stated.text), ("found", found_text(judged)))
     whole = [(head, re.sub(r"(?<=\d) ", "&nbsp;", html.escape(text))) for head, text in cells]  # a number with its unit
     texts = "".join(f'<td data-name="{head}"><span>{text}</span></td>' for head, text in whole)
@@ -30,6 +30,8 @@ def _row(judged: Judged) -> str:
 
 
 def _words(judged: Judged) -> str:
+    if judged.verdict is None:
+        return "not run"
     return f'<span class="verdict {_TONES[judged.verdict.kind]}">{html.escape(judged.verdict.text)}</span>'
 
 

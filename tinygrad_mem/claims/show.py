@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ..memory.render.bars import draw, of_track
-from .claim import EXPLAINED, NOT_RUN, REFUTED, REPRODUCED, Extra, Figure, Judged
+from .claim import EXPLAINED, REFUTED, REPRODUCED, Extra, Figure, Judged
 
 _NAME, _SAYS = 26, 30
 """The least columns of a terminal for a claim's name, and for what it says."""
-STYLES = {REPRODUCED: "green", EXPLAINED: "yellow", REFUTED: "red", NOT_RUN: "dim"}
+STYLES = {REPRODUCED: "green", EXPLAINED: "yellow", REFUTED: "red"}
 
 
 def found_text(judged: Judged) -> str:
@@ -51,7 +51,9 @@ def table(rows: Sequence[Judged], width: int) -> Table:
     for head, size in zip(heads, sizes, strict=True):
         made.add_column(head, justify="right", overflow="fold", min_width=min(size, width // 2))
     for each, cells in zip(rows, numbers, strict=True):
-        name = Text(each.claim.name, "bold").append(f"\n{each.verdict.text}", f"not bold {STYLES[each.verdict.kind]}")
+        name = Text(each.claim.name, "bold")
+        if each.verdict is not None:
+            name.append(f"\n{each.verdict.text}", f"not bold {STYLES[each.verdict.kind]}")
         first = [name, Text(each.claim.says)] if says else [name.append("\n").append(each.claim.says, "not bold default")]
         made.add_row(*first, *cells)
     return made
@@ -60,7 +62,10 @@ def table(rows: Sequence[Judged], width: int) -> Table:
 def details(judged: Judged, console: Console) -> None:
     """Print one claim in full: its source, what it says, what is found and how, and where the bytes of the run are."""
     claim, verdict = judged.claim, judged.verdict
-    console.print(Text(f"{claim.name}: ", "bold").append(verdict.text, STYLES[verdict.kind]))
+    title = Text(f"{claim.name}: ", "bold")
+    if verdict is not None:
+        title.append(verdict.text, STYLES[verdict.kind])
+    console.print(title)
     console.print(Text(f"{claim.says} Figure: {claim.stated.text}."))
     console.print(Text.assemble(("Source. ", "bold"), f"{claim.source.title}: {claim.source.link}"))
     console.print(Text.assemble(("Found. ", "bold"), f"{found_text(judged)}: {claim.how}."))

@@ -146,6 +146,11 @@ CLAIMS = [
         "The tool counts a layer once. Each call makes an output, and the next call keeps it for backward.",
     ),
     Claim(
+        "torchinfo-144-measured", thread("TylerYep/torchinfo", 144),
+        "A layer of 1,024 inputs and outputs, applied 100 times to 10,240 rows, as PyTorch measured it on a GPU.",
+        Figure("4,044.004 MiB"), "the forward is predicted; all bytes in use after it", one_layer_often,
+    ),
+    Claim(
         "inplace-abn", paper("1712.02616", "Rota Bulo et al., In-place activated BatchNorm, 2018, abstract"),
         "What activated batch norm in place saves of a network's memory.", Figure("at most 50 %"),
         "sixteen convolutions with batch norm and leaky ReLU, predicted both ways; activations after the forward", inplace_abn,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache, partial
+from importlib import import_module
 from typing import Any
 
 import tinygrad_mem as tm
@@ -17,9 +18,9 @@ from ...models.gpt import gpt
 from ...models.precision import Step
 from ...nn import functional as F
 from ...recompute.blocks import checkpoint_blocks
-from ..claim import Claim, Counted, Extra, Figure, Publication, paper
+from ..claim import Claim, Counted, Extra, Figure, Publication, paper, thread
 from .parameters import COUNTED, count
-from .states import llama_of
+from .states import GRADIENTS_GIVEN, kept, llama_of, stepped
 
 
 @cache
@@ -43,7 +44,7 @@ def activations(make: Callable[[], nn.Module], batch: int, tokens: int) -> Count
 
 
 GPT2_XL = partial(gpt, "gpt2-xl")
-LLAMA_8B = llama_of("llama-3.1-8b")
+LLAMA_7B, LLAMA_8B = llama_of("llama-2-7b"), llama_of("llama-3.1-8b")
 
 
 def recomputed_gpt2() -> Counted:
@@ -59,8 +60,21 @@ def recomputed_gpt2() -> Counted:
     return Counted(inputs, parts, track)
 
 
+def moments() -> int:
+    """Adam's, in float32, of weights in bfloat16."""
+    adam = partial(tm.optim.AdamW, state_dtype=tm.float32)
+    return kept(stepped(LLAMA_8B, adam, dtype="bfloat16"), Category.OPTIMIZER_STATE)
+
+
 def llama_8b_weights() -> int:
     return 2 * count(LLAMA_8B)
+
+
+def lomo_llama() -> Counted:
+    """With scores in memory, by PyTorch and transformers as they are today."""
+    found = import_module("..transformers_runs", __package__).llama_activations()
+    scores = 32 * 8 * 32 * 512 * 512 * 2
+    return Counted(found, (Extra("float16 scores that the library of 2023 kept, up to three in each layer", 0, 3 * scores),))
 
 
 class LossAsForward(nn.Module):
@@ -107,6 +121,7 @@ def liger() -> Counted:
 
 
 _ZERO = paper("1910.02054", "Rajbhandari et al., ZeRO, 2020, section 3.2")
+_LOMO = thread("OpenLMLab/LOMO", 16)
 _FORWARD = "a forward in 16 bits up to the logits, predicted; all that it keeps. Attention keeps no scores here"
 _PLAYBOOK = Publication(
     "Hugging Face, The Ultra-Scale Playbook, chart of an 8B model's memory",
@@ -135,6 +150,30 @@ CLAIMS = [
         "Activations of GPT-2 with 1.5 billion parameters, 32 sequences of 1,024 tokens, each block recomputed.",
         Figure("about 8 GB"), "a forward in 16 bits that recomputes each block, predicted; all that it keeps", recomputed_gpt2,
         "The inputs of 48 blocks are 5.0 GB. The rest is the block that backward is at.",
+    ),
+    Claim(
+        "lomo-16", _LOMO,
+        "Activations of Llama with 7 billion parameters, 8 x 512 tokens, by ZeRO's formula. The thread's GB are 2**30 bytes.",
+        Figure("12.0 GiB"), _FORWARD, partial(activations, LLAMA_7B, 8, 512),
+        "12 numbers for each number of a block's input. Llama's gated layer alone keeps four arrays 2.7 times as wide.",
+    ),
+    Claim(
+        "lomo-activations", paper("2306.09782", "Lv et al., Full parameter fine-tuning, 2023, table 1"),
+        "Activations of Llama with 7 billion parameters, 8 sequences of 512 tokens. The table writes GB for 2**30 bytes.",
+        Figure("45.61 GiB"), "a forward of transformers' Llama in float16, scores in memory, predicted; bytes that it leaves",
+        lomo_llama, "What is kept depends on how the library writes attention and norms. Without scores it is 19.1 GiB.",
+        ("torch", "transformers"), 6,
+    ),
+    Claim(
+        "playbook-parameters", _PLAYBOOK,
+        "The weights of Llama 3.1 with 8 billion parameters in bfloat16. The chart writes GB for 2**30 bytes.",
+        Figure("14.957 GiB"), COUNTED, llama_8b_weights,
+    ),
+    Claim(
+        "playbook-optimizer", _PLAYBOOK,
+        "Adam's state for Llama 3.1 with 8 billion parameters. The chart writes GB for 2**30 bytes.",
+        Figure("59.8 GiB"), GRADIENTS_GIVEN,
+        moments, "Two float32 moments. A float32 copy of the weights, which mixed precision keeps, would be 29.9 more.",
     ),
     Claim(
         "playbook-activations", _PLAYBOOK,

@@ -62,6 +62,14 @@ CLAIMS = [
         "In float32 they are 310,609,920 bytes; in bfloat16, half of that.",
     ),
     Claim(
+        "trl-6858", thread("huggingface/trl", 6858, "pull"), "Logits in bfloat16 of 16,384 tokens and 248,320 words.",
+        Figure("16 GB"), _LOGITS, partial(logits, 16_384, 248_320), "In float32 they are 16.3 GB; in bfloat16, half of that.",
+    ),
+    Claim(
+        "cut-cross-entropy-logits", CUT_CROSS_ENTROPY, "Logits in bfloat16 of 8,192 tokens and 256,000 words.",
+        Figure("4,000 MiB"), _LOGITS, partial(logits, 8192, 256_000), "A step needs them twice: their gradient is as large.",
+    ),
+    Claim(
         "cut-cross-entropy", CUT_CROSS_ENTROPY,
         "What a loss without logits takes in forward and backward: 8,192 tokens, 256,000 words. MB are 2**20 bytes.",
         Figure("1,164.0 MiB"), "the head and its loss in tiles run on meta; the two gradients that they leave",

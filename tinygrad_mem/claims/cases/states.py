@@ -15,11 +15,13 @@ from ...models.llama import llama
 from ...models.precision import Step
 from ...models.published import PUBLISHED
 from ...models.resnet import resnet50
-from ..claim import Claim, Counted, Figure, Publication, bytes_at, paper, thread
+from ..claim import Claim, Counted, Extra, Figure, Publication, bytes_at, paper, thread
 from .parameters import count
 
 KEPT = (Category.PARAMETER, Category.MASTER_WEIGHT, Category.OPTIMIZER_STATE, Category.GRADIENT)
 """What there is of a parameter between steps."""
+READING = Extra("context of CUDA, kernels, and segments of the allocator that are not full", 3 * 10**8, 3 * 10**9)
+"""What the driver reads beside the arrays: other libraries' kernels decide it, so its bytes are not known."""
 LLAMA_65B = PUBLISHED["llama-2-7b"] | {
     "hidden_size": 8192, "intermediate_size": 22_016, "num_hidden_layers": 80,
     "num_attention_heads": 64, "num_key_value_heads": 64, "max_position_embeddings": 2048,
@@ -133,6 +135,30 @@ CLAIMS = [
         Figure("about 120 GB"), GRADIENTS_GIVEN + ", for Llama 2 of 7 billion parameters",
         partial(mixed_precision, "llama-2-7b"),
         "18 bytes a parameter, without any activation.", seconds=1,
+    ),
+    Claim(
+        "llama-factory-full-70b", FACTORY, "Full training of 70 billion parameters in mixed precision: an estimate.",
+        Figure("about 1,200 GB"), GRADIENTS_GIVEN + ", for Llama 2 of 70 billion parameters",
+        partial(mixed_precision, "llama-2-70b"),
+        "The table's own formula, 18 bytes a parameter, is 1,260 GB.", seconds=2,
+    ),
+    Claim(
+        "llama-factory-pure", FACTORY, "Full training of 7 billion parameters, all of it in bfloat16: an estimate.",
+        Figure("about 60 GB"), GRADIENTS_GIVEN + ", for Llama 2 of 7 billion parameters",
+        lambda: Counted(kept(stepped(llama_of("llama-2-7b"), tm.optim.AdamW, dtype="bfloat16")), (READING,)),
+        "The table's own formula, 8 bytes a parameter, is 56 GB. There are 6.74 billion.", seconds=1,
+    ),
+    Claim(
+        "alst-144", paper("2506.13996", "Bekman et al., Arctic long sequence training, 2025"),
+        "Weights, gradients and optimizer state of Llama 3.1 with 8 billion parameters in mixed precision.", Figure("144 GiB"),
+        GRADIENTS_GIVEN, partial(mixed_precision, "llama-3.1-8b"),
+        "18 bytes for each of 8 billion parameters are 144 GB of 10**9 bytes.", seconds=1,
+    ),
+    Claim(
+        "stanford-alpaca-322", thread("tatsu-lab/stanford_alpaca", 322),
+        "Full training of Llama with 7 billion parameters in float32.",
+        Figure("about 112 GB"), GRADIENTS_GIVEN, lambda: kept(stepped(llama_of("llama-2-7b"), tm.optim.AdamW)),
+        "7 x 4 x 4. There are 6.74 billion parameters, and activations come on top.", seconds=1,
     ),
     Claim(
         "llama-3-70b-full", thread("huggingface/blog", 2245), "Full training of Llama 3.1 with 70 billion parameters.",
