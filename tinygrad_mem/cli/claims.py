@@ -20,7 +20,7 @@ def run(*, names: list[str] | None, about: str | None, html: Path | None, as_jso
     """
     chosen = _chosen(names or [], about)
     judged, interrupted = one_by_one(
-        "claims", chosen, examine, lambda it: it.name, lambda it: it.verdict.text if it.found else show.found_text(it)
+        "claims", chosen, examine, lambda it: it.name, lambda it: it.verdict.text if it.verdict else show.found_text(it)
     )
     rows, console = by_error(judged), screen(highlight=False)
     if as_json:
