@@ -62,7 +62,7 @@ def test_in_fewer_columns_than_a_table_needs_the_terminal_wraps_it(command: list
 @pytest.mark.parametrize("width", [60, 70, 80, 99, 100, 120])
 def test_the_table_of_all_claims_has_each_figure_whole(width: int):
     """At 80 columns the units were cut off, and at 100 the numbers too."""
-    rows = [Judged(claim, Counted(claim.stated.value)) for claim in CLAIMS.values()]
+    rows = [Judged(claim, Counted(claim.stated.value), None) for claim in CLAIMS.values()]
     console = Console(width=width)
     with console.capture() as shown:
         console.print(table(rows, width))
