@@ -14,6 +14,7 @@ from ..memory.sizes import bytes_text, parse_bytes
 from ..memory.track import Track
 from .cards import USUAL, GraphicsCard, card_of
 
+_OLDEST = 2, 11  # of the versions with which predictions are tested
 _lock = reentrant()
 """Held while a program is predicted: a prediction changes parts of PyTorch that all threads share."""
 
@@ -123,7 +124,7 @@ def predict(
     Raises:
         DataDependenceError: the program branches on values; the message names the line.
         NotOfferedError: it uses something that is not predicted, such as sparse tensors, CUDA graphs, or threads of its own; or
-            PyTorch is too old, such as 2.8.
+            PyTorch is older than 2.11.
         DeviceError: it trains a model that was made before the prediction.
         ValueError: there is no such device, card or version, PyTorch would refuse the settings, or PyTorch is not installed.
     """
@@ -174,7 +175,7 @@ def predicted(
         import torch
     except ImportError as error:
         raise ArgumentError("predict: PyTorch is not installed: pip install torch") from error
-    if not hasattr(torch.library, "get_kernel"):  # as in 2.8
+    if torch.__version__ < _OLDEST:  # PyTorch compares versions by their numbers
         raise NotOfferedError(f"predict: PyTorch {torch.__version__} is too old. Install 2.11 or newer: pip install -U torch")
     from .program.run import run_program
 
