@@ -14,7 +14,7 @@ from ..memory.sizes import bytes_text, parse_bytes
 from ..memory.track import Track
 from .cards import USUAL, GraphicsCard, card_of
 
-_OLDEST = 2, 11  # of the versions with which predictions are tested
+_OLDEST = "2.11"  # of the versions with which predictions are tested
 _lock = reentrant()
 """Held while a program is predicted: a prediction changes parts of PyTorch that all threads share."""
 
