@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -30,8 +31,8 @@ def test_the_table_marks_the_plan():
     assert "measured on cpu" in ran.stdout
 
 
-def test_json():
-    ran = plan("--budget", "5.5MiB", "--json")
+def test_json_and_a_picture(tmp_path: Path):
+    ran = plan("--budget", "5.5MiB", "--json", "--picture", str(tmp_path / "front.png"))
     found = json.loads(ran.stdout)
     assert found["plan"]["peak_used"] <= 5.5 * (1 << 20) < found["plain"]["peak_used"]
     assert found["plan"]["techniques"]
@@ -39,6 +40,7 @@ def test_json():
     assert "Reserved is without a limit." in plan("--budget", "5.5MiB").stdout
     assert "Reserved is without a limit." not in plan("--budget", "1 GiB").stdout
     assert [row["peak_used"] for row in found["front"]] == sorted((row["peak_used"] for row in found["front"]), reverse=True)
+    assert (tmp_path / "front.png").stat().st_size > 10_000
 
 
 def test_the_largest_batch():
@@ -47,8 +49,8 @@ def test_the_largest_batch():
     assert plan("--largest-batch").exit_code == 2
 
 
-def test_names_of_techniques():
-    ran = plan("--allow", "in_backward,compression", "--budget", "4MiB", "--json")
+def test_names_of_techniques(tmp_path: Path):
+    ran = plan("--allow", "in_backward,compression", "--budget", "4MiB", "--picture", str(tmp_path / "front.svg"), "--json")
     found = json.loads(ran.stdout)
     assert found["plan"]["techniques"][-1] == "compression"
     assert found["plan"]["numbers"] == "approximate"

@@ -247,6 +247,7 @@ def test_json_has_the_numbers_of_the_table():
         ["snapshot", "x", "--html"],
         ["tips", "--tip", "eval", "--picture"],
         ["train", "--picture"],
+        ["plan", "lenet", "--picture"],
         ["estimate", "lenet", "--ranks", "2", "--picture"],
     ],
 )

@@ -346,7 +346,7 @@ def test_refusals():
         plan(lambda: 1 / 0, x, tm.sum, sgd)
 
 
-def test_a_plan_says_what_it_is():
+def test_a_plan_says_what_it_is(tmp_path: Any):
     base = planned("resnet20")
     found = base.within(base.plain.peak * 3 // 4)
     assert "MiB of" in str(found)
@@ -356,6 +356,8 @@ def test_a_plan_says_what_it_is():
     for width in (60, 80):
         assert max(map(len, found.table(width).splitlines())) <= width
         assert f"{found.peak:,}" in found.table(width)
+    found.plot(tmp_path / "front.png")
+    assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_step_with_nothing_chosen_is_a_plain_one():

@@ -271,6 +271,7 @@ def plan(
             "others also over a mesh with tensor, pipeline and context parallel",
         ),
     ] = 1,
+    picture: Annotated[Path | None, typer.Option(help="draw memory against time to this file")] = None,
     as_json: AsJson = False,
     traceback: Traceback = False,
 ) -> None:

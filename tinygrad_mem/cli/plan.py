@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -32,12 +33,13 @@ def run(
     allow: str,
     largest_batch: bool,
     ranks: int,
+    picture: Path | None,
     as_json: bool,
 ) -> int:
     """Plan and print. Returns 1 if nothing fits the budget, else 0."""
     room = size_of("--budget", budget)
     if ranks > 1 and network in SIZES:
-        given = {"--input": sample, "--largest-batch": largest_batch, "--allow": allow != "identical"}
+        given = {"--input": sample, "--largest-batch": largest_batch, "--picture": picture, "--allow": allow != "identical"}
         if refused := [name for name, value in given.items() if value]:
             raise tm.errors.ArgumentError(f"{', '.join(refused)}: not offered for {network} over a mesh of ranks: leave it out")
         return plan_mesh.run(network, batch_size, ranks, room, tokens, optimizer, device, as_json)
@@ -69,6 +71,8 @@ def run(
         return 1
     finally:
         times.save()
+    if picture is not None:
+        found.plot(picture)
     if as_json:
         print(json.dumps(_data(network, batch_size, found, front), indent=2))
     else:

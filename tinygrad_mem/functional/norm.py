@@ -239,6 +239,8 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     """
     if input.ndim < 3:
         raise ShapeError(f"Expected 3D or higher dimensionality input (got {input.ndim} dimensions)")
+    if input.numel() == 0:
+        return input
     # by the pooling that PyTorch takes: under autocast on the CPU, one of them is in float32
     pooled, ones = (pool.avg_pool2d, (1,)) if input.ndim == 3 else (pool.avg_pool3d, (1, 1))
     squares = elementwise.mul(input, input).reshape(input.size(0), 1, input.size(1), math.prod(input.shape[2:]), *ones[1:])

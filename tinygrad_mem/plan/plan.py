@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ..autograd.tensor import Tensor
@@ -112,6 +113,16 @@ class Plan:
         from .show import table
 
         return table(self.front, self.point, self.plain, width)
+
+    def plot(self, path: Path | str) -> None:
+        """Draw the front: peak against time, with the budget as a line. The ending of ``path`` is .png, .svg or .pdf.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is missing: ``pip install matplotlib``.
+        """
+        from .show import plot
+
+        plot(self.front, self.point, self.plain, self.budget, path)
 
     def lines(self) -> str:
         """The lines of a program that trains by the plan, wherever it runs: on several ranks each of them has these."""

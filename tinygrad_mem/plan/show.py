@@ -1,11 +1,17 @@
-"""The front of a plan as a table (rich)."""
+"""The front of a plan as a table (rich) and as a picture (matplotlib)."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from ..errors import needs
-from ..memory.sizes import bytes_text
+from ..memory.render.palette import LINES
+from ..memory.render.picture import drawing
+from ..memory.sizes import bytes_text, unit_of
 from .runs import Point
 
+MARKERS = "osD^vP*X<>"
 _WIDE = 90  # columns that have room for both forms of a size
 
 
@@ -38,3 +44,40 @@ def table(front: list[Point], chosen: Point, plain: Point, width: int) -> str:
         sent = [bytes_text(point.sent)] if sends else []
         shown.add_row(mark, *sizes, time, *host, *sent, Text(str(point.choice)))
     return text(shown, width)
+
+
+def plot(front: list[Point], chosen: Point, plain: Point, budget: int | None, path: Path | str) -> None:
+    """Peak against time, a step for each choice, the budget as a line."""
+    front = sorted({*front, plain}, key=lambda p: (p.time, -p.peak))
+    unit, size = unit_of(max(plain.peak, 1 << 20))
+    times = [point.time / plain.time for point in front]
+    peaks = [point.peak / size for point in front]
+    with drawing(path, 8, 4.2) as figure:
+        axes = figure.subplots()
+        axes.plot(times, peaks, drawstyle="steps-post", color=LINES[0], linewidth=1.6)
+        shown = front if chosen in front else [*front, chosen]  # off the front where those below it reserve more
+        _name(axes, [(point.time / plain.time, point.peak / size, point.choice.names) for point in shown])
+        axes.plot(chosen.time / plain.time, chosen.peak / size, "o", color=LINES[1], markersize=9, label="the plan")
+        if budget is not None:
+            axes.axhline(budget / size, color="#555555", linestyle="--", linewidth=1)
+            axes.annotate(
+                f"budget {bytes_text(budget)}",
+                (1, budget / size),
+                xycoords=("axes fraction", "data"),
+                xytext=(-4, 4),
+                textcoords="offset points",
+                ha="right",
+                color="#555555",
+            )
+        axes.set(xlabel="time of a step, plain = 1", ylabel=f"peak, {unit}", ylim=(0, max(peaks) * 1.12))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, loc="upper right", fontsize=7)
+
+
+def _name(axes: Any, points: list[tuple[float, float, tuple[str, ...]]]) -> None:
+    """Draw a mark for each point, and name its set of techniques in the legend."""
+    sets = dict.fromkeys(names for _, _, names in points)
+    for i, names in enumerate(sets):
+        times, peaks = zip(*[(time, peak) for time, peak, mine in points if mine == names], strict=True)
+        label = ", ".join(names) or "plain"
+        axes.plot(times, peaks, MARKERS[i % len(MARKERS)], color=LINES[i % len(LINES)], markersize=5, label=label, zorder=3)
