@@ -52,7 +52,7 @@ def test_no_line_is_too_wide_and_no_number_is_cut(command: list[str], snapshot: 
         assert set(NUMBER.findall(shown[width])) <= set(NUMBER.findall(shown[200])), "a number was cut"
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c[0] in ("estimate", "clinic")], ids=" ".join)
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "--ranks" in c], ids=" ".join)
 def test_in_fewer_columns_than_a_table_needs_the_terminal_wraps_it(command: list[str]):
     """At 40 columns, 61,361,111,040 was printed as 61,361,111,…"""
     shown = {width: CliRunner().invoke(app, command, env={"COLUMNS": str(width)}).stdout for width in (40, 60)}
@@ -71,6 +71,16 @@ def test_the_table_of_all_claims_has_each_figure_whole(width: int):
     for judged in rows:
         for text in (judged.claim.stated.text, *found_text(judged).split(", ")):
             assert any(text in line for line in lines), text
+
+
+@pytest.mark.parametrize("command", [["resnet50", "--batch-size", "1024"], ["llama-3-8b", "--batch-size", "1"]], ids=" ".join)
+def test_in_40_columns_an_estimate_leaves_columns_out_and_cuts_none(command: list[str]):
+    narrow, wide = (CliRunner().invoke(app, ["estimate", *command], env={"COLUMNS": str(width)}).stdout for width in (40, 200))
+    assert [line for line in narrow.splitlines() if len(line) > 40] == []
+    assert set(NUMBER.findall(narrow)) <= set(NUMBER.findall(wide)), "a number was cut"
+    assert not re.search(r"\d,\s*$|…", narrow, re.MULTILINE), "a number or a word was cut"
+    peak = narrow[narrow.index("the peak") :]
+    assert all(word in peak for word in ("activations", "parameters", "optimizer state", "peak used"))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no file that is always full")

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from rich.console import Console
+
 from ..errors import ArgumentError
 from ..models.names import Named
 from . import estimate_mesh, estimate_ranks, estimate_torch
@@ -13,7 +15,6 @@ from .estimate_layers import show
 from .estimate_options import EstimateOptions
 from .estimate_run import EstimateRun
 from .networks import network_of
-from .screen import screen
 from .users import is_torch
 
 
@@ -38,7 +39,7 @@ def run(**options: Any) -> int:
     if asked.as_json:
         print(json.dumps(asdict(found), indent=2))
     else:
-        show(found, screen(), asked.layers)
+        show(found, Console(), asked.layers)
     return int(found.fits is False)
 
 

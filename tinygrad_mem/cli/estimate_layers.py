@@ -16,6 +16,7 @@ from ..memory.unroll import NUMBER
 from ..text import visible
 
 _BOTH = 80  # a narrower terminal has no room for sizes in MB and in MiB, or for wide gaps
+_BYTES_ALONE = 60  # a narrower terminal has no room for sizes in MiB beside those in bytes
 _GAP = 2  # columns between two of a narrow table
 _NAME = 8  # columns of a layer's name at least, in a terminal that is narrower still
 _ROOMY = 120  # a narrower terminal has no room for outputs and the formulas of parameters
@@ -155,6 +156,8 @@ def _totals(found: Estimate, width: int) -> Table:
     units = {"bytes": 1, "MB (1000²)": 10**6, "MiB (1024²)": 1 << 20}
     if width < _BOTH:
         del units["MB (1000²)"]
+    if width < _BYTES_ALONE:
+        del units["MiB (1024²)"]
     for unit in units:
         table.add_column(unit, justify="right", no_wrap=True)
     rows = sorted(found.by_category.items(), key=lambda item: -item[1])

@@ -240,6 +240,8 @@ def _users(line: str) -> str:
 
 # --- the screen -----------------------------------------------------------------------------------------------------------
 
+_NAMED = 60  # columns of a terminal that has room for the names of peaks in PyTorch
+
 
 def _show(found: TorchEstimate, console: Console) -> None:
     batch = "" if found.batch_size is None else f", batch {found.batch_size}"
@@ -249,7 +251,7 @@ def _show(found: TorchEstimate, console: Console) -> None:
     if found.loss:
         trained = "" if found.trained == found.parameters else f", {found.trained:,} of them trained"
         console.print(Text(f"Two training steps; {found.parameters:,} parameters{trained}; the loss is {found.loss}."))
-    named = found.driver is not None
+    named = found.driver is not None and console.width >= _NAMED
     totals = _table("peak", "bytes", "in short", *["in PyTorch"] * named)
     peaks = [("allocated", found.peak_allocated), ("reserved", found.peak_reserved)]
     for name, size in peaks if found.driver is not None else peaks[:1]:
