@@ -171,6 +171,13 @@ def emulated(request: pytest.FixtureRequest) -> Device:
 
 
 @pytest.fixture
+def real_gpu(request: pytest.FixtureRequest) -> bool:
+    """Whether the tests marked ``cuda`` run on a GPU, and not on the emulated device."""
+    half: Any = request.config.pluginmanager.getplugin("cuda_half")
+    return half.where == "gpu"
+
+
+@pytest.fixture
 def only_memory(request: pytest.FixtureRequest) -> Iterator[None]:
     """The emulated device gives memory and runs no kernel: for networks that would take it minutes. A GPU runs them."""
     half: Any = request.config.pluginmanager.getplugin("cuda_half")
