@@ -110,6 +110,9 @@ def test_the_readme_has_the_counts():
     assert f"[{len(table()):,} programs](docs/pytorch_gpu.md)" in said
     assert f"{peaks:,} peaks are predicted to the byte. In {kinds['events']:,} programs every allocation" in said
     assert f"{kinds['bounded']} peaks differ by no more than the prediction's own bound" in said
+    changed = Counter(gpu_advice.kind(row) for each in gpu_advice.recorded().values() for row in each["rows"])
+    peaks = f"{changed['equal']} peaks are equal, {changed['bounded']} within the bound"
+    assert f"{changed.total()} such runs on an H100 were predicted: {peaks}" in said
     under = [under_settings(settings)[0].events["action"] for settings in settings_recorded()]
     of_settings = sum(int((actions == Action.ALLOC).sum()) for actions in under)
     requests = sum(len(recording(name).places) for name in names()) + of_settings + 9_741
