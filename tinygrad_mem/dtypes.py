@@ -182,12 +182,21 @@ def want_fitting(dtype: np.dtype, *numbers: Any) -> None:
             fitting(number, arithmetic(dtype))
 
 
+def wrapped(number: Any, dtype: np.dtype) -> Any:
+    """A Python integer as PyTorch compares it with integers of ``dtype``: wrapped round. Beyond 64 bits, as it is."""
+    if dtype.kind not in "iu" or type(number) is not _builtin_int or not -(1 << 63) <= number < 1 << 64:
+        return number
+    limits = np.iinfo(dtype)
+    least = _builtin_int(limits.min)
+    return (number - least) % (1 << limits.bits) + least
+
+
 def want_held(dtype: np.dtype, *numbers: Any) -> None:
     """Check that an integer dtype holds the integers among ``numbers``. Raises: OverflowError, as NumPy: one is too large."""
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         for number in numbers:
-            if type(number) is _builtin_int and not limits.min <= number <= limits.max:
+            if type(plain(number)) is _builtin_int and not limits.min <= number <= limits.max:
                 raise OverflowError(f"Python integer {number} out of bounds for {dtype}")
 
 
@@ -340,11 +349,19 @@ def check_borrowed(array: Any, whose: str) -> None:
         )
 
 
-FOREIGN = (np.ndarray, complex, np.complexfloating)
+def plain(value: Any) -> Any:
+    """A number of NumPy's as Python's; anything else as it is."""
+    if not isinstance(value, np.generic):
+        return value
+    number = value.item()
+    return _builtin_float(number) if isinstance(number, np.generic) else number  # a long double is its own item
+
+
+FOREIGN = (np.ndarray, complex, np.generic)
 """Operands that an op accepts besides tensors and its own numbers."""
 
 
-def admitted(value: Any) -> np.ndarray:
+def admitted(value: Any) -> Any:
     """An operand that is :data:`FOREIGN`, as an op takes it. Raises: as :func:`borrowed`; DTypeError: a complex number."""
     refuse_complex(value)
-    return borrowed(value)
+    return borrowed(value) if isinstance(value, np.ndarray) else plain(value)

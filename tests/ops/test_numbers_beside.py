@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 import tinygrad_mem as tm
 from tests.conftest import DEVICES
@@ -60,6 +61,52 @@ def test_numbers_that_are_held_are_taken(dev: str):
     assert tm.clamp(x.int(), -(1 << 31), 2).tolist() == [1, -2, 2]
     assert (x == 1 << 70).tolist() == [False] * 3
     assert (x.double() + (1 << 70)).tolist() == [2.0**70] * 3
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64"])
+def test_a_comparison_wraps_a_number_round_as_pytorchs_does(dtype: str, dev: str):
+    for number in (-1, -200, 200, 256, 300, 1 << 40, -(1 << 40), 1 << 63, -(1 << 63), (1 << 64) - 1):
+        mine, theirs = (lib.tensor([0, 1, 44, 127], dtype=getattr(lib, dtype)) for lib in (tm, torch))
+        for name in ("eq", "ne", "lt", "le", "gt", "ge", "__contains__"):
+            found, expected = (getattr(x, name)(number) for x in (mine.to(dev), theirs))
+            found, expected = (x if isinstance(x, bool) else x.tolist() for x in (found, expected))
+            assert found == expected, f"{name} of {dtype} and {number}"
+
+
+NUMPYS: list[Any] = [np.int32(2), np.int64(3), np.uint8(3), np.float16(0.5), np.float32(0.5), np.float64(0.5)]
+BESIDE: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "add": lambda lib, x, n: x + n,
+    "div": lambda lib, x, n: x / n,
+    "pow": lambda lib, x, n: x**n,
+    "floor_divide": lambda lib, x, n: x // n,
+    "rsub": lambda lib, x, n: lib.rsub(x.float(), n),
+    "clamp": lambda lib, x, n: x.clamp(n, n + 1),
+    "where": lambda lib, x, n: lib.where(x > 0, x, n),
+    "where of numbers": lambda lib, x, n: lib.where(x > 0, n, n),
+    "xlogy": lambda lib, x, n: lib.xlogy(x, n),
+}
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "bool", "float16", "float64"])
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_number_of_numpys_is_a_number_of_pythons(name: str, dtype: str, dev: str):
+    """It had a dtype of its own: a whole tensor times ``np.float64(0.5)`` was float64, 2 in int32 beside bools int32."""
+    for number in NUMPYS:
+        mine, theirs = (lib.tensor([0, 1, 1], dtype=getattr(lib, dtype)) for lib in (tm, torch))
+        found, expected = BESIDE[name](tm, mine.to(dev), number).cpu(), BESIDE[name](torch, theirs, number)
+        assert f"torch.{found.dtype}" == str(expected.dtype), number
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), 1e-3 if dtype == "float16" else 1e-6)
+
+
+def test_a_numpy_number_that_the_dtype_does_not_hold_is_refused(dev: str):
+    """It wrapped round in silence."""
+    x = tm.ones(3, dtype=tm.uint8, device=dev)
+    shifted = CALLS["mul of bools"]  # which is 0 in NumPy's 64 bits
+    for call in (*CALLS.values(), lambda x, n: x.__setitem__(0, n), lambda x, n: x.pow_(n)):
+        if call is shifted:
+            continue
+        with pytest.raises(ArgumentError, match=r"out of bounds for|without overflow"):
+            call(x, cast(Any, np.int64(300)))
 
 
 def test_a_numpy_float_is_no_factor_of_integers(dev: str):

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..devices import device as Device
-from ..dtypes import borrowed
+from ..dtypes import borrowed, plain, wrapped
 from ..errors import DeviceError, GraphError, ShapeError
 from ..ops.base import address_of
 from ..scope import local
@@ -137,7 +137,10 @@ class Exchange(Shaped):
         return int(self.item())
 
     def __contains__(self, element: Any) -> bool:
-        return bool((self._known_values() == (element._known_values() if isinstance(element, Exchange) else element)).any())
+        values, element = self._known_values(), plain(element)
+        return bool(
+            (values == (element._known_values() if isinstance(element, Exchange) else wrapped(element, values.dtype))).any()
+        )
 
     def _known_values(self) -> np.ndarray:
         """The values on the host; in a dry run, if they are known."""

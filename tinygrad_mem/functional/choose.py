@@ -169,7 +169,7 @@ def zero_(input: Tensor) -> Tensor:
 @public("torch", "special", "Tensor", cuda=AS_IS)
 def xlogy(input: Tensor | Number, other: Tensor | Number) -> Tensor:
     """``input * log(other)``, 0 where input is 0 (nan where other is nan). Saves: what its parts save."""
-    dtype = dtypes.result_type(*[x.array if isinstance(x, Tensor) else x for x in (input, other)])
+    dtype = dtypes.result_type(*[x.array if isinstance(x, Tensor) else dtypes.plain(x) for x in (input, other)])
     dtype = dtype if dtypes.is_floating(dtype) else dtypes.get_default_dtype()
     if not isinstance(input, Tensor):
         if not isinstance(other, Tensor):

@@ -10,7 +10,7 @@ from typing import Any
 from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
-from ..dtypes import is_floating, result_type, want_fitting
+from ..dtypes import is_floating, plain, result_type, want_fitting
 from ..errors import ArgumentError, DTypeError
 from ..ops import addcmul as three
 from ..ops import elementwise as ops
@@ -49,7 +49,7 @@ def times(input: Tensor | Number, other: Tensor | Number, alpha: Number) -> Tens
     """``alpha * other``, computed in the dtype of the sum."""
     if alpha == 1:
         return other
-    dtype = _dtype_of(input, other)
+    alpha, dtype = plain(alpha), _dtype_of(input, other)
     if is_floating(_dtype_of(alpha)) and not is_floating(dtype):
         raise DTypeError(f"For integral input tensors, argument alpha must not be a floating point number: found {alpha}")
     if dtype.kind == "b":

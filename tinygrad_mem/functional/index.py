@@ -232,7 +232,7 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
         DTypeError: the key holds tensors, and the value is a tensor of another dtype.
         ArgumentError: a number that the dtype cannot hold.
     """
-    given = value if isinstance(value, Tensor) else None
+    given, value = value if isinstance(value, Tensor) else None, dtypes.plain(value)
     if isinstance(value, (int, float)) and input.dtype not in dtypes.HALVES:  # beyond a half is inf, in PyTorch too
         value = dtypes.fitting(value, input.dtype)
     view, left = _basic(input, _checked(input, _expanded(input, key)))

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd.tensor import Tensor
-from ..dtypes import FLOATING, bfloat16
+from ..dtypes import FLOATING, bfloat16, plain
 from ..errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -65,21 +65,18 @@ def normalized(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict] |
     if not set(meant.values()).isdisjoint(kwargs):
         meant = {}
     named = {meant.get(key, key): value for key, value in kwargs.items()}
-    plain = _beside_bfloat16 if any(getattr(x, "dtype", None) == bfloat16 for x in (*args, *kwargs.values())) else _plain
-    plain_args = tuple(map(plain, args))
-    plain_named = {key: plain(value) for key, value in named.items()}
+    known = _beside_bfloat16 if any(getattr(x, "dtype", None) == bfloat16 for x in (*args, *kwargs.values())) else _plain
+    plain_args = tuple(map(known, args))
+    plain_named = {key: known(value) for key, value in named.items()}
     given = zip((*args, *named.values()), (*plain_args, *plain_named.values()), strict=True)
     return (plain_args, plain_named) if meant or any(before is not after for before, after in given) else None
 
 
 def _plain(value: Any) -> Any:
     """NumPy's numbers as Python's, also in a list or a tuple."""
-    if isinstance(value, np.generic):
-        plain = value.item()
-        return float(plain) if isinstance(plain, np.generic) else plain  # a long double is its own item
     if type(value) in (list, tuple) and any(isinstance(each, np.generic) for each in value):
-        return type(value)(map(_plain, value))
-    return value
+        return type(value)(map(plain, value))
+    return plain(value)
 
 
 def _beside_bfloat16(value: Any) -> Any:

@@ -14,6 +14,7 @@ class Clamp(Op):
 
     @staticmethod
     def forward(ctx, x, *, low, high):
+        low, high = dtypes.plain(low), dtypes.plain(high)
         bounds = [b for b in (low, high) if b is not None]
         y = ctx.output(x.shape, result_type(x, *bounds))
         refuse_bools("clamp", y)
