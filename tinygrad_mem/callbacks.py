@@ -23,8 +23,8 @@ _callbacks: dict[tuple[int, int], tuple] = {}  # by the ids of two code objects,
 def callback_depth() -> int:
     """The number of signal handlers, finalizers and weak-reference callbacks that the running code is inside of.
 
-    Python calls these itself, in the middle of other code. What they compute is not part of the code that they interrupt. To be
-    fast, each pair of a function and its caller is examined once.
+    Python itself calls these, in the middle of other code, which they are not part of. To be fast, each pair of a function and
+    its caller is examined once.
     """
     frame, count = sys._getframe(1), 0
     here = id(frame.f_code)

@@ -1,4 +1,4 @@
-"""``torch.version``: what this was built with, for files that ask: no CUDA of its own (CuPy brings it), no ROCm."""
+"""``torch.version``, for files that ask with what the library was built: without CUDA (CuPy brings it) and without ROCm."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class _Window:
     """One optimizer since the last update: its stage, and a flag on each device that is 1 if a gradient was not finite."""
 
     def __init__(self, optimizer: Any) -> None:
-        self.optimizer = optimizer  # held, so that its id stays unique
+        self.optimizer = optimizer  # held, so that no other object gets its id
         self.stage = OptState.READY
         self.found: dict[Any, Any] = {}
 

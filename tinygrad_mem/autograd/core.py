@@ -273,7 +273,7 @@ def one_device(op: type[Op], inputs: tuple, *written: Tensor) -> list:
 
 
 def connect(node: Node, edges: list, inputs: tuple, outputs: tuple) -> None:
-    """Record ``node``: its edges, what it saved of its inputs and outputs, and that the outputs are its own."""
+    """Record ``node``: set its edges, remember what it saved of its inputs and outputs, and make the outputs refer to it."""
     node.edges = tuple(edges)
     node.sequence = next_sequence()
     if node.saved or local.saved_hooks:
@@ -503,7 +503,7 @@ class Walk:
         return not any(edge is not None and id(edge[0]) in self.pending for edge in node.edges)
 
     def _deliver(self, state: Pending, edge: tuple, grad: Any, owned: bool) -> None:
-        """Add a gradient to those of its node or leaf, in the shape and dtype that it has there."""
+        """Add a gradient to the sum at its node or leaf, after conversion to the shape and dtype needed there."""
         target, index = edge
         device = target.device
         if isinstance(target, Node):
@@ -567,8 +567,8 @@ def _by_sequence(node: Node) -> int:
 def _ownership(grads: list, owned: list, result: tuple) -> list:
     """For each gradient that a backward returned: True if the engine owns its memory alone, and so may write into it.
 
-    If one shares the memory of the incoming gradient, the engine owns it only if it owned the incoming one, and no other
-    result shares that memory.
+    A returned gradient may share the memory of the incoming one. The engine owns it if it owned the incoming gradient and no
+    other result shares that memory.
     """
     if len(result) == 1 and result[0] is grads[0]:
         return owned

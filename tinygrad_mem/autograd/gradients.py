@@ -128,9 +128,9 @@ def add_partial(
 
 
 def clear_gradient(parameter: Tensor, set_to_none: bool) -> None:
-    """Drop the gradient, which frees its memory at once; or fill it with 0, which is no op of its own."""
+    """Drop the gradient, which frees its memory at once; or fill it with 0, which is not recorded as an op."""
     if set_to_none:
-        parameter.grad = None  # no other name has it: else it would outlive its role, as a temporary
+        parameter.grad = None  # before any local name holds it: it would live on, as a temporary
         return
     grad: Any = parameter._grad
     if isinstance(grad, SparseTensor):

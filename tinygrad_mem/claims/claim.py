@@ -273,7 +273,7 @@ def examine(claim: Claim) -> Judged:
 
 
 def by_error(judged: list[Judged]) -> list[Judged]:
-    """The most wrong figures first: those refuted, those explained, those reproduced, and among them those that are far off."""
+    """Sort: refuted figures first, then explained ones, then reproduced ones; in each group the least exact figure first."""
     order = {kind: place for place, kind in enumerate((REFUTED, EXPLAINED, REPRODUCED))}
     return sorted(judged, key=lambda each: (order[each.verdict.kind], -each.verdict.off) if each.verdict else (len(order), 0.0))
 

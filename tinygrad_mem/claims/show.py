@@ -60,7 +60,7 @@ def table(rows: Sequence[Judged], width: int) -> Table:
 
 
 def details(judged: Judged, console: Console) -> None:
-    """Print one claim in full: its source, what it says, what is found and how, and where the bytes of the run are."""
+    """Print one claim in full: its source, its words, the figure found and how, and where the bytes of the run are."""
     claim, verdict = judged.claim, judged.verdict
     title = Text(f"{claim.name}: ", "bold")
     if verdict is not None:

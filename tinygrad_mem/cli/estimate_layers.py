@@ -141,7 +141,7 @@ def _varying(layers: list[Layer]) -> int | None:
 
 
 def _name(layers: list[Layer]) -> str:
-    """The name that they share, with the numbers of those that there are: ``layers.0-31.norm``."""
+    """One name for all of them, with the range of their numbers: ``layers.0-31.norm``."""
     place = _varying(layers)
     if place is None:
         return layers[0].name

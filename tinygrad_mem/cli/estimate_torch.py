@@ -240,8 +240,6 @@ def _users(line: str) -> str:
 
 # --- the screen -----------------------------------------------------------------------------------------------------------
 
-_NAMED = 60  # columns of a terminal that has room for the names of peaks in PyTorch
-
 
 def _show(found: TorchEstimate, console: Console) -> None:
     batch = "" if found.batch_size is None else f", batch {found.batch_size}"
@@ -251,11 +249,11 @@ def _show(found: TorchEstimate, console: Console) -> None:
     if found.loss:
         trained = "" if found.trained == found.parameters else f", {found.trained:,} of them trained"
         console.print(Text(f"Two training steps; {found.parameters:,} parameters{trained}; the loss is {found.loss}."))
-    named = found.driver is not None and console.width >= _NAMED
-    totals = _table("peak", "bytes", "in short", *["in PyTorch"] * named)
+    gpu = found.driver is not None
+    totals = _table("peak", "bytes", "in short", *["in PyTorch"] * gpu)
     peaks = [("allocated", found.peak_allocated), ("reserved", found.peak_reserved)]
-    for name, size in peaks if found.driver is not None else peaks[:1]:
-        totals.add_row(name, f"{size:,}", bytes_text(size), *[f"max_memory_{name}"] * named)
+    for name, size in peaks if gpu else peaks[:1]:
+        totals.add_row(name, f"{size:,}", bytes_text(size), *[f"max_memory_{name}"] * gpu)
     console.print(totals)
     if found.driver is not None:
         low, high, least, most = (bytes_text(size) for size in (*found.driver, *CONTEXT))

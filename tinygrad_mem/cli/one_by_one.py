@@ -35,7 +35,7 @@ def check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
 
 @context
 def telling(console: Console, first: str = "") -> Iterator[Callable[[str], None]]:
-    """A line that says what is being done; what it yields changes the text. It is seen on a terminal only."""
+    """Show on a terminal, in one line, what is being done. Yields a function that changes the text."""
     with console.status(first) as status:
         yield status.update if console.is_terminal else lambda what: None
 

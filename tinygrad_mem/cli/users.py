@@ -1,4 +1,4 @@
-"""The user's files: which library they are written for, and what they define."""
+"""The user's files: loads them, and finds out whether they are written for this library or for PyTorch."""
 
 from __future__ import annotations
 

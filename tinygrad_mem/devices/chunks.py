@@ -51,8 +51,8 @@ class _Nowhere(np.ndarray):
 class _Addresses:
     """The interface of ``size`` bytes at addresses where no program has memory.
 
-    Addresses are used in order; after the last one they begin again. A request larger than any model always gets the same
-    addresses of its own, so that it does not use up the others.
+    Addresses are used in order; after the last one they begin again. Requests larger than any model all get the same separate
+    addresses, so that they do not use up the others.
 
     Raises:
         MemoryError: more bytes than a process could address.

@@ -26,7 +26,7 @@ def cuda_problem() -> str | None:
         return "CuPy finds no CUDA driver or no GPU on this machine"
     try:
         cupy.cuda.nvrtc.getVersion()
-    except Exception:  # of a library that is not there, or is not what it should be
+    except Exception:  # the library is missing, or is a wrong one
         return "CuPy finds no NVRTC, NVIDIA's library that compiles its kernels: pip install 'cupy-cuda12x[ctk]'"
     from cupy._core import _accelerator  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""CuPy's pool of one GPU as ``cuda`` uses it: its counts and peaks, and its events, which CuPy's hooks report."""
+"""CuPy's pool of one GPU, as device ``cuda`` uses it: counts, peaks, and the events that CuPy's hooks report."""
 
 from __future__ import annotations
 
@@ -165,11 +165,11 @@ class CuPyPool:
         self.settle()
 
     def settle(self, address: int = 0, size: int = 0) -> None:
-        """Report to listeners what has changed of the bytes that CuPy has taken, then a segment that it has just taken.
+        """Report to listeners by how much CuPy's reserved bytes have changed, then the segment that it has just taken, if any.
 
-        CuPy also gives segments back by itself, at a limit or if the driver has no memory left, without reporting it. And it
-        counts a segment before the driver gives it: a thread that looks then reports the growth, and the one that takes it
-        reports that as given back, and the segment with its address.
+        CuPy also gives segments back without reporting it, at a limit or if the driver has no memory left. And it counts a
+        segment before the driver gives it. A thread that asks in between reports the growth without an address. Then the thread
+        that takes the segment reports this growth as given back, and the segment with its address.
         """
         with self._gpu, lock:
             total = self._pool.total_bytes()

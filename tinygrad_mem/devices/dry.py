@@ -81,7 +81,7 @@ def _run(thread: threading.Thread, meta: Meta | None, draws: Any) -> None:
 
 
 def noted() -> Draws:
-    """Inside, the random draws of this thread and of those that it starts are recorded; :meth:`~Draws.again` repeats them."""
+    """Record the random draws of this thread, and of threads that it starts. :meth:`~Draws.again` repeats them."""
     _follow_threads()
     return Noted()
 

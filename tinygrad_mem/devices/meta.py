@@ -48,7 +48,7 @@ def _patient(method: Any) -> Any:
 
 
 class _DryPool(Pool):
-    """The memory of a dry run. It waits while other threads inspect its objects, so that these do not change the run."""
+    """The memory of a dry run. It waits while other threads inspect its objects: they must not change the run."""
 
     malloc, counts, free_all_blocks = map(_patient, (Pool.malloc, Pool.counts, Pool.free_all_blocks))
     reset_peak, largest_free = map(_patient, (Pool.reset_peak, Pool.largest_free))

@@ -36,8 +36,8 @@ class DistributedDataParallel(Module):
     A bucket that is complete is sent while backward continues.
 
     Memory:
-        The buckets: a second copy of all gradients, as long as this object lives. With ``gradient_as_bucket_view`` gradients
-        are views of the buckets, which saves that copy; outside its bucket a gradient exists only until it is copied there.
+        The buckets: a second copy of all gradients, as long as this object lives. ``gradient_as_bucket_view`` saves that copy:
+        each gradient is copied into its bucket, freed, and from then on a view of the bucket.
     Price:
         One all-reduce of all gradients for each backward. MPI advances transfers only while a rank calls it, so little of that
         is hidden on the cpu.

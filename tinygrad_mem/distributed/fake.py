@@ -63,7 +63,7 @@ class FakeGroup(ProcessGroup):
     """A group of ranks of which only one runs.
 
     Args:
-        places: for each rank of the world, its rank in its group: this one, or one of those made beside it.
+        places: for each rank of the world, its rank in its own group. The groups were made together, and this is one of them.
     """
 
     backend, device_type = "fake", "meta"

@@ -144,7 +144,7 @@ class ProcessGroup:
         raise NotImplementedError
 
     def fail(self, why: str) -> None:
-        """Tell the other ranks that this one ends with an error."""
+        """Tell the other ranks that this rank ends with an error."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: rank {self._rank} of {len(self.ranks)}>"

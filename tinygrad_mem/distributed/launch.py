@@ -92,7 +92,7 @@ class _Launch:
             self.pipes.register(self._pipe(what), selectors.EVENT_READ, what)
 
     def _pipe(self, name: str) -> int:
-        """Make a named pipe. We hold both of its ends, so it stays open when other processes open and close it."""
+        """Make a named pipe, and hold both of its ends: so it stays open when other processes close it."""
         os.mkfifo(self.folder / name)
         return os.open(self.folder / name, os.O_RDWR | os.O_NONBLOCK)
 

@@ -154,7 +154,7 @@ class MPIGroup(ProcessGroup):
         self._together(call).wait()
 
     def end(self) -> Work:
-        """Wait for all ranks at the end of the program. A rank that calls a collective finds that this one has ended."""
+        """Wait for all ranks at the end of the program. A rank that calls a collective instead learns that this one ended."""
         return self._together("the end of the program")
 
     def fail(self, why: str) -> None:

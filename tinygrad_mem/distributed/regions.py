@@ -62,7 +62,7 @@ def reduce_scatter_along(ctx: Context, x: Array, group: ProcessGroup, axis: int)
 
 
 def own_part(x: Array, group: ProcessGroup, axis: int) -> Array:
-    """This rank's part of ``x`` along ``axis``: a view. All parts have one size, so ranks are alike in what they ask for."""
+    """This rank's part of ``x`` along ``axis``: a view. All parts have one size, so all ranks ask for the same bytes."""
     size = x.shape[axis] // group.size()
     return x[(slice(None),) * axis + (slice(group._rank * size, group._rank * size + size),)]
 

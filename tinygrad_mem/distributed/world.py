@@ -200,7 +200,7 @@ class World:
         self._look_for_ends(work)
         for rank in list(work.waits_for):
             if self._presence.sees(rank) is False and not work.done:
-                self.advance()  # what it sent before may be all that is needed
+                self.advance()  # the messages that it sent before it ended may be enough
                 if work.done or rank not in work.waits_for:
                     continue
                 self._fail(
@@ -210,7 +210,7 @@ class World:
                 )
 
     def _presence_text(self, ranks: list[int]) -> str:
-        """A sentence on the processes of other ranks: those that still run, and those for which this is unknown."""
+        """A sentence that says which of these ranks still run, and of which this is unknown."""
         others = [rank for rank in ranks if rank != self.rank]
         there = [rank for rank in others if self._presence.sees(rank)]
         unseen = [rank for rank in others if self._presence.sees(rank) is None]

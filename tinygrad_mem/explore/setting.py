@@ -73,7 +73,7 @@ class StepSetting:
         return made
 
     def command(self) -> str:
-        """The command line that says the same. Offload has no option there: a comment says that its bytes are those without."""
+        """The command line with the same settings. It has no option for offload: a comment says that it is left out."""
         said = {
             name: value for name, value in asdict(self).items() if value != getattr(StepSetting, name) and name != "offload"
         }

@@ -294,7 +294,7 @@ def multi_head(
     want_probability(dropout_p)
     tensors, axis = (query, key, value), 0 if heads.batch_first else 1
     if query.ndim == 2:
-        made = {id(t): t.unsqueeze(axis) for t in tensors}  # what is one tensor stays one
+        made = {id(t): t.unsqueeze(axis) for t in tensors}  # equal inputs stay one tensor
         tensors = (made[id(query)], made[id(key)], made[id(value)])
         masks = (None if keys is None else keys.unsqueeze(0), pairs, causal)
     y, weights = _attention(tensors, heads, in_proj, extra, static, out_proj, dropout_p, masks, need_weights)

@@ -132,7 +132,7 @@ def randint(
 
 
 def _last_exact(dtype: np.dtype) -> int:
-    """The largest integer up to which a dtype holds all of them; of floating ones it is 2 to their digits."""
+    """The largest n such that a dtype holds all integers from 0 to n: for floats 2 ** (binary digits)."""
     digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}.get(dtype.name)
     return 2**digits if digits else 1 if dtype.kind == "b" else int(np.iinfo(dtype).max)
 

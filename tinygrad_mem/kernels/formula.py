@@ -1,4 +1,4 @@
-"""The plain NumPy formula of a kernel, written above it: what it computes, before how it does so fast."""
+"""The plain NumPy formula of a kernel, written above the kernel: first what is computed, then how it is computed fast."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class _Blocks:
         return Attribution(*map(np.array, changes, _DTYPES))
 
     def _older(self, index: int, address: int, rounded: int, birth: int) -> tuple:
-        """Bytes older than the log. Address 0: their sum. Any other: one block of them, or one that the sum did not include."""
+        """Bytes older than the log. Address 0: the sum of all; another address: one block, which may be part of the sum."""
         if not address:
             self._unknown.size += rounded
             return self._unknown, NOWHERE, _UNTRACKED

@@ -66,7 +66,7 @@ class Block:
 
     @property
     def home(self) -> str:
-        """The module that it counts for: the module of its parameter or buffer, else the module that asked for it."""
+        """The module that the block belongs to: that of its parameter or buffer, else the module that asked for it."""
         for holder in self.holders:
             if holder.note and holder.role in _BELONGS:
                 return holder.note.rpartition(".")[0]

@@ -24,7 +24,7 @@ class Record(EndsAlways):
     """A record of one device's pool during a ``with`` block. It answers questions while it runs, and afterwards.
 
     Tracks may nest and overlap: each records the events of all threads. On ``cuda``, begin one while other threads are idle:
-    blocks that they allocate at that very moment may be counted twice. Arrays of ``cupy.zeros`` and the like are recorded in
+    blocks allocated at that very moment may be counted twice. Arrays of ``cupy.zeros`` and the like are recorded in
     threads that use this library. Moments are given as :data:`When`.
 
     Every answer is computed from the log and changes nothing, so any thread or signal handler may ask at any time.

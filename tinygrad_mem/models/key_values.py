@@ -52,7 +52,7 @@ class Cache:
         """Add the keys and values (N, T, key heads, head) of the next tokens.
 
         Returns:
-            Those of all tokens that these may look at, in their order.
+            The keys and values of all tokens that the new tokens may look at, in order.
         """
         if self.length + k.shape[1] > self.tokens:
             raise ArgumentError(

@@ -28,9 +28,9 @@ class Named:
         tokens: the number of different tokens, for samples of token numbers; 0 for samples of floats.
         dense: whether each place of an image has its own class.
         tiles: whether it can compute some tokens at a time, its own loss too; see :meth:`with_own_loss`.
-        few: makes the network with a given number of its layers; ``None`` if it has no layers that repeat, or if what is done
-            to them depends on their number.
-        depth: the number of its layers, and after how many of them their kinds repeat.
+        few: makes the network with fewer layers, given their number; ``None`` if no layers repeat, or if a technique treats
+            them differently for another number.
+        depth: the number of layers, and the period after which their kinds repeat.
     """
 
     make: Callable[[], nn.Module]

@@ -31,7 +31,7 @@ class Step:
         self.scaler = tm.amp.GradScaler(device, enabled=mixed)
 
     def make(self, network: Callable[[], nn.Module]) -> nn.Module:
-        """The model that ``network`` makes, prepared: made in its dtype at once, so that no float32 copy comes before it."""
+        """The prepared model. ``network`` makes it directly in its dtype, so that there is never a float32 copy."""
         before = tm.get_default_dtype()
         tm.set_default_dtype(self.dtype)
         try:

@@ -122,7 +122,7 @@ def _placed(grads: list, wanted: list[bool]) -> tuple:
 
 
 def _answered(answer: Any, grads: tuple, name: str) -> tuple:
-    """The gradients that a hook returned, checked; those that it got if it returned ``None``."""
+    """The gradients that a hook returned, checked. A hook that returned ``None`` leaves ``grads`` as they are."""
     if answer is None:
         return grads
     answer = answer if isinstance(answer, tuple) else (answer,)

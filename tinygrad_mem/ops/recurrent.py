@@ -3,9 +3,9 @@
 Rows are packed as :class:`~tinygrad_mem.nn.utils.rnn.PackedSequence` packs them: all sequences' first steps, then all second
 steps, so there are no steps beyond a sequence's end. If all sequences have the same length, that is a contiguous (T, N, ...).
 
-Steps go in chunks of 512 rows. A chunk's input product is one product, its recurrent products are one per step, and its share
-of the weights' gradients is one product again. Beside what is kept, backward needs the workspace of one chunk. While one
-thread goes through the steps of a chunk, another makes the large products of the next chunk, or of those that came before.
+Steps go in chunks of 512 rows. For a chunk there is one product with the input, a recurrent product for each step, and one
+product for its share of the weights' gradients. Beside what is kept, backward needs the workspace of one chunk. While one
+thread goes through the steps of a chunk, another computes the large products of the next chunk, or of earlier ones.
 """
 
 from __future__ import annotations

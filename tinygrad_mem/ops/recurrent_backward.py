@@ -66,7 +66,7 @@ class Backward:
             tasks = self.tasks(gates[i:j], (before if inside is None else inside)[i:j], start + i, start + j)
             if run.dtype == run.wide:
                 kernels.hand_over(self.later, tasks)
-            else:  # they take memory, which is this thread's to do
+            else:  # the tasks take memory, and only this thread may
                 for task, rows in tasks:
                     task(0, rows)
         if inside is None or not self.in_place:  # the next chunk has these buffers

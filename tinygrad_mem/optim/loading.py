@@ -1,4 +1,4 @@
-"""Checks of a state dict before it is loaded: its values must have the types of those that they replace."""
+"""Checks of a state dict before it is loaded: each value must have the type of the value that it replaces."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ class Lomo(Optimizer):
     """Gradient descent whose gradients are cut to a range, number by number: ``p = p - lr * clamp(g, -c, c)``.
 
     LOMO makes this step in backward: ``optimizer_in_backward(Lomo(...))`` updates each parameter when its gradient is complete,
-    and frees the gradient, so that one exists at a time. The paper clips by the norm of all gradients, or scales the loss, by
-    going back twice: ``optimizer_in_backward(Lomo(...), max_norm=1.0, scaler=GradScaler())``.
+    and frees the gradient: only one exists at a time. To clip by the norm of all gradients, or to scale the loss, the paper
+    goes back twice: ``optimizer_in_backward(Lomo(...), max_norm=1.0, scaler=GradScaler())``.
 
     Memory: no state. In backward one gradient at a time: see :class:`~tinygrad_mem.techniques.optimizer_in_backward`. With
     ``step()`` all gradients, as with SGD.

@@ -251,7 +251,7 @@ class Optimizer:
             self.state[p] = state
 
     def _update(self, group: dict[str, Any], p: Tensor, g: Any, state: dict[str, Any], first: bool) -> None:
-        """One parameter: :meth:`update` of it, or of its master, which is then rounded into it."""
+        """Update one parameter. If it has a master weight, update that and round it into the parameter."""
         if not has_master(group, p):
             self.update(p.device, group, p.array, g, state, first)
             return

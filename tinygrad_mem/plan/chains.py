@@ -77,8 +77,7 @@ class _FixedCall(Module):
 def watch(model: Module, seen: list[Found]) -> None:
     """Append each chain of ``model`` to ``seen`` when it runs.
 
-    A ``Sequential`` is a chain, with all that is in it, unless a longer chain is in it; so are the modules of a ``ModuleList``,
-    one by one.
+    A ``Sequential`` is a chain unless it contains a longer one. The modules of a ``ModuleList`` are a chain too.
     """
     for path, module in _chains(model, ""):
         _record_calls(module[0] if isinstance(module, ModuleList) else module, Found(path, module), seen)
@@ -214,7 +213,7 @@ def combined(chains: list[tuple[str, tuple[int, ...], list[Way]]]) -> list[tuple
 
 
 def _undominated(entries: list[tuple[int, int, float, tuple]]) -> list[tuple[int, int, float, tuple]]:
-    """Those that no other beats in kept bytes, peak and time; where there are very many, evenly picked ones."""
+    """The entries that no other entry beats in kept bytes, peak and time. Of very many, an even selection."""
     entries.sort(key=lambda e: (e[2], e[1], e[0]))
     stairs: list[tuple[int, int]] = []  # (kept, peak) of the chosen that no other chosen beats: the one rises, the other falls
     chosen = []

@@ -57,11 +57,11 @@ class Divided:
         return next(self._searches[type(each)] for each in choice.techniques if isinstance(each, Replicated))
 
     def cheapest(self, budget: int) -> Choice | None:
-        """The fastest choice that fits, with what it sends; those that change numbers least come first."""
+        """The fastest choice that fits, sending included. Choices that change numbers less are preferred."""
         best: Point | None = None
         for search in sorted(self._searches.values(), key=lambda search: search.plain.time):
             if best is not None and search.plain.time >= best.time and best.choice.numbers == search.plain.choice.numbers:
-                break  # its other choices take longer than its plain one
+                break  # all its other choices take longer
             choice = search.cheapest(budget)
             found = None if choice is None else search.point(choice)
             if found is not None and (best is None or _order(found) < _order(best)):

@@ -108,10 +108,10 @@ class Recompute(Applied):
 
 @dataclass(frozen=True)
 class InPlace(Applied):
-    """Activations overwrite their input if nothing else needs it: one array of their size less while they run.
+    """Activations overwrite inputs that nothing else needs: one array of this size less while they run.
 
     Attributes:
-        paths: the paths of these modules.
+        paths: the paths of the modules that do so.
     """
 
     paths: tuple[str, ...]

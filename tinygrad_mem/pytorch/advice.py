@@ -8,7 +8,7 @@ from ..errors import needs
 from ..memory.sizes import bytes_text
 
 _WIDE = 110  # columns that a terminal needs for costs in the table
-_ROOMY = 80  # columns from which on it says what is saved beside what is left
+_ROOMY = 80  # a wider terminal has room for the bytes saved beside the bytes left
 
 
 @dataclass

@@ -230,8 +230,7 @@ class Trials:
         return list({tuple(row.names): row for row in found if not row.refused}.values())
 
     def _most(self, helping: list[ProgramChange]) -> list[ProgramChange]:
-        """Add changes one by one, the one that saves most first. A change stays if it saves something beside those before
-        it."""
+        """Add changes one by one, beginning with the most effective. A change stays if it lowers the peak further."""
         taken: list[ProgramChange] = []
         best = self.plain
         for change in helping:
@@ -300,7 +299,7 @@ class Trials:
                 bad = size
             size = min(2 * good, _MOST) if good and bad > _MOST else (good + bad) // 2
             guess = self._guess(name, tried[-2:], changes) if len(tried) > 1 else None
-            if guess is not None and good <= guess <= bad:  # it, or the one beside it that is not known yet
+            if guess is not None and good <= guess <= bad:  # the guess, or the nearest size that is not known yet
                 size = min(max(guess, good + 1), bad - 1)
             tried.append(size)
         return good

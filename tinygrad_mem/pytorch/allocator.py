@@ -82,7 +82,7 @@ class CachingAllocator:
         return block.address
 
     def free(self, address: int) -> None:
-        """Free the block at ``address``. If other streams use it, it waits for them.
+        """Free the block at ``address``. A block that other streams use waits for them.
 
         Raises:
             ValueError: no block in use begins there.

@@ -43,8 +43,8 @@ class Facts:
     ended_in: np.ndarray  # number of the step in which it was freed
     part: np.ndarray  # number of the stretch of one phase in which it was allocated
     end_part: np.ndarray  # number of the stretch in which it was freed
-    sign: np.ndarray  # its mark from the stack that allocated it
-    end_sign: np.ndarray  # its mark from the stack that freed it
+    sign: np.ndarray  # the mark of the stack that allocated it
+    end_sign: np.ndarray  # the mark of the stack that freed it
     sure: np.ndarray  # stacks show both phases
     made_sure: np.ndarray  # a stack shows the first
     outlives: np.ndarray  # its step has a backward after it was allocated, and the block outlives that

@@ -54,7 +54,7 @@ def _column(older: list[int], newer: np.ndarray) -> np.ndarray:
 
 
 def _ends(events: np.ndarray, born: np.ndarray, address: np.ndarray) -> np.ndarray:
-    """For each block, the number of the event that ends it: the next one at its address that frees or allocates."""
+    """For each block, the number of the event that ends it: the next free or malloc at its address."""
     frees = Action.FREE_REQUESTED  # recordings may leave out kinds of events
     if not np.any(events["action"] == frees):
         frees = Action.FREE_COMPLETED

@@ -36,7 +36,7 @@ class Peak:
     bytes: int
     phase: str  # the part of a training step, "" if unknown
     iteration: int | None  # the number of its iteration, from 1; None if unknown
-    owners: list[Owner]  # of its bytes, largest first; they add up to them
+    owners: list[Owner]  # the largest first; their bytes add up to the peak's
 
 
 @dataclass

@@ -23,7 +23,7 @@ from .unpickle import Reader, StackList, Stacks
 
 _ACTIONS = {action.name.lower(): action for action in Action}
 _STATES = ("active_allocated", "active_awaiting_free", "active_pending_free", "inactive")
-_EVENTS = 1 << 14  # of one device, for which there is room at first
+_EVENTS = 1 << 14  # of one device: the room at first
 _TOP = (1 << 64) - 1
 
 

@@ -37,9 +37,9 @@ def _add(counters: tuple[Counter, ...], amount: int) -> None:
 class Stats:
     """All counters of an allocator, each for small requests, for large ones, and for all.
 
-    *Allocated* bytes are in blocks that the program uses; *active* ones also in blocks that it freed and that wait for another
-    stream; *requested* ones are requests before rounding; *reserved* ones come from the driver; *inactive split* ones are in
-    free blocks that are a part of a segment, so that they cannot be released.
+    *Allocated* bytes: blocks that the program uses. *Active*: these, and freed blocks that wait for another stream.
+    *Requested*: requests before rounding. *Reserved*: what came from the driver. *Inactive split*: free blocks that are only a
+    part of a segment, so that they cannot be released.
 
     Args:
         oversize: the size from which a block or a segment is *oversize*, a setting.

@@ -1,4 +1,4 @@
-"""The bytes that are reserved but not allocated: those that can be released, and those that are stuck beside live blocks.
+"""The bytes that are reserved but not allocated. Some can be released, some are stuck beside live blocks.
 
 They follow from the recorded addresses alone. A segment is released as a whole, an expandable one page by page. So the free
 bytes of a segment (or page) with a live block are stuck: other requests can use them, but they cannot be released.

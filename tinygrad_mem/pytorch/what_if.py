@@ -49,7 +49,7 @@ def what_if(
     """Replay as recorded, with the same settings from the start, with each setting, and with the best combination.
 
     Args:
-        capacity: bytes that the program has on the card; ``None`` for what it had when it ran out of memory, if it did.
+        capacity: bytes that the program has on the card; ``None``: what it had when it ran out of memory, if that is recorded.
         progress: called with the settings that are tried next.
     """
     progress("as recorded")

@@ -1,4 +1,4 @@
-"""One call of a checkpointed function: its inputs, the arrays that it did not keep, and how they are computed again.
+"""One call of a checkpointed function: its inputs, the arrays that it did not keep, and how to compute them again.
 
 In the forward, a pack hook replaces every array that an op saves by a :class:`Wanted`, so that the array is freed when the
 forward no longer needs it. When backward asks for the first of them, the function runs again. What its ops save then is given
@@ -78,8 +78,8 @@ class Row(NamedTuple):
 class Frame:
     """A call of a checkpointed function; it lives as long as a node needs one of its arrays.
 
-    The nodes that the call recorded refer to it. It refers to none of them, and not to the result. Nodes of their own keep its
-    inputs, so that these are counted, checked for in-place writes, and packed by an outer checkpoint.
+    The nodes that the call recorded refer to the frame. It refers to none of them, and not to the result. Separate nodes save
+    the call's inputs: so these are counted, checked for in-place writes, and packed by an outer checkpoint.
     """
 
     def __init__(

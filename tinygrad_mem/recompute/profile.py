@@ -29,8 +29,8 @@ class Profile:
 
     Attributes:
         stages: the costs of each stage; the loss, if given, is the last.
-        sizes: the number of modules in each stage. A module belongs to the stage of the one before it if it writes into its
-            input, if it returns it, or if its input is not kept for backward (as ReLU's after Linear).
+        sizes: the number of modules in each stage. A module belongs to the stage of the module before it in three cases: it
+            writes into its input, it returns its input, or its input is not kept for backward (as ReLU's after Linear).
     """
 
     stages: tuple[Stage, ...]
@@ -52,7 +52,7 @@ def profile(sequential: Sequential, input: Tensor, loss: Callable[[Any], Tensor]
     Times are numbers of operations; a backward counts twice its forward.
 
     Raises:
-        ArgumentError: there is no module, or one returns something other than one tensor.
+        ArgumentError: there is no module, or a module returns anything but one tensor.
     """
     if not len(sequential):
         raise ArgumentError("profile: there is no module to run")
@@ -100,7 +100,8 @@ def uninitialised(tensor: Tensor, where: Any) -> Tensor:
 def _sizes(modules: list[Module], x: Any) -> tuple[int, ...]:
     """The number of modules that each stage has.
 
-    A stage ends if its result has its own memory, the next module does not write into it, and one of the two keeps it.
+    A stage ends after a module whose result has its own memory, if the next module does not write into this result, and one of
+    the two modules keeps it for backward.
     """
     sizes: list[int] = []
     begun = False  # whether a module has allocated its result; before that all modules are one stage

@@ -25,7 +25,7 @@ def chunked(function: Callable[[Tensor], Tensor], input: Tensor, chunks: int, di
     Memory:
         Temporaries of ``function`` exist for one part at a time. What it *saves* for backward is kept for all parts, as much as
         without ``chunked``: in training, put ``checkpoint`` around ``function`` or a part of it. Without gradients, the results
-        are written directly into the output. With gradients they are joined, so that they exist twice for a moment.
+        are written directly into the output. With gradients they are joined: for a moment they exist twice.
     Price:
         More and smaller kernels; with gradients, a copy of the output.
     Do not use when:

@@ -98,6 +98,6 @@ class _Press:
 
 
 class Pressed(list):
-    """The compressed form of a tensor, with its shape and dtype. It is a list, so that listeners find the tensors in it."""
+    """The compressed form of a tensor, with its shape and dtype. Listeners look for tensors in lists, so it is a list."""
 
     like: tuple

@@ -21,7 +21,7 @@ def stays(tensor: Tensor) -> bool:
 
 
 class UnpackedTensor(list):
-    """A tensor that is not packed, and its version when it was saved; a list, so that listeners find the tensor in it."""
+    """A tensor that is not packed, with its version when saved. Listeners look for tensors in lists, so it is a list."""
 
     __slots__ = ("version",)
 
@@ -43,7 +43,7 @@ class UnpackedTensor(list):
 
 
 class Once:
-    """Remembers the packed copy of a storage while it is alive, so that two nodes that save one tensor share one copy."""
+    """Remembers the packed copy of a storage while the copy lives: two nodes that save one tensor share one copy."""
 
     def __init__(self) -> None:
         self._made: weakref.WeakKeyDictionary[Storage, tuple] = weakref.WeakKeyDictionary()

@@ -44,7 +44,7 @@ def place_of(name: str) -> types.ModuleType | None:
 
 Read = tuple[types.ModuleType, int, list[tuple[Any, str, Any]]]
 """A module of PyTorch's as it was read: the module, the number of its names, and (object, name, ours) of its own objects."""
-_read: dict[str, Read] = {}  # it keeps the objects, so that no other one gets the identity of one of them
+_read: dict[str, Read] = {}  # holds the objects, so that no other object gets one of their ids
 
 
 def _objects_of(place: str) -> list[tuple[Any, str, Any]]:
@@ -65,7 +65,7 @@ def _objects_of(place: str) -> list[tuple[Any, str, Any]]:
 class Names:
     """The public names of PyTorch, as they are loaded now, with the object of this library for each.
 
-    An object is known by its identity, so it does not matter under which name, through which module or how it was imported.
+    Objects are compared by identity, so it does not matter from which module, or under which name, they were imported.
     """
 
     def __init__(self, torch: types.ModuleType) -> None:

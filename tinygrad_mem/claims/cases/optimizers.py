@@ -1,4 +1,4 @@
-"""Optimizers for little memory: what they keep, and what they save."""
+"""Optimizers that need little memory: the state that they keep, and the bytes that this saves."""
 
 from __future__ import annotations
 

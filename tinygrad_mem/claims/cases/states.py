@@ -21,7 +21,7 @@ from .parameters import count
 KEPT = (Category.PARAMETER, Category.MASTER_WEIGHT, Category.OPTIMIZER_STATE, Category.GRADIENT)
 """What there is of a parameter between steps."""
 READING = Extra("context of CUDA, kernels, and segments of the allocator that are not full", 3 * 10**8, 3 * 10**9)
-"""What the driver reads beside the arrays: other libraries' kernels decide it, so its bytes are not known."""
+"""The bytes that the driver shows beyond the arrays. Kernels of other libraries decide them, so they are not known."""
 LLAMA_65B = PUBLISHED["llama-2-7b"] | {
     "hidden_size": 8192, "intermediate_size": 22_016, "num_hidden_layers": 80,
     "num_attention_heads": 64, "num_key_value_heads": 64, "max_position_embeddings": 2048,

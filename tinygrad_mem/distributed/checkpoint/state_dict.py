@@ -128,7 +128,7 @@ def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fitted(given: Any, optimizer: Optimizer, names: list[list[str]]) -> Any:
-    """The part of a state by names that belongs to these parameters, in their order; any other state as it is."""
+    """Of a state with names of parameters, the part for these parameters, in their order; any other state unchanged."""
     what = "set_state_dict: optim_state_dict"
     mapping(what, given)
     flat = "state" not in given and bool(given)
@@ -154,7 +154,7 @@ def _fitted(given: Any, optimizer: Optimizer, names: list[list[str]]) -> Any:
 
 
 def _shared(options: dict[str, dict[str, Any]], of: list[str]) -> dict[str, Any]:
-    """The options of one group, which are those of each of its parameters."""
+    """The options of one group: all its parameters must have the same."""
     mapping("set_state_dict: the options of parameters", options, of)
     if any(options[name] != options[of[0]] for name in of):
         found = [options[name] for name in of]

@@ -36,7 +36,7 @@ class ShardedParameter:
         host: the device of these, if they are offloaded; else ``None``.
         full: the leaf of the graph whose gradient is complete.
         whole: the gathered rows and padding, or ``None``.
-        places: the modules that have it, and its name there.
+        places: the modules that have the parameter, and its name in each.
     """
 
     def __init__(

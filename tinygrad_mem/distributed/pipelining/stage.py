@@ -27,17 +27,16 @@ class PipelineStage:
 
     Memory:
         For each micro-batch under way: its received input, and what the layers saved for its backward. An output is kept until
-        the next stage has received it: its graph stays, the output itself does not. A rank with one stage waits for that when
-        it begins its next micro-batch, a rank with several when that stage sends again.
-        What is received, and what is sent as long as it is sent, are communication buffers. The
-        walk back writes into received gradients.
+        the next stage has received it; its graph is kept longer. A rank with one stage waits for the send when it begins its
+        next micro-batch, a rank with several when that stage sends again. Received arrays, and arrays while they are sent, are
+        communication buffers. Backward writes into received gradients.
 
     Args:
         submodule: the layers.
         stage_index, num_stages: its place.
         device: of the tensors that it receives.
         input_args: tensors like its inputs of one micro-batch; only their shapes and dtypes count. Every stage but the first
-            needs them: nothing is sent to find them out, so a prediction of one rank knows them too.
+            needs them, because stages do not send shapes to each other. So a prediction of one rank knows them too.
         output_args, output_grads, input_grads, dw_builder, get_mesh: accepted for compatibility; an output tells its own shape.
         group: the ranks of the pipeline; by default all.
 
@@ -135,7 +134,7 @@ class PipelineStage:
     def _received(self, way: int, likes: list) -> list:
         """Arrays from the stage before, or gradients from the next one.
 
-        They are requested before this rank waits for what it has sent: else two ranks that send to each other would deadlock.
+        This rank asks to receive before it waits for its own sends: two ranks that send to each other would else deadlock.
         """
         neighbour = self.stage_index + (1 if way == _BACKWARD else -1)
         with scope.phase("backward" if way == _BACKWARD else "forward"):

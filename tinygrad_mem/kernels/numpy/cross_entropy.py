@@ -81,7 +81,7 @@ def log_sum_exp(x, lse):
 
 
 def _is_huge(lse):
-    """True if one is so large, or so small, that its rounding matters, or its power of e; or is nan."""
+    """True if a number is nan, or so far from 0 that its rounding matters, or that its power of e overflows."""
     return not (np.minimum.reduce(lse, axis=None) >= -_HUGE and np.maximum.reduce(lse, axis=None) <= _HUGE)
 
 

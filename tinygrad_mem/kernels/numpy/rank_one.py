@@ -49,7 +49,7 @@ def adam4bit_rank1_step(
 
 
 class _Axes:
-    """A state in half bytes: the largest numbers along its axes, by which it is read, and those by which it is written."""
+    """A state in half bytes: the largest numbers along its axes before the step, for reading, and after it, for writing."""
 
     def __init__(self, codes, top, fresh, shape):
         self.codes, self.old, self.fresh = codes, _along_axes(top, shape), _along_axes(fresh, shape)
@@ -83,7 +83,7 @@ class _Tops(_Axes):
 
 
 def _along_axes(tops, shape):
-    """For each axis its largest numbers, as an array of this shape that repeats them along the others."""
+    """For each axis a view of this shape of the axis's largest numbers, repeated along the other axes."""
     views, start = [], 0
     for axis, count in enumerate(shape):
         strides = [tops.itemsize if k == axis else 0 for k in range(len(shape))]

@@ -144,8 +144,8 @@ def beside(numbers):
     """Run tasks beside steps of ``numbers`` numbers each: for :func:`hand_over` and :func:`finish`.
 
     One thread runs all steps while another runs the tasks, and then both run what is left: threads that share a step wait for
-    the interpreter lock. If steps are large, all threads share each step and task. If steps are so small that the interpreter
-    takes most of their time, there is one thread too: two would wait for its lock.
+    the interpreter lock. If steps are large, all threads share each step and task. If steps are so small that Python takes most
+    of their time, one thread does all: two would wait for the interpreter lock.
     """
     return threads.Beside() if _SMALL < numbers < _LARGE else None
 

@@ -2,8 +2,8 @@
 
 Each event that changed the pool is an event of the device's trace; blocks that are older than the track come first. Frames are
 the op (with its module as the file) and the user's line. Sizes are the pool's, rounded to 512, so that the page shows the
-track's curve. The page gives a block one colour for its whole life: that of the first category, in the order of
-:class:`~tinygrad_mem.memory.Category`, among all that it had. The segments are those at the end.
+track's curve. The page gives a block one colour for its whole life. It is that of the category, among all that the block had,
+which comes first in :class:`~tinygrad_mem.memory.Category`. The segments are those at the end.
 
 The page has requirements that are not documented: protocol 4 at most, an event of category ``unknown``, ``free_requested``
 before ``free_completed``, and a segment around every address.

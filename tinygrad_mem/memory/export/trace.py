@@ -99,7 +99,7 @@ class _Slices:
         return found
 
     def _enter(self, thread: int, time: float, inside: list[str]) -> Iterator[str]:
-        """End the slices that the thread left, and begin those that it entered."""
+        """End the slices that the thread has left, and begin the slices that it has entered."""
         if thread not in self._open:
             self._open[thread] = []
             yield _THREAD % (thread + 1, thread)

@@ -46,7 +46,7 @@ def of_track(track: Record, title: str) -> Bars:
 
 
 def draw(bars: Sequence[Bars], console: Console, height: int = 8) -> None:
-    """Print pictures on one scale, and below them which colour is what."""
+    """Print pictures on one scale, and below them a legend of the colours."""
     side_by_side = console.width >= _SIDE_BY_SIDE
     width = (console.width - 28) // 2 if side_by_side else console.width - 13
     top = max([1, *(int(each.total.max(initial=0)) for each in bars)])

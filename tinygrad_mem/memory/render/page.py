@@ -34,7 +34,7 @@ def to_html(
     light or dark setting.
 
     Args:
-        other: a second run, shown beside this one, with the changes from this one to it.
+        other: a second run to show beside this one, with all changes between the two.
         titles: one for each run; by default what ran and where, or "before" and "after".
         summary: plain text of lines up to 80 characters, shown above the figures.
 

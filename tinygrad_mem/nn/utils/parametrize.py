@@ -20,7 +20,7 @@ M = TypeVar("M", bound=Module)
 class ParametrizationList(ModuleList):
     """Modules that compute a value from the tensor ``original``, one after another. A call returns the value.
 
-    ``original`` stays the object that it was, with other values: optimizers and other modules that have it keep it.
+    ``original`` is the same object as before, with new values: optimizers and other modules that hold it need no change.
     """
 
     def __init__(self, modules: Any, original: Tensor) -> None:

@@ -50,7 +50,7 @@ class Alone:
         share: of the machine's free memory: an op that needs more is not run.
 
     Attributes:
-        remembered: what other processes have learned, and what this one learns.
+        remembered: what this process and earlier ones have learned.
     """
 
     def __init__(self, share: float = 0.5) -> None:
@@ -214,7 +214,7 @@ def allocator_events(into: list[int]) -> Iterator[None]:
 
 
 def measured(run: Callable[[], Any]) -> tuple[Any, int]:
-    """The result of a real call on the CPU, and the bytes that it takes beside what it keeps; a profiler hides them: 0."""
+    """The result of a real call on the CPU, and its temporary bytes at their most. (0 under a profiler, which hides them.)"""
     if _autograd._profiler_enabled():
         return run(), 0
     events: list[int] = []

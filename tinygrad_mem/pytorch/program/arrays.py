@@ -1,8 +1,8 @@
 """NumPy's arrays of values that a prediction does not have: ``tensor.cpu().numpy()``, as metrics need it.
 
-They follow the rule of unknown numbers: what a program computes from such an array with NumPy is not known, either, and nothing
-is decided by it. A function whose result is as long as values say is refused. Other libraries read ones, and so do plain arrays
-that it is copied into or is an index of, which NumPy does without asking: a note says so.
+They follow the rule of unknown numbers: what a program computes from such an array with NumPy is unknown too, and no branch may
+depend on it. A function whose result is as long as values say is refused. NumPy copies such an array into a plain one, or uses
+it as an index, without asking; then the values are ones, as they are for other libraries, and a note says so.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class UnknownArray(np.ndarray):
     """The values of a tensor of a prediction. In memory it has ones.
 
     Attributes:
-        shares: the tensor whose memory it is in a real run: as long as this array, or a view of it, lives, it does.
+        shares: the tensor whose memory the array would be in a real run. The array, or a view of it, keeps the tensor alive.
     """
 
     watch: Watch

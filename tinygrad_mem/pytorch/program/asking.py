@@ -20,9 +20,9 @@ Tensor = torch.Tensor
 
 @total_ordering
 class Address:
-    """An address in the memory of a prediction: programs tell by it which tensors share memory.
+    """An address in the memory of a prediction. Programs compare addresses to find out which tensors share memory.
 
-    It is no ``int``, so that nothing outside of Python reads there.
+    It is not an ``int``: no C code can read from it.
     """
 
     def __init__(self, number: int) -> None:

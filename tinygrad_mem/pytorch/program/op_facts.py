@@ -34,7 +34,7 @@ class OpFacts(NamedTuple):
     """The facts of an op that are needed before each of its calls.
 
     Attributes:
-        op: kept, so that its id stays its own.
+        op: held, so that no other object gets its id.
         fills: it writes in place, and takes no memory.
         composite: PyTorch makes it of other ops.
         python: it is written in Python.

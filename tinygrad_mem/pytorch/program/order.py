@@ -12,11 +12,10 @@ _numbers_of_nodes: Callable[[], int] = torch._C._autograd._get_sequence_nr  # ty
 
 
 def in_order(engine: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that runs backward, so that nodes that backward has made, for gradients of gradients, run after those of
-    forward.
+    """Wrap the function that runs backward. Nodes made in backward (for gradients of gradients) then run after forward's.
 
     Of the nodes that are ready, autograd runs the one with the highest number, and each thread counts its own nodes. A GPU's
-    thread makes nodes in backward alone, so that its numbers stay below those of the program's thread.
+    thread makes nodes only in backward, so its numbers stay below those of the program's thread.
 
     Source: ``torch/csrc/autograd/engine.cpp``, ``CompareNodeTaskTime``; ``ATen/SequenceNumber.cpp``.
     """

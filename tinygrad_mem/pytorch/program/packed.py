@@ -1,7 +1,7 @@
 """Sequences of several lengths, packed without their padding.
 
-The lengths must be known: they decide how much memory is taken. How many sequences each step has is a real tensor, whose
-numbers PyTorch's C++ reads: its own op makes it, of elements of one number each, and refuses what it refuses.
+The lengths must be known: they decide how much memory is taken. The number of sequences at each step is a real tensor, because
+PyTorch's C++ reads it. PyTorch's own op makes this tensor, from a sequence of one number per element, and makes its own checks.
 """
 
 from __future__ import annotations

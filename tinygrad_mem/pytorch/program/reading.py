@@ -53,7 +53,7 @@ _LENGTHS = "ctc_loss: all targets and inputs were assumed to have the longest le
 
 
 def handles(*functions: Any, given: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: run the function in place of these; ``given``: it gets the one that was called as its first argument."""
+    """Decorator: run the function instead of these. With ``given``, its first argument is the function that was called."""
 
     def add(handler: Callable[..., Any]) -> Callable[..., Any]:
         HANDLERS.update({function: partial(handler, function) if given else handler for function in functions})
@@ -129,8 +129,9 @@ def _lbfgs_answer(line: str) -> bool:
 
 
 def _left(watch: Watch) -> bool | None:
-    """True if ``nn.init.trunc_normal_``, which draws numbers outside of its bounds again, usually has some left; ``None``: it
-    is not that function that asks. Source: ``torch/nn/init.py``.
+    """True if ``nn.init.trunc_normal_``, which redraws numbers outside of its bounds, usually has to redraw some again.
+
+    ``None``: another function asks. Source: ``torch/nn/init.py``.
     """
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "_no_grad_trunc_normal_":
@@ -196,7 +197,7 @@ def _without_alarm(function: Callable[..., Any], watch: Watch, *args: Any, **kwa
 
 @handles(torch.cov, Tensor.cov)
 def _cov(watch: Watch, tensor: Tensor, **options: Any) -> Tensor:
-    """``cov``: with weights it reads their values; without, it only checks that there are enough numbers."""
+    """``cov`` reads the values of weights. Without weights it only checks that there are enough numbers."""
     weighted = any(isinstance(value, Tensor) for value in options.values())
     return torch.cov(tensor, **options) if weighted else _without_alarm(torch.cov, watch, tensor, **options)
 

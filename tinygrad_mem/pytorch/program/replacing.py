@@ -56,7 +56,7 @@ def handled(watch: Any, owner: Any, **handlers: Callable[..., Any]) -> tuple[Any
 
 
 def holders(name: str, function: Any) -> list[Any]:
-    """The modules that have this function by this name: its own, and those that imported it from there."""
+    """All modules in which ``name`` is this function: the one that defines it, and those that import it."""
     return [each for each in [*sys.modules.values()] if getattr(each, "__dict__", {}).get(name) is function]
 
 

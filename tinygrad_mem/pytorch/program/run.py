@@ -159,7 +159,7 @@ def _where(error: Exception) -> tuple[Any, int]:
 
 
 def _explained(error: Exception, watch: Watch) -> tuple[type[Exception], str] | None:
-    """The error that a prediction raises in place of this one: its type and its text; ``None``: this one is the program's."""
+    """Type and text of the error that a prediction raises instead of ``error``; ``None``: the program itself raised it."""
     called = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     if any("safetensors" in code.co_filename for code in called) and not isinstance(error, OSError):
         return NotOfferedError, _SAFETENSORS + (_SAVING if any(code.co_name.startswith("save") for code in called) else _MAKING)

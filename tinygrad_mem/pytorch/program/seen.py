@@ -23,10 +23,10 @@ class BlockList:
     """A list of equal blocks.
 
     Attributes:
-        root: class of the model that has it.
+        root: class of the model that has the list.
         path: where in the model.
-        block: class of its blocks.
-        sequential: an ``nn.Sequential``, which calls them one after the other itself.
+        block: class of the blocks.
+        sequential: the list is an ``nn.Sequential``, which itself calls its blocks in order.
     """
 
     root: str

@@ -30,8 +30,8 @@ _OWN_WAY = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, tor
 """Tags of ops whose results depend on more than shapes, or that turn an argument into a view."""
 
 
-_ZERO = aten._efficientzerotensor.default  # its result says that it is zero
-_LIKE_A_VIEW = aten._unsafe_view.default  # its result is one, which its schema does not say
+_ZERO = aten._efficientzerotensor.default  # the result is marked as zeros
+_LIKE_A_VIEW = aten._unsafe_view.default  # the result is a view, although the schema does not say so
 
 
 class _New(NamedTuple):
@@ -93,7 +93,7 @@ class Results:
             made = IN_LAYOUT.get(func, func)(*args, **kwargs)
         recipe = _recipe(kind, target if kind == "written" else args, made)
         if recipe is not None and (kind != "written" or before == getattr(target, "shape", None)):  # else resized
-            _recipes[key] = recipe, func  # which is kept, so that its id stays its own
+            _recipes[key] = recipe, func  # func is held, so that no other object gets its id
         return made
 
     def real(self, func: Any, args: tuple, made: tuple[Made | None, ...]) -> Any:

@@ -1,7 +1,7 @@
 """Smaller calls from which an op's memory is learned, and rules that need none.
 
-One that takes nothing beside its results there, takes nothing on larger arguments. Batch norms take so much an element and so
-much a channel. What these do not tell is run in full; see :mod:`.alone`.
+An op that takes nothing beside its results on small arguments takes nothing on larger ones. Batch norms take a number of bytes
+for each element and for each channel. Calls that these rules do not cover are run in full; see :mod:`.alone`.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def _block(g, block):
 def _fill_inner(g, block):
     """g.inner = sum(gy * y) for each row, computed from the softmax, before y was rounded.
 
-    It is divided by the sum of the softmax, which is 1 up to the rounding of lse, so that this rounding cancels.
+    Dividing by the sum of the softmax, which is 1 up to the rounding of lse, cancels this rounding.
     """
     job, wide = g.job, g.job.wide
     for at in job.spots(*block):

@@ -86,7 +86,7 @@ def _plan(walks: tuple[TileWalk, ...], kind: str, size: int, cores: int) -> tupl
 def gather(source: np.ndarray, piece: Piece, lane: Lane) -> np.ndarray:
     """The operands of a piece's products, in a slab of what it reads; zeros beyond the edges.
 
-    Pieces of one walk take their slabs at one place of the lane: what is zero in one is still zero in the next of its kind.
+    Pieces of one walk use the same memory of the lane, one after another. So zeros are written only when the layout changes.
     """
     layout = piece.layout
     flat = lane.take((layout.numbers,), layout.wide)

@@ -17,7 +17,7 @@ from .tiles import boxes
 _TILE = 1 << 16  # elements: a quarter of the scratch in float64
 ONES = {np.dtype(t): np.ones(1 << 12, t) for t in (np.float32, np.float64)}  # for sums by matrix product
 RUN = 1024  # elements of a line that one product sums, as accurately as pairwise sums
-_SHORT, _FEW = 256, 64  # rows that one product sums if there are few columns: it adds them one after another
+_SHORT, _FEW = 256, 64  # rows and columns up to which one product sums the rows: it adds them one after another
 
 
 def scaled_sum(x, axes, scale, out):

@@ -50,7 +50,7 @@ def threads() -> int:
 
 
 def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """The cores that this process may use: those that it may run on, at most the processor time of its container (cgroup 2)."""
+    """The number of cores that this process may use. Its affinity and the quota of its container (cgroup 2) limit it."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         most, period = quota.read_text(encoding="ascii").split()
@@ -154,7 +154,7 @@ class _Worker(threading.Thread):
 
 
 class _Pool:
-    """The workers of this process. One caller at a time uses them; other callers run their work alone."""
+    """The workers of this process. They serve one caller at a time; other callers run their work alone."""
 
     def __init__(self) -> None:
         asked = os.environ.get("TINYGRAD_MEM_THREADS", "")
@@ -235,8 +235,8 @@ def lanes(count: int, most: int, run: Callable[[int, int], None]) -> None:
     """``run(lane, number)`` for all numbers below ``count``, on at most ``most`` lanes at the same time.
 
     A lane is a part of a workspace that one thread at a time uses. It begins with numbers of its own, as in :func:`split`: what
-    a core has written in one kernel it reads in the next, for another core's cache is far away. Then it takes those that are
-    left in other lanes, so that all end at about the same time. The result for a number must not depend on its lane.
+    a core has written in one kernel it reads in the next, for another core's cache is far away. Then it takes numbers that
+    are left in other lanes, so that all lanes end at about the same time. A result must not depend on the lane.
     """
     at_once = min(_pool.size, most, count)
     if at_once < 2:

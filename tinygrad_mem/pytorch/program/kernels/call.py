@@ -219,7 +219,7 @@ class KernelCall:
 
     @context
     def within(self) -> Iterator[None]:
-        """An op that this one calls: what it has asked for ends with it, the newest first."""
+        """An op inside this op: blocks asked for in this region end with it, the newest first."""
         before = len(self.steps)
         yield
         steps = self.steps[before:]

@@ -52,8 +52,10 @@ def index_put(call: KernelCall) -> None:
 
 
 def alike(call: KernelCall, indices: list[torch.Tensor]) -> None:
-    """Indices that differ in their strides, once they have one shape, are copied. Source: ``TensorAdvancedIndexing.cpp``,
-    ``AdvancedIndex``, ``all_strides_match``."""
+    """Copies of indices whose strides differ after broadcasting.
+
+    Source: ``TensorAdvancedIndexing.cpp``, ``AdvancedIndex``, ``all_strides_match``.
+    """
     if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
         return  # their places have a number that is a value
     shape = torch.broadcast_shapes(*(index.shape for index in indices))
