@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from . import plugin
+from .device import Mode, Seen
 
 pytest_plugins = ["pytester"]
 
@@ -32,6 +37,52 @@ def run(pytester: pytest.Pytester, change: str, workers: str = "0") -> pytest.Ru
     pytester.makepyfile(SUITE)
     pytester.makeini("[pytest]\nmarkers = cuda: needs a GPU\n")
     return pytester.runpytest_subprocess("-n", workers)
+
+
+class Orders:
+    """A device on which each test launches a kernel whose order matters."""
+
+    def __init__(self) -> None:
+        self.current, self.chosen, self.ran = Mode(), 0, list[str]()
+
+    @contextmanager
+    def mode(self, order: str, late: str) -> Iterator[None]:
+        self.current, before = Mode(order, late), self.current
+        yield
+        self.current = before
+
+    def seen(self) -> Seen:
+        return Seen(launches=1, order_matters=1)
+
+    def problems(self) -> list[str]:
+        return []
+
+
+class Counting(pytest.Item):
+    """A test that says to the device that it ran, and counts three things that it tried."""
+
+    def runtest(self) -> None:
+        orders.ran.append(str(orders.current))
+        self.user_properties.append(("reliability", ["things", 3]))
+
+
+orders = Orders()
+
+
+def test_a_test_in_two_orders_counts_what_it_tried_once(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = plugin.CudaHalf(request.config)
+    monkeypatch.setattr(half, "device", orders)
+    item = Counting.from_parent(request.node.parent, name="a_test_of_numbers")
+    item.add_marker("cuda")
+    run = half.pytest_runtest_call(item)
+    next(run)
+    item.runtest()
+    with pytest.raises(StopIteration):
+        run.send(None)
+    assert (orders.ran, half.counts["again"]) == (["backward late", "forward eager"], 1)
+    assert item.user_properties == [("reliability", ["things", 3])]
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
