@@ -108,6 +108,21 @@ def test_the_loss_that_does_not_fit_half_precision_is_refused_on_cuda():
     memory.predict(within_a_disabled_region)
 
 
+@pytest.mark.parametrize("lower", ["float16", "bfloat16"])
+def test_the_other_half_precision_is_not_joined(lower: str):
+    """It was cast to the region's, which loses numbers beyond 65,504, or digits."""
+    for first, second in itertools.product(("float16", "bfloat16", "float32", "float64"), repeat=2):
+        found = []
+        for lib in (tm, torch):
+            each = [lib.ones(2, dtype=getattr(lib, dtype)) for dtype in (first, second)]
+            with lib.autocast("cpu", dtype=getattr(lib, lower)):
+                try:
+                    found.append(str(lib.cat(each).dtype).removeprefix("torch."))
+                except RuntimeError as error:
+                    found.append(str(error)[:19])
+        assert found[0] == found[1], (first, second)
+
+
 SEQUENCES = [
     Call("cat", ([f(2, 3), f(2, 3)],)),
     Call("stack", ((f(2, 3), f(2, 3)),)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -99,6 +101,20 @@ def test_histc_does_not_count_nan_and_closes_the_last_interval():
     both(lambda lib, x: lib.histc(x, 3), np.full(5, 2.0))
     assert tm.histc(tm.full((5000,), 0.5, dtype=tm.float16), 4, 0, 1).tolist() == [0, 0, 5000, 0]  # PyTorch says 4096
     both(lambda lib, x: lib.histc(x, 50), np.random.default_rng(0).standard_normal(100_000))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_histc_of_large_equal_numbers(dtype: str, dev: str):
+    """A bound of halves was no half, and a large number is its own neighbour: the width of the intervals was 0."""
+    if dev == "cuda" and dtype == "bfloat16":
+        pytest.skip("bfloat16 is on cpu and meta only")
+    for number, bins in itertools.product((1.0, 256.0, 257.0, 1000.0, 2048.0, 4096.0, 2.0**24, 1e8, 2.0**53), (1, 2, 3, 5)):
+        for low, high in ((0, 0), (number, number), (number + 0.1, number + 0.2), (0, number + 0.55)):
+            if dtype == "float16" and number > 65504:
+                continue
+            mine, theirs = (lib.tensor([number] * 3, dtype=getattr(lib, dtype)) for lib in (tm, torch))
+            found = mine.to(dev).histc(bins, low, high).tolist()
+            assert found == theirs.histc(bins, low, high).tolist(), f"{number}, {low} to {high} in {bins}"
 
 
 @given(SHAPES.filter(lambda shape: 0 not in shape), st.booleans(), st.booleans(), st.data())

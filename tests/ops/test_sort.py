@@ -201,6 +201,8 @@ def test_unique(shape, dtype, inverse, counts):
         (lambda: tm.zeros(2, 3).topk(4), RuntimeError, "selected index k out of range"),
         (lambda: tm.tensor(1.0).topk(0), RuntimeError, "k is 0 for a 0-d tensor"),
         (lambda: tm.zeros(2, 0).median(1), IndexError, "non-zero size"),
+        (lambda: tm.zeros(2).bool().median(), tm.errors.DTypeError, "median.*bool"),
+        (lambda: tm.zeros(0, 3).bool().median(1), tm.errors.DTypeError, "median.*bool"),
         (lambda: tm.zeros(2, 3).cumsum(-3), IndexError, "Dimension out of range"),
         (lambda: tm.zeros(3, device="meta").unique(), tm.errors.DataDependenceError, "the number of results depends on values"),
         (

@@ -181,8 +181,18 @@ def _eligible(x: Tensor, kind: str) -> bool:
 
 
 def _widest(values: Iterable, kind: str, lower: np.dtype) -> np.dtype:
-    """float32 if any tensor that may be cast is float32, else the region's dtype."""
-    return float32 if any(_eligible(x, kind) and x.array.dtype == float32 for x in _tensors(values)) else lower
+    """float32 if any tensor that may be cast is float32, else the region's dtype.
+
+    Raises:
+        DTypeError: a tensor in the other half precision, with no float32 before it, as in PyTorch.
+    """
+    widest = lower
+    for x in _tensors(values):
+        if _eligible(x, kind) and x.array.dtype != widest == lower:
+            if x.array.dtype != float32:
+                raise DTypeError(f"Unexpected floating dtype under autocast to {lower}: found {x.array.dtype}; convert it")
+            widest = float32
+    return widest
 
 
 # --- the region -------------------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         DimensionError: ``dim`` is outside the tensor, or has no elements.
         DTypeError: bools.
     """
-    if input.numel():  # of nothing PyTorch has an answer, for bools too
+    if input.numel() or dim is not None:  # of nothing at all PyTorch has an answer, for bools too
         refuse_bools("median", input.array)
     if dim is None:
         return apply(ops.MedianOfAll, input)

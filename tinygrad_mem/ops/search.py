@@ -28,5 +28,5 @@ class Histogram(Op):
         x = ctx.cast(x, wide)
         bounds, counts = ctx.empty((2,), wide), ctx.zeros((bins,), wide)
         ctx.kernels.histogram_bounds(x, low, high, out=bounds)
-        ctx.kernels.histogram(x, bounds, out=counts)
+        ctx.kernels.histogram(x, ctx.cast(ctx.cast(bounds, dtype), wide), out=counts)  # bounds in x's dtype, as PyTorch's
         return ctx.cast(counts, dtype)

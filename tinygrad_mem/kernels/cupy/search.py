@@ -25,15 +25,28 @@ _search = Fused(
 _bounds = Fused(
     "T low, T high, float64 first, float64 last, bool given",
     "T a, T b",
-    "a = given ? T(first) : T(low); b = given ? T(last) : T(high); if (a == b) { a -= T(1); b += T(1); }",
+    """
+    a = given ? T(first) : T(low); b = given ? T(last) : T(high);
+    if (a == b && (!given || first == last)) {
+        const float far = __int_as_float(0x7f800000);  // infinity
+        a = min(T(a - T(1)), beside(a, -far));
+        b = max(T(b + T(1)), beside(b, far));
+    }
+    """,
     "tinygrad_mem_histogram_bounds",
+    preamble="""
+    __device__ float beside(float x, float far) { return nextafterf(x, far); }
+    __device__ double beside(double x, float far) { return nextafter(x, (double)far); }
+    template <typename T> __device__ T beside(T x, float far) { return x; }  // of integers
+    """,
 )
 _histogram = Fused(  # counts are integers: the order of adding does not matter
     "T x, raw T bounds, int64 bins",
     "raw O out",
     """
     if (x >= bounds[0] && x <= bounds[1]) {
-        const long long at = (long long)((x - bounds[0]) * T(bins) / (bounds[1] - bounds[0]));
+        const T width = bounds[1] - bounds[0];
+        const long long at = width > T(0) ? (long long)((x - bounds[0]) * T(bins) / width) : 0;
         atomicAdd(&out[at < bins ? at : bins - 1], O(1));
     }
     """,

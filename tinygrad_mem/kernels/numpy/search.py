@@ -59,12 +59,15 @@ def _search(line, values, right, out):
 def _histogram_bounds(x, low, high):
     if low == high and x.size:
         low, high = np.min(x), np.max(x)
-    return np.array([low - 1, high + 1] if low == high else [low, high])
+    if low < high:
+        return np.array([low, high])
+    low = np.array(low, x.dtype)
+    return np.array([min(low - 1, np.nextafter(low, -np.inf)), max(low + 1, np.nextafter(low, np.inf))])
 
 
 @formula(_histogram_bounds)
 def histogram_bounds(x, low, high, out):
-    """out = (low, high), or the smallest and largest of x where these are equal; and one to each side where all are equal.
+    """out = (low, high), or the smallest and largest of x where these are equal; and a number to each side where all are equal.
 
     Raises:
         ArgumentError: a bound is not finite.
@@ -75,18 +78,24 @@ def histogram_bounds(x, low, high, out):
     if not (np.isfinite(first) and np.isfinite(last)):
         raise ArgumentError(f"histc: range of [{first}, {last}] is not finite; give min and max")
     out[0], out[1] = (first - 1, last + 1) if first == last else (first, last)
+    if first == last:  # a large number is its own neighbour
+        np.minimum(out[0], np.nextafter(out.dtype.type(first), -np.inf), out=out[:1])
+        np.maximum(out[1], np.nextafter(out.dtype.type(first), np.inf), out=out[1:])
 
 
 def _histogram(x, bounds, out):
     inside = x[(x >= bounds[0]) & (x <= bounds[1])]
-    place = (inside - bounds[0]) * out.size / (bounds[1] - bounds[0])
+    place = (inside - bounds[0]) * out.size / (bounds[1] - bounds[0] or 1)
     return out + np.bincount(np.minimum(place.astype(int), out.size - 1), minlength=out.size)
 
 
 @formula(_histogram)
 def histogram(x, bounds, out):
-    """out += the count of x, contiguous, in each of ``out.size`` equal intervals between the bounds; the last is closed."""
-    line, low, width = x.reshape(-1), bounds[0], bounds[1] - bounds[0]
+    """out += the count of x, contiguous, in each of ``out.size`` equal intervals between the bounds; the last is closed.
+
+    Between equal bounds all are in the first.
+    """
+    line, low, width = x.reshape(-1), bounds[0], bounds[1] - bounds[0] or bounds.dtype.type(1)
     for i in range(0, line.size, _TILE):
         part = line[i : i + _TILE]
         scaled, place, weight = [scratch(part.shape, t, k, 4) for k, t in enumerate((x.dtype, np.int64, out.dtype))]
