@@ -44,9 +44,21 @@ class _Window:
         self.found: dict[Any, Any] = {}
 
     def unscale(self, grads: list[Tensor], inverse: float) -> None:
-        """Multiply the gradients, and record that this is done."""
-        self.found = _unscale(grads, inverse)
-        self.stage = OptState.UNSCALED
+        """Multiply the gradients in place, and set the flags."""
+        found: dict[Any, Any] = {}
+        with scope.setting(phase="optimizer", op="GradScaler.unscale_"):
+            for grad in (parts(grad)[-1] for grad in grads):  # for a sparse gradient its values
+                device = grad.device
+                with device.current():
+                    if device not in found:
+                        found[device] = device.empty((1,), float32)
+                        device.kernels.fill(0, out=found[device])
+                    scope.run(device.kernels.unscale, grad.array, inverse, found[device])
+                grad.storage.written("unscale_")
+            cut = [grad for grad in grads if grad._shard is not None]  # other ranks have its other rows
+            for grad in {grad._shard.groups: grad for grad in cut}.values():
+                grad._shard.any_rank(Tensor._wrap(found[grad.device], grad.device))
+        self.found, self.stage = found, OptState.UNSCALED
 
     def close(self, scaler: GradScaler, made: bool) -> None:
         """Record that the step was made or skipped."""
@@ -223,16 +235,15 @@ class GradScaler:
         if not self._enabled:
             return
         scale = self._begun("update")
+        checked = [window for window in self._windows.values() if window.found]
         if new_scale is not None:
             self._scale = self._given(new_scale, scale)
-        else:
-            if not self._windows:
-                raise AssertionError("No inf checks were recorded prior to update.")
-            checked = [window for window in self._windows.values() if window.found]
-            if any(window.overflowed() for window in checked):
-                self._scale, self._growth_tracker = _float32(scale * self._backoff_factor), 0
-            elif checked:
-                self._grow(scale)
+        elif not self._windows:
+            raise AssertionError("No inf checks were recorded prior to update.")
+        elif any(window.overflowed() for window in checked):
+            self._scale, self._growth_tracker = _float32(scale * self._backoff_factor), 0
+        elif checked:
+            self._grow(scale)
         self._windows = {}
 
     def _grow(self, scale: float) -> None:
@@ -336,7 +347,7 @@ class GradScaler:
         mapping("GradScaler.load_state_dict", state_dict, _STATE)
         for name in _STATE:
             like(f"GradScaler.load_state_dict: {name!r}", state_dict[name], 0.0)
-        found = [state_dict[name] for name in _STATE]
+        found = map(state_dict.__getitem__, _STATE)
         scale, growth, backoff, interval, tracker = [x.item() if hasattr(x, "item") else x for x in found]
         rounded = _float32(scale)
         self._init_scale, self._init_growth_tracker = scale, tracker
@@ -362,11 +373,7 @@ def _float32(number: float) -> float:
 
 
 def _refuse_steps_in_backward(loss: Tensor) -> None:
-    """Refuse a loss whose backward would step an optimizer: it would use scaled gradients.
-
-    Raises:
-        GraphError: a parameter under ``loss`` has an optimizer that steps in backward.
-    """
+    """Raises: GraphError: a parameter under ``loss`` is updated in backward: with a scaled gradient."""
     if not scope.stepping_in_backward:
         return  # skip the walk below, whose time grows with the graph
     for leaf in leaves(loss):
@@ -391,21 +398,3 @@ def _gradients(optimizer: Any) -> list[Tensor]:
                 )
             found[id(p.grad)] = p.grad
     return list(found.values())
-
-
-def _unscale(grads: list[Tensor], inverse: float) -> dict[Any, Any]:
-    """Multiply the gradients in place. Returns a flag for each device, which is 1 if a gradient there was not finite."""
-    found: dict[Any, Any] = {}
-    with scope.setting(phase="optimizer", op="GradScaler.unscale_"):
-        for grad in (parts(grad)[-1] for grad in grads):  # for a sparse gradient its values
-            device = grad.device
-            with device.current():
-                if device not in found:
-                    found[device] = device.empty((1,), float32)
-                    device.kernels.fill(0, out=found[device])
-                scope.run(device.kernels.unscale, grad.array, inverse, found[device])
-            grad.storage.written("unscale_")
-        cut = [grad for grad in grads if grad._shard is not None]  # its other rows are on other ranks
-        for grad in {grad._shard.groups: grad for grad in cut}.values():
-            grad._shard.any_rank(Tensor._wrap(found[grad.device], grad.device))
-    return found

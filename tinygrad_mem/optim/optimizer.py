@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from itertools import chain
@@ -21,7 +19,7 @@ from ..errors import GraphError, NotOfferedError, clear_frames, pins_nothing
 from ..interrupts import LiveObjects, uninterrupted
 from . import loading, rows
 from . import state as states
-from .state import MASTER, OURS, StateArray, has_master
+from .state import MASTER, StateArray, has_master
 
 __all__ = ("Optimizer",)
 
@@ -314,18 +312,7 @@ class Optimizer:
                 raise ValueError(f"parameter group didn't specify a value of required optimization parameter {name}")
             param_group.setdefault(name, default)
         self._check(param_group)
-        ids = {id(p) for p in params}
-        if len(ids) != len(params):
-            warnings.warn("optimizer contains a parameter group with duplicate parameters: each is updated twice", stacklevel=3)
-        for group in self.param_groups:
-            if ("param_names" in param_group) != ("param_names" in group):
-                found = "with" if "param_names" in param_group else "without"
-                raise ValueError(
-                    "all optimizer param groups should be with/without names. "
-                    f"cannot add param group {found} names to the optimizer"
-                )
-            if not ids.isdisjoint(id(p) for p in group["params"]):
-                raise ValueError("some parameters appear in more than one parameter group")
+        states.check_beside(param_group, self.param_groups)
         self.param_groups.append(param_group)
 
     def _check(self, group: dict[str, Any]) -> None:
@@ -367,18 +354,12 @@ class Optimizer:
         """
         defaults = self.defaults if loading.is_ours(self) else {}
         loading.of_optimizer(type(self).__name__, state_dict, self.param_groups, defaults)
-        saved = [dict(group) for group in state_dict["param_groups"]]
+        saved = state_dict["param_groups"]
         numbers = chain.from_iterable(group["params"] for group in saved)
         mine = dict(zip(numbers, chain.from_iterable(group["params"] for group in self.param_groups), strict=True))
         groups, group_of, rooted = [], {}, {}
         for group, new in zip(self.param_groups, saved, strict=True):
-            new = {key: copy.deepcopy(value) for key, value in new.items() if key != "params"}
-            if "param_names" in group:
-                new.setdefault("param_names", group["param_names"])
-            ours = {k: group[k] for k in OURS if k in group and k not in new}
-            groups.append(
-                {"params": group["params"], **{k: v for k, v in self.defaults.items() if k not in new}, **ours, **new}
-            )
+            groups.append(states.loaded_group(group, new, self.defaults))
             self._check(groups[-1])
             group_of.update(dict.fromkeys(group["params"], groups[-1]))
             rooted.update(dict.fromkeys(group["params"], new.get("state_dtype") == "float16"))

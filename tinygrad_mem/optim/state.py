@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Iterable
 from math import prod
 from typing import Any, NamedTuple
@@ -125,6 +127,16 @@ def all_loaded(values: dict[str, Any], p: Tensor, kept: dict[str, StateArray], r
     return {name: loaded(name, value, p, kept.get(name), roots) for name, value in values.items()}
 
 
+def loaded_group(group: dict[str, Any], new: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of ``group`` with the options of a state dict's group. What it lacks is a default, or as in ``group``."""
+    options = {key: copy.deepcopy(value) for key, value in new.items() if key != "params"}
+    if "param_names" in group:
+        options.setdefault("param_names", group["param_names"])
+    missing = {key: value for key, value in defaults.items() if key not in options}
+    ours = {key: group[key] for key in OURS if key in group and key not in options}
+    return {"params": group["params"], **missing, **ours, **options}
+
+
 def loaded(name: str, value: Any, p: Tensor, kept: StateArray | None, roots: bool) -> Any:
     """Load one entry of a state dict. Numbers stay numbers; tensors of any framework are copied to the device of ``p``.
 
@@ -180,6 +192,22 @@ def parameters(params: Any) -> tuple[list[Tensor], list[str]]:
         if not (p.is_leaf or p._retains_grad):
             raise ValueError("can't optimize a non-leaf Tensor: give its leaves, or a detach().requires_grad_() of it")
     return tensors, names
+
+
+def check_beside(new: dict[str, Any], groups: list[dict[str, Any]]) -> None:
+    """Raises: ValueError: ``new`` shares a parameter with another group, or only one of them has names for parameters."""
+    ids = {id(p) for p in new["params"]}
+    if len(ids) != len(new["params"]):
+        warnings.warn("optimizer contains a parameter group with duplicate parameters: each is updated twice", stacklevel=4)
+    for group in groups:
+        if ("param_names" in new) != ("param_names" in group):
+            found = "with" if "param_names" in new else "without"
+            raise ValueError(
+                "all optimizer param groups should be with/without names. "
+                f"cannot add param group {found} names to the optimizer"
+            )
+        if not ids.isdisjoint(id(p) for p in group["params"]):
+            raise ValueError("some parameters appear in more than one parameter group")
 
 
 def check_rates(lr: float, eps: float, weight_decay: float, betas: Betas = (0.0, 0.0)) -> None:

@@ -29,7 +29,7 @@ from .in_place import AutogradWrites, kept_number
 from .kernels import NOTHING, Gpu, Kernels
 from .ledger import Ledger
 from .numbers import RealCall
-from .op_facts import FACTS, FILLS, RESIZES, WITHOUT_SHAPES, facts_of, op_name
+from .op_facts import FACTS, FILLS, RESIZES, WITHOUT_SHAPES, OpFacts, facts_of, op_name
 from .packed import PACK, packed, padded
 from .places import OURS, TORCH, Places, release
 from .shapes import Results
@@ -115,6 +115,31 @@ class Watch(Storages, TorchDispatchMode):
             raise
 
     def _run(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        facts = FACTS.get(id(func)) or facts_of(func)
+        made = self._answered(func, facts, args, kwargs)
+        if made is not NotImplemented:
+            return made
+        if func is _LIFT and not isinstance(args[0], FakeTensor):
+            fake = self.adopt(args[0], self._results.like_real(args[0], args[0].device))
+            self.own(args[0], fake)
+            args = (fake,)
+        args = tuple([each if type(each) is FakeTensor else self._fake(each) for each in args])
+        kwargs = {key: self._fake(value) for key, value in kwargs.items()} if kwargs else kwargs
+        made = self._made_of_others(func, facts, args, kwargs)
+        if made is not NotImplemented:
+            return made
+        if facts.foreign and any(map(on_gpu, flat(args))):
+            self.note(f"{func}: an op that PyTorch's tables do not have. What it takes beside its results is not counted")
+        func, args = self.in_place.op(func, args)
+        if func in _CHOOSE and any(map(is_mask, args[1])) and (func is _INDEX or args[2].numel() > 1):
+            args = args[0], self._places_of(args, None if func is _INDEX else args[2].shape), *args[2:]
+        if func is PACK and (lengths := self.numbers.value(args[1])) is not None:
+            with self:
+                return packed(self.own, args[0], lengths, args[2])
+        return self._counted(func, facts, args, kwargs)
+
+    def _answered(self, func: Any, facts: OpFacts, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """The result of an op that takes no memory, or that runs between processes; ``NotImplemented``: of any other op."""
         if not self.alarms and func in _CHECKS and args[0].dtype is torch.bool:
             with self:
                 compared(*args)
@@ -126,7 +151,6 @@ class Watch(Storages, TorchDispatchMode):
             if self.processes is not None and self.processes.unused(args[0]):
                 return 0
             return self.numbers.number(args[0])
-        facts = FACTS.get(id(func)) or facts_of(func)
         if facts.fills and self.device.type != "cpu":
             self.numbers.written(args[0])
             return args[0]
@@ -135,31 +159,20 @@ class Watch(Storages, TorchDispatchMode):
                 return func(*args, **kwargs)
         if self.processes is not None and (made := self.processes.op(func, args, kwargs)) is not NotImplemented:
             return made
-        if func in WITHOUT_SHAPES:
-            return self.numbers.after(func, args, kwargs, None, None)
-        if func is _LIFT and not isinstance(args[0], FakeTensor):
-            fake = self.adopt(args[0], self._results.like_real(args[0], args[0].device))
-            self.own(args[0], fake)
-            args = (fake,)
-        args = tuple([each if type(each) is FakeTensor else self._fake(each) for each in args])
-        kwargs = {key: self._fake(value) for key, value in kwargs.items()} if kwargs else kwargs
-        made: Any = NotImplemented
+        return self.numbers.after(func, args, kwargs, None, None) if func in WITHOUT_SHAPES else NotImplemented
+
+    def _made_of_others(self, func: Any, facts: OpFacts, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """The result of an op that PyTorch makes of other ops; ``NotImplemented``: it has a kernel."""
         if facts.composite:  # whole only in inference mode
-            made = self._composite(func, args, kwargs)
-        elif facts.python or (facts.of_others and self.device.type == "cuda" and on_gpu(args[0])):
+            return self._composite(func, args, kwargs)
+        if facts.python or (facts.of_others and self.device.type == "cuda" and on_gpu(args[0])):
             run = written_in_python(func) if facts.python else partial(made_of_others, func, self.gpu.version)
             with self:
-                made = run(*args, **kwargs)
-        if made is not NotImplemented:
-            return made
-        if facts.foreign and any(map(on_gpu, flat(args))):
-            self.note(f"{func}: an op that PyTorch's tables do not have. What it takes beside its results is not counted")
-        func, args = self.in_place.op(func, args)
-        if func in _CHOOSE and any(map(is_mask, args[1])) and (func is _INDEX or args[2].numel() > 1):
-            args = args[0], self._places_of(args, None if func is _INDEX else args[2].shape), *args[2:]
-        if func is PACK and (lengths := self.numbers.value(args[1])) is not None:
-            with self:
-                return packed(self.own, args[0], lengths, args[2])
+                return run(*args, **kwargs)
+        return NotImplemented
+
+    def _counted(self, func: Any, facts: OpFacts, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """The result of an op with a kernel. Counts all that the kernel asks for."""
         number = self.numbers.before(func, args, kwargs)
         if facts.by_values and (real := self.numbers.whole(func, args, number)) is not None:
             return self._of_values(func, args, kwargs, real, known=number is not None)
