@@ -511,7 +511,7 @@ class Walk:
         else:
             shape, dtype, index = index, target._dtype_of_grad(grad), 0
             if shape != target.array.shape:
-                raise _reshaped(target, shape)
+                raise _reshaped_error(target, shape)
         if grad.shape != shape:
             grad, owned = unbroadcast(device, grad, shape), True
         present = state.grads[index]
@@ -550,7 +550,7 @@ class Walk:
             self.wanted[key] = grad if owned or type(grad) is RowsGradient else copy(target.device, grad)
 
 
-def _reshaped(leaf: Tensor, shape: tuple) -> GraphError:
+def _reshaped_error(leaf: Tensor, shape: tuple) -> GraphError:
     return GraphError(
         f"backward: a leaf had the shape {list(shape)} in the forward and has {list(leaf.shape)} now, so its gradient does not "
         "fit: set .data to another shape before the forward or after backward, not between them"

@@ -98,13 +98,13 @@ class _Check:
         """Check that two runs give the same outputs, and two backwards the same gradients."""
         first, second = self.outputs(), self.outputs()
         for index, (a, b) in enumerate(zip(first, second, strict=True)):
-            self._alike(_values(a), _values(b), f"output {index} differs between two runs on the same inputs")
+            self._check_same(_values(a), _values(b), f"output {index} differs between two runs on the same inputs")
             direction = np.random.default_rng(index).random(tuple(a.shape))
             pairs = zip(self.checked, self.backward(a, direction), self.backward(b, direction), strict=True)
             for i, mine, other in pairs:
-                self._alike(mine, other, f"the gradient of output {index} for input {i} differs between two runs")
+                self._check_same(mine, other, f"the gradient of output {index} for input {i} differs between two runs")
 
-    def _alike(self, a: np.ndarray, b: np.ndarray, what: str) -> None:
+    def _check_same(self, a: np.ndarray, b: np.ndarray, what: str) -> None:
         same = np.isclose(a, b, rtol=0, atol=self.nondet_tol, equal_nan=True)
         if not same.all():
             at = tuple(int(n) for n in np.argwhere(~same)[0])

@@ -68,7 +68,7 @@ def _part(name: str) -> Any:
     return property(_computed(operator.attrgetter(name)))
 
 
-def _refused(what: str) -> Any:
+def _refusing(what: str) -> Any:
     def method(self: Unknown, *others: Any) -> Any:
         return self.refuse(what) if all(isinstance(each, Number) for each in others) else NotImplemented
 
@@ -189,9 +189,9 @@ class Unknown:
     sin = cos = tan = sinh = cosh = tanh = arcsin = arccos = arctan = arcsinh = arccosh = arctanh = _computed(float)
     degrees = radians = deg2rad = rad2deg = _computed(float)
 
-    __lt__, __le__, __gt__, __ge__, __eq__, __ne__ = (_refused("a comparison") for _ in range(6))
-    __bool__, __index__, __hash__ = map(_refused, ("the truth", INDEX, "a key of a dict"))  # type: ignore[assignment]
-    is_integer, as_integer_ratio = _refused("a comparison"), _refused("a fraction")
+    __lt__, __le__, __gt__, __ge__, __eq__, __ne__ = (_refusing("a comparison") for _ in range(6))
+    __bool__, __index__, __hash__ = map(_refusing, ("the truth", INDEX, "a key of a dict"))  # type: ignore[assignment]
+    is_integer, as_integer_ratio = _refusing("a comparison"), _refusing("a fraction")
 
 
 def stated(value: Any) -> Any:
@@ -264,7 +264,7 @@ def _end() -> None:
 
 
 def _replace() -> None:
-    changes: list[tuple[Any, str, Callable[..., Any]]] = [(json.JSONEncoder, "iterencode", _written)]
+    changes: list[tuple[Any, str, Callable[..., Any]]] = [(json.JSONEncoder, "iterencode", _encoding_in_words)]
     functions = {name for name, function in vars(math).items() if callable(function) and name[0] != "_"}
     changes += [(math, name, _of_math) for name in functions - _BY_METHODS]
     for owner, name, change in changes:
@@ -273,7 +273,7 @@ def _replace() -> None:
         setattr(owner, name, change(own))
 
 
-def _written(own: Callable[..., Any]) -> Callable[..., Any]:
+def _encoding_in_words(own: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(own)
     def iterencode(self: Any, o: Any, *args: Any, **kwargs: Any) -> Any:
         return own(self, _in_words(o), *args, **kwargs)

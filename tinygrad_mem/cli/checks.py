@@ -65,11 +65,11 @@ def run(device: Any) -> Iterator[Check]:
         ("out of memory at a limit", "run", [("a limit", partial(of_a_limit, device))]),
     ):
         began = time.perf_counter()
-        problems = [problem for which, attempt in tries for problem in _tried(which, attempt)]
+        problems = [problem for which, attempt in tries for problem in _problems_of(which, attempt)]
         yield Check(name, len(tries), what, problems, time.perf_counter() - began)
 
 
-def _tried(what: str, attempt: Callable[[], list[str]]) -> list[str]:
+def _problems_of(what: str, attempt: Callable[[], list[str]]) -> list[str]:
     try:
         return attempt()
     except Exception as error:
@@ -131,7 +131,7 @@ class DeviceCheck:
     def build(self, scene: Scene, region: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Training:
         """Build a training as for a tip; forward runs in ``region``."""
         rng = np.random.default_rng(0)
-        model, (x, y) = _given(scene.model(), rng), self._data(rng)
+        model, (x, y) = _with_parameters(scene.model(), rng), self._data(rng)
         step = Step(self.precision, x.device.type)
         rule = self.optimizer(step.prepare(model).parameters(), **step.options)
 
@@ -153,7 +153,7 @@ class DeviceCheck:
 
 
 @tm.no_grad()
-def _given(model: nn.Module, rng: np.random.Generator) -> nn.Module:
+def _with_parameters(model: nn.Module, rng: np.random.Generator) -> nn.Module:
     """The model with parameters from NumPy's generator, which are the same on every device."""
     for p in model.parameters():
         p.copy_(tm.tensor((rng.standard_normal(tuple(p.shape)) * 0.1).astype(np.float32)))

@@ -23,7 +23,7 @@ def run(*, case: str | None, answer: bool, as_json: bool) -> int:
         raise ArgumentError(f"--answer shows the answer of one case: name one of {', '.join(CASES)}")
     check_names("case", [case] if case is not None else [], CASES)
     if as_json:
-        print(json.dumps([_asked(each) for each in CASES.values()] if case is None else _answered(CASES[case]), indent=2))
+        print(json.dumps([_question(each) for each in CASES.values()] if case is None else _with_answer(CASES[case]), indent=2))
         return 0
     console = screen(highlight=False)
     if case is None:
@@ -63,15 +63,15 @@ def _guess(choices: int) -> int | None:
             return int(typed) - 1
 
 
-def _asked(case: Case) -> dict[str, Any]:
+def _question(case: Case) -> dict[str, Any]:
     """A case without its answer, as JSON."""
     return {"case": case.name, "question": case.question, "choices": list(case.choices), "source": case.link}
 
 
-def _answered(case: Case) -> dict[str, Any]:
+def _with_answer(case: Case) -> dict[str, Any]:
     before, after, found = examine(case)
     return {
-        **_asked(case),
+        **_question(case),
         "right": case.right + 1,
         "cause": found.cause,
         "fix": found.fix,

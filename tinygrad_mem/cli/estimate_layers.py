@@ -56,8 +56,8 @@ class Estimate:
 
 def show(found: Estimate, console: Console, every_layer: bool) -> None:
     """Print an estimate; without ``every_layer`` only the rows of layers that keep the most."""
-    rows = _alike([layer for layer in found.layers if layer.parameters or layer.kept or layer.temporary])
-    shown = rows if every_layer else sorted(rows, key=_kept, reverse=True)[:_MOST]
+    rows = _group_alike([layer for layer in found.layers if layer.parameters or layer.kept or layer.temporary])
+    shown = rows if every_layer else sorted(rows, key=_kept_bytes, reverse=True)[:_MOST]
     console.print(_layers(found, [row for row in rows if row in shown], console.width))
     if len(shown) < len(rows):
         console.print(f"{len(rows) - len(shown)} more rows: --layers\n")
@@ -90,7 +90,7 @@ def say_if_it_fits(word: str, fits: bool | None, peak: int, budget: int | None, 
     console.print(f"A budget of {budget:,} bytes: {said}.", style="bold")
 
 
-def _kept(row: list[Layer]) -> int:
+def _kept_bytes(row: list[Layer]) -> int:
     return sum(layer.kept for layer in row)
 
 
@@ -98,7 +98,7 @@ def _layers(found: Estimate, rows: list[list[Layer]], width: int) -> Table:
     """A line for each row, and one for all layers. In a wide terminal also the outputs, and how parameters are counted."""
     roomy = width >= _ROOMY
     gap: dict[str, Any] = {} if width >= _BOTH else {"padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
-    kept, most = _kept(found.layers), max((layer.temporary for layer in found.layers), default=0)
+    kept, most = _kept_bytes(found.layers), max((layer.temporary for layer in found.layers), default=0)
     digits = [len(f"{size:,}") for size in (found.parameters, kept, most)]  # a number is not cut
     title = Text(visible(f"{found.network}, batch {found.batch_size}, on {found.device}"))
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, **gap)
@@ -123,7 +123,7 @@ def _layers(found: Estimate, rows: list[list[Layer]], width: int) -> Table:
     return table
 
 
-def _alike(layers: list[Layer]) -> list[list[Layer]]:
+def _group_alike(layers: list[Layer]) -> list[list[Layer]]:
     """Layers that differ in nothing but one number of their names, such as that of a block."""
     rows: dict[tuple, list[Layer]] = {}
     for layer in layers:

@@ -34,7 +34,7 @@ class EstimateRun:
     def estimate(self) -> Estimate:
         """Predict it."""
         found = self._found
-        track = self._from_few() or self._predicted(self.named.make)
+        track = self._from_few() or self._predict(self.named.make)
         account(track, found.layers, _last_forward(track))
         moment = track.at_peak()
         found.by_category = {category.value: size for category, size in moment.by_category.items()}
@@ -48,7 +48,7 @@ class EstimateRun:
         few = named.few
         if few is None or self.asked.paged or self.asked.offload:  # what the host has is not in the track
             return None
-        track = repeated(lambda layers: self._predicted(lambda: few(layers)), *named.depth)
+        track = repeated(lambda layers: self._predict(lambda: few(layers)), *named.depth)
         if track is not None:
             outputs = {NUMBER.sub("*", layer.name): layer.output for layer in self._found.layers}
             with tm.device("meta"):
@@ -57,7 +57,7 @@ class EstimateRun:
                 layer.output = outputs[NUMBER.sub("*", layer.name)]
         return track
 
-    def _predicted(self, make: Callable[[], Any]) -> memory.Track:
+    def _predict(self, make: Callable[[], Any]) -> memory.Track:
         return memory.predict(self._steps, make, self._ready(make), like=self.asked.on)
 
     def _ready(self, make: Callable[[], Any]) -> Any:

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -23,7 +22,7 @@ from ..pytorch.predict import Prediction, in_words, predicted
 from ..text import visible
 from .estimate_options import EstimateOptions
 from .one_by_one import telling
-from .screen import screen
+from .screen import screen, table
 from .torch_programs import TorchProgram
 from .users import forgotten
 
@@ -110,7 +109,7 @@ def run(asked: EstimateOptions) -> int:
         def again(card: GraphicsCard, settings: str = "", capacity: int | None = None) -> Prediction:
             within = "" if capacity is None else f" within {bytes_text(capacity)}"
             tell(f"predicting for {card.name}{within} {settings}")
-            return _predicted(program, card, settings, capacity)
+            return _predict(program, card, settings, capacity)
 
         found, advice = _estimate(program, cards[0] if gpu is not None else USUAL, room, cards, again), None
         if asked.advise:
@@ -128,7 +127,7 @@ def run(asked: EstimateOptions) -> int:
     return int(found.fits is False or (gpu is not None and found.cards[0].fits in (_EDGE, _NOT)))
 
 
-def _predicted(program: TorchProgram, card: GraphicsCard, settings: str, capacity: int | None) -> Prediction:
+def _predict(program: TorchProgram, card: GraphicsCard, settings: str, capacity: int | None) -> Prediction:
     """The prediction. What the program prints goes to stderr; its errors name its line."""
     try:
         with redirect_stdout(sys.stderr), forgotten(program.module):
@@ -250,7 +249,7 @@ def _show(found: TorchEstimate, console: Console) -> None:
         trained = "" if found.trained == found.parameters else f", {found.trained:,} of them trained"
         console.print(Text(f"Two training steps; {found.parameters:,} parameters{trained}; the loss is {found.loss}."))
     gpu = found.driver is not None
-    totals = _table("peak", "bytes", "in short", *["in PyTorch"] * gpu)
+    totals = table("peak", ">bytes", ">in short", *["in PyTorch"] * gpu)
     peaks = [("allocated", found.peak_allocated), ("reserved", found.peak_reserved)]
     for name, size in peaks if gpu else peaks[:1]:
         totals.add_row(name, f"{size:,}", bytes_text(size), *[f"max_memory_{name}"] * gpu)
@@ -263,35 +262,27 @@ def _show(found: TorchEstimate, console: Console) -> None:
     line = f" at {peak['line']}" if peak["line"] else ""
     phase = "your code" if peak["phase"] == "user" else peak["phase"]
     console.print(Text(visible(f"The peak is in {phase}: {place or 'no op'}{line}.")))
-    categories, biggest = _table("at the peak", "bytes", "in short"), _table("the biggest blocks", "bytes", "allocated at")
+    categories, biggest = table("at the peak", ">bytes", ">in short"), table("the biggest blocks", ">bytes", "allocated at")
     for name, size in found.by_category.items():
         categories.add_row(name, f"{size:,}", bytes_text(size))
     for block in found.biggest:
         biggest.add_row(Text(visible(block["owner"])), f"{block['bytes']:,}", Text(visible(block["line"])))
-    for table in (categories, biggest, *([_cards(found)] if found.cards else [])):
+    for each in (categories, biggest, *([_cards(found)] if found.cards else [])):
         console.print()
-        console.print(table)
+        console.print(each)
     for note in (*found.notes, *in_words(found.unknown)):
         console.print(Text(visible(f"* {note}")))
     if found.budget is not None:
         console.print(Text(f"A budget of {found.budget:,} bytes for PyTorch: {found.budget_answer}.", "bold"))
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in columns:
-        right = name in ("bytes", "in short", "has", "allocated")
-        table.add_column(name, justify="right" if right else "left", no_wrap=right, overflow="fold")
-    return table
-
-
 def _cards(found: TorchEstimate) -> Table:
-    table = _table("card", "has", "allocated", "")
+    cards = table("card", ">has", ">allocated", "")
     for verdict in found.cards:
         name = f"{verdict.card}, {verdict.sold_as} GB" if f"{verdict.sold_as}GB" not in verdict.card else verdict.card
         lacking = f": {bytes_text(verdict.lacking)} too many" if verdict.lacking and verdict.fits == _NOT else ""
         parts = "context, libraries and what is not known" if verdict.unknown else "context and libraries"
         edge = f", if {parts} are small" if verdict.fits == _EDGE else ""
         answer = Text(f"{verdict.fits}{lacking}{edge}", {_FITS: "green", _NOT: "red"}.get(verdict.fits, "yellow"))
-        table.add_row(name, bytes_text(verdict.capacity), bytes_text(verdict.peak_allocated), answer)
-    return table
+        cards.add_row(name, bytes_text(verdict.capacity), bytes_text(verdict.peak_allocated), answer)
+    return cards

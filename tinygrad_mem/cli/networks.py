@@ -157,7 +157,7 @@ def _users(module: str, name: str) -> Callable[[], nn.Module]:
             torch.nn.init.normal_(torch.empty(1))  # the first time, PyTorch keeps the callers' frames, and so what they made
         if not isinstance(make, type):
             _check_makes(make, network)
-    return partial(_made, make, network)
+    return partial(_make_network, make, network)
 
 
 def _check_makes(make: Callable[[], Any], network: str) -> None:
@@ -175,7 +175,7 @@ def _check_makes(make: Callable[[], Any], network: str) -> None:
     raise ArgumentError(f"{network} must make a network, and {found}\nIf it trains one of PyTorch's: {_ESTIMATE} {network}")
 
 
-def _made(make: Callable[[], Any], network: str) -> nn.Module:
+def _make_network(make: Callable[[], Any], network: str) -> nn.Module:
     """The result of ``make()``, as a network of this library.
 
     A PyTorch network is converted. In a prediction PyTorch makes it without memory (on its own ``meta``), else with values from

@@ -48,10 +48,10 @@ def _of_one(error: Any, words: list[str]) -> str:
     name = max(names, key=len) if names[0].startswith("-") else names[0].upper()
     if "Missing" in type(error).__name__:
         return f"{name} is missing: {error.param.help}"
-    return " ".join([name, *_given(names, words)]) + f": {error.message.removeprefix('Value error, ').rstrip('.')}"
+    return " ".join([name, *_typed_option(names, words)]) + f": {error.message.removeprefix('Value error, ').rstrip('.')}"
 
 
-def _given(names: list[str], words: list[str]) -> list[str]:
+def _typed_option(names: list[str], words: list[str]) -> list[str]:
     """The word that was typed for an option, if any."""
     for index, word in enumerate(words):
         option, sign, value = word.partition("=")

@@ -1,10 +1,12 @@
-"""The console of commands whose tables have a fixed number of columns."""
+"""The console and the tables of commands."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 
 NARROWEST = 60  # columns in which each table has its numbers whole
 
@@ -13,4 +15,15 @@ def screen(**options: Any) -> Console:
     """Rich's console, of 60 columns at least: in fewer, it would cut numbers. A narrower terminal wraps the lines itself."""
     made = Console(**options)
     made.width = max(made.width, NARROWEST)
+    return made
+
+
+def table(*columns: str, gap: int = 2) -> Table:
+    """A table without edges. Columns whose names begin with ``>`` have numbers: at the right, never wrapped."""
+    made = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0))
+    for name in columns:
+        if name.startswith(">"):
+            made.add_column(name[1:], justify="right", no_wrap=True)
+        else:
+            made.add_column(name, overflow="fold")
     return made

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -28,7 +27,7 @@ from ..pytorch.what_if import what_if as trials
 from ..text import visible
 from .networks import size_of
 from .one_by_one import telling
-from .screen import screen
+from .screen import screen, table
 
 _WHOLE = 72  # columns of a terminal that has room for all columns beside the names of settings
 _TITLES = {"peak": "allocated peak", "out of memory": "out of memory", "reserved peak": "reserved peak", "end": "end"}
@@ -99,14 +98,10 @@ def _read(file: Path, device: int | None, show: Any) -> tuple[Snapshot, Evidence
 # --- the report -----------------------------------------------------------------------------------------------------------
 
 
-def _table() -> Table:
-    return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-
-
-def _print(title: str, table: Table, console: Console) -> None:
+def _print(title: str, below: Table, console: Console) -> None:
     """A title of any length, and the table below it."""
     console.print(Text(visible(title)), style="bold")
-    console.print(table)
+    console.print(below)
 
 
 def _many(count: int, what: str) -> str:
@@ -141,34 +136,27 @@ def _show_peak(answers: Report, top: int, console: Console) -> None:
     peak = answers.peak
     where = "" if peak.iteration is None else f", in iteration {peak.iteration}"
     phase = f", {peak.phase}" if peak.phase not in ("", "user") else ""
-    table = _table()
-    for name in ("bytes", "share", "peak without"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("what", overflow="fold")
-    table.add_column("allocated by", overflow="fold")
+    owners = table(">bytes", ">share", ">peak without", "what", "allocated by", gap=1)
     for owner in peak.owners[:top]:
         without = "" if owner.without is None else f"{owner.without:,}"
         share = f"{owner.bytes / peak.bytes:.1%}"
         what = "older" if owner.category == Category.UNTRACKED else owner.category
-        table.add_row(f"{owner.bytes:,}", share, without, what, Text(visible(owner.line)))
+        owners.add_row(f"{owner.bytes:,}", share, without, what, Text(visible(owner.line)))
     rest = peak.owners[top:]
     if rest:
         size = sum(owner.bytes for owner in rest)
-        table.add_row(f"{size:,}", f"{size / peak.bytes:.1%}", "", "", _many(len(rest), "other"))
-    _print(f"The peak: {peak.bytes:,} bytes allocated ({bytes_text(peak.bytes)}){where}{phase}", table, console)
+        owners.add_row(f"{size:,}", f"{size / peak.bytes:.1%}", "", "", _many(len(rest), "other"))
+    _print(f"The peak: {peak.bytes:,} bytes allocated ({bytes_text(peak.bytes)}){where}{phase}", owners, console)
     console.print()
 
 
 def _show_moments(answers: Report, top: int, console: Console) -> None:
-    table = _table()
-    table.add_column("bytes", overflow="fold")
-    for name in answers.moments:
-        table.add_column(_TITLES[name], justify="right", no_wrap=True)
+    parts = table("bytes", *[f">{_TITLES[name]}" for name in answers.moments], gap=1)
     for name, text in _PARTS.items():
         values = [getattr(each, name) for each in answers.moments.values()]
         if any(values) or name in ("allocated", "again", "stuck", "reserved"):
-            table.add_row(text, *[f"{value:,}" for value in values], style="bold" if name == "reserved" else "")
-    _print("Reserved bytes, and those of them that are not allocated", table, console)
+            parts.add_row(text, *[f"{value:,}" for value in values], style="bold" if name == "reserved" else "")
+    _print("Reserved bytes, and those of them that are not allocated", parts, console)
     console.print()
     name, moment = max(answers.moments.items(), key=lambda item: (item[0] == "out of memory", item[1].stuck))
     if moment.stuck:
@@ -176,32 +164,29 @@ def _show_moments(answers: Report, top: int, console: Console) -> None:
 
 
 def _show_held(when: str, moment: Unused, top: int, console: Console) -> None:
-    table = _table()
-    for name in ("stuck", "largest piece", "blocks", "their bytes"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("allocated by", overflow="fold")
+    lines = table(">stuck", ">largest piece", ">blocks", ">their bytes", "allocated by", gap=1)
     for held in moment.held[:top]:
         others = f" and {held.others:,} more" if held.others else ""
         numbers = (held.stuck, held.largest, held.blocks, held.bytes)
-        table.add_row(*[f"{number:,}" for number in numbers], Text(visible(held.line + others)))
+        lines.add_row(*[f"{number:,}" for number in numbers], Text(visible(held.line + others)))
     rest = moment.held[top:]
     if rest:
         sums = [sum(getattr(held, name) for held in rest) for name in ("stuck", "blocks", "bytes")]
         largest = max(held.largest for held in rest)
-        table.add_row(f"{sums[0]:,}", f"{largest:,}", f"{sums[1]:,}", f"{sums[2]:,}", _many(len(rest), "other group"))
-    _print(f"{moment.stuck:,} bytes were stuck {when}, beside these blocks", table, console)
+        lines.add_row(f"{sums[0]:,}", f"{largest:,}", f"{sums[1]:,}", f"{sums[2]:,}", _many(len(rest), "other group"))
+    _print(f"{moment.stuck:,} bytes were stuck {when}, beside these blocks", lines, console)
     console.print()
 
 
 def _list(title: str, rows: list[tuple[str, str]], console: Console) -> None:
     """Print a title, and below it texts, each after a key word."""
     console.print(Text(visible(title), style="bold"))
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
     for word, text in rows:
-        table.add_row(f"  {word}", Text(visible(text)))
-    console.print(table)
+        grid.add_row(f"  {word}", Text(visible(text)))
+    console.print(grid)
 
 
 def _show_growth(answers: Report, top: int, console: Console) -> None:
@@ -270,11 +255,8 @@ def _show_outcomes(outcomes: list[Trial], evidence: Evidence, room: int | None, 
     capacity = room or recorded_capacity(evidence.recording)
     within = "" if capacity is None else f" within {capacity:,} bytes ({bytes_text(capacity)})"
     limited = any(row.fits is not None for row in outcomes)
-    table = _table()
-    table.add_column("settings", overflow="fold")
     wide = console.width >= _WHOLE
-    for name in ("reserved", "change", *["rounding"] * wide, "calls", *["fits"] * limited):
-        table.add_column(name, justify="right", no_wrap=True)
+    settings = table("settings", ">reserved", ">change", *[">rounding"] * wide, ">calls", *[">fits"] * limited, gap=1)
     base = outcomes[1]
     for row in outcomes:
         name = row.settings if row.what in ("each", "best") else row.what
@@ -286,8 +268,8 @@ def _show_outcomes(outcomes: list[Trial], evidence: Evidence, room: int | None, 
         fits = "yes" if row.fails is None else f"to {max(row.fails, 0) / len(evidence):.0%}"
         cells = [f"{row.peak_reserved:,}", *shares[: 1 + wide], f"{row.calls:,}", *[fits] * limited]
         shown = Text(visible(name.replace(",", ",\n"), keep="\n"))
-        table.add_row(shown, *cells, style="bold" if row.what == "best" else "")
-    _print(f"The same requests under other settings{within}", table, console)
+        settings.add_row(shown, *cells, style="bold" if row.what == "best" else "")
+    _print(f"The same requests under other settings{within}", settings, console)
     failed = outcomes[0].fails
     if failed == -1:
         console.print("As recorded, the blocks from before the recording alone need more than that.")

@@ -45,7 +45,7 @@ def run(
     Returns 130 after Ctrl-C, 1 if the page was not written, else 0.
     """
     names = tip or []
-    chosen = _chosen(names, network, sample, tokens, batch_size)
+    chosen = _choose(names, network, sample, tokens, batch_size)
     where = tm.device(device)
     if where.type == "meta":
         raise DeviceError("tips on meta have bytes and no numbers to compare: use cpu or cuda")
@@ -78,7 +78,7 @@ def run(
     return ended("tips", rows, len(chosen), interrupted, None if page == Path() else page, report.write)
 
 
-def _chosen(names: list[str], network: str | None, sample: str | None, tokens: str | None, batch_size: int | None) -> list[Tip]:
+def _choose(names: list[str], network: str | None, sample: str | None, tokens: str | None, batch_size: int | None) -> list[Tip]:
     check_names("tip", names, TIPS)
     named = None if network is None else network_of(network, sample, tokens)
     if named is None and (sample or tokens) is not None:

@@ -30,7 +30,7 @@ def imports_of(module: str) -> list[tuple[str, str]] | None:
     """
     if module.endswith(".py"):
         return list(_imports(_file(module).resolve(), set()))
-    with _found(module):
+    with _find_module(module):
         spec = importlib.util.find_spec(module)
     if spec is None:
         raise ArgumentError(f"{module}: No module named {module!r}")
@@ -93,7 +93,7 @@ def _beside(folder: str) -> Iterator[None]:
 
 
 @context
-def _found(module: str) -> Iterator[None]:
+def _find_module(module: str) -> Iterator[None]:
     """Search in the working directory, too, and refuse a module that is not found."""
     with _beside(""):
         try:
@@ -113,7 +113,7 @@ def load(module: str, name: str) -> Any:
     if module.endswith(".py"):
         loaded = _run(_file(module))
     else:
-        with _found(module):
+        with _find_module(module):
             loaded = importlib.import_module(module)
     if not hasattr(loaded, name):
         own = [key for key, each in vars(loaded).items() if callable(each) and _defines(loaded, key, each)]

@@ -62,10 +62,10 @@ def load_cifar10(folder: str | os.PathLike) -> tuple[np.ndarray, np.ndarray, np.
     train = [read_batch(where / name) for name in _TRAIN]
     images, labels = (np.concatenate(part) for part in zip(*train, strict=True))
     test_images, test_labels = read_batch(where / "test_batch.bin")
-    return _scaled(images), labels.astype(np.int64), _scaled(test_images), test_labels.astype(np.int64)
+    return _scale_to_one(images), labels.astype(np.int64), _scale_to_one(test_images), test_labels.astype(np.int64)
 
 
-def _scaled(images: np.ndarray) -> np.ndarray:
+def _scale_to_one(images: np.ndarray) -> np.ndarray:
     scaled = images.astype(np.float32)
     scaled /= np.float32(255)
     return scaled

@@ -26,7 +26,7 @@ class _Endless(Sampler):
         return itertools.repeat(None)
 
 
-_OF_THE_MAKING = frozenset({"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"})
+_FIXED = frozenset({"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"})
 
 
 class DataLoader:
@@ -95,7 +95,7 @@ class DataLoader:
         self._made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OF_THE_MAKING and "_made" in self.__dict__:  # setting it would have no effect
+        if name in _FIXED and "_made" in self.__dict__:  # setting it would have no effect
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         object.__setattr__(self, name, value)
 
@@ -219,9 +219,9 @@ class _Ahead:
         worker = (self._where[self._asked - 1] + 1) % count if self._asked - 1 in self._where else self._asked % count
         while worker in self._ended:
             worker = (worker + 1) % count
-        uninterrupted(self._hand, indices, worker)
+        uninterrupted(self._ask_worker, indices, worker)
 
-    def _hand(self, indices: Any, worker: int) -> None:
+    def _ask_worker(self, indices: Any, worker: int) -> None:
         self._where[self._asked] = worker
         self._crew.ask(self._run, self._asked, indices, worker)
         self._asked += 1

@@ -31,7 +31,7 @@ class _ByLength(Sampler[list]):
         super().__init__()
         self.lengths, self.shuffle, self.drop_last, self.generator = _lengths(lengths), shuffle, drop_last, generator
 
-    def _cut(self, order: np.ndarray) -> list[list[int]]:
+    def _cut_into_batches(self, order: np.ndarray) -> list[list[int]]:
         raise NotImplementedError
 
     def _order(self, rng: Any) -> np.ndarray:
@@ -43,13 +43,13 @@ class _ByLength(Sampler[list]):
 
     def __iter__(self) -> Iterator[list]:
         rng = draws(self.generator) if self.shuffle else None
-        batches = self._cut(self._order(rng))
+        batches = self._cut_into_batches(self._order(rng))
         places = range(len(batches)) if rng is None else rng.permutation(len(batches)).tolist()
         for place in places:
             yield batches[place]
 
     def __len__(self) -> int:
-        return len(self._cut(self._order(None)))
+        return len(self._cut_into_batches(self._order(None)))
 
 
 class BucketBatchSampler(_ByLength):
@@ -83,7 +83,7 @@ class BucketBatchSampler(_ByLength):
         super().__init__(lengths, shuffle, drop_last, generator)
         self.batch_size = whole_number("batch_size", batch_size)
 
-    def _cut(self, order: np.ndarray) -> list[list[int]]:
+    def _cut_into_batches(self, order: np.ndarray) -> list[list[int]]:
         size = self.batch_size
         stop = len(order) - len(order) % size if self.drop_last else len(order)
         return [order[i : i + size].tolist() for i in range(0, stop, size)]
@@ -129,7 +129,7 @@ class TokenBatchSampler(_ByLength):
                 f"sequence {where} has {longest} tokens, more than max_tokens={max_tokens}: cut it, or leave it out"
             )
 
-    def _cut(self, order: np.ndarray) -> list[list[int]]:
+    def _cut_into_batches(self, order: np.ndarray) -> list[list[int]]:
         batches: list[list[int]] = []
         batch: list[int] = []
         for index in order.tolist():  # lengths grow: the last of a batch is its longest
@@ -195,7 +195,7 @@ class PadCollate:
         if isinstance(column[0], (str, bytes)) or np.ndim(_array(column[0])) == 0:
             return default_collate(list(column))
         rows = [_array(row) for row in column]
-        _alike(rows)
+        _check_alike(rows)
         lengths = [len(row) for row in rows]
         longest = -(-max(lengths) // self.multiple_of) * self.multiple_of
         out = np.full((len(rows), longest, *rows[0].shape[1:]), self.padding_value, rows[0].dtype)
@@ -211,7 +211,7 @@ def pack_collate(batch: Sequence[Any]) -> Packed:
         ValueError: sequences that differ in more than their lengths.
     """
     rows = [_array(row) for row in batch]
-    _alike(rows)
+    _check_alike(rows)
     offsets = np.cumsum([0, *(len(row) for row in rows)]).astype(np.int32)
     return Packed(make_tensor(np.concatenate(rows)), make_tensor(offsets), max(len(row) for row in rows))
 
@@ -220,7 +220,7 @@ def _array(row: Any) -> np.ndarray:
     return row.detach().cpu().numpy() if isinstance(row, Tensor) else np.asarray(row)
 
 
-def _alike(rows: list[np.ndarray]) -> None:
+def _check_alike(rows: list[np.ndarray]) -> None:
     for number, row in enumerate(rows):
         if row.ndim == 0 or row.shape[1:] != rows[0].shape[1:] or row.dtype.kind != rows[0].dtype.kind:
             raise ValueError(

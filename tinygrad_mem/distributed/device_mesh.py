@@ -88,9 +88,9 @@ class DeviceMesh:
 
     def get_coordinate(self) -> list[int] | None:
         """This rank's place along each dimension; ``None`` if it is not in the mesh."""
-        return None if self._here() is None else [self.get_local_rank(axis) for axis in range(self.ndim)]
+        return None if self._coordinates() is None else [self.get_local_rank(axis) for axis in range(self.ndim)]
 
-    def _here(self) -> list[int] | None:
+    def _coordinates(self) -> list[int] | None:
         found = np.argwhere(self.mesh == self._rank)
         return found[0].tolist() if len(found) else None
 
@@ -131,7 +131,7 @@ class DeviceMesh:
     def __getitem__(self, names: str | tuple[str, ...]) -> DeviceMesh:
         """The part of the mesh along the named dimensions, through this rank."""
         chosen = (names,) if isinstance(names, str) else tuple(names)
-        axes, here = [self._axis(name) for name in chosen], self._here()
+        axes, here = [self._axis(name) for name in chosen], self._coordinates()
         if here is None:
             raise NotOfferedError(f"mesh[{names!r}]: rank {self._rank} is not in the mesh {self.mesh.tolist()}")
         part = self.mesh[tuple(slice(None) if axis in axes else here[axis] for axis in range(self.ndim))]

@@ -64,4 +64,4 @@ class Bernoulli(Discrete):
         return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
 
     def _values(self) -> Tensor:
-        return creation.arange(2, dtype=self._given.dtype, device=self._given.device)
+        return creation.arange(2, dtype=self._logits_or_probs.dtype, device=self._logits_or_probs.device)

@@ -53,7 +53,7 @@ class Categorical(Discrete):
 
     @property
     def _num_events(self) -> int:
-        return self._given.shape[-1]
+        return self._logits_or_probs.shape[-1]
 
     @property
     def support(self) -> constraints.Constraint:
@@ -63,7 +63,9 @@ class Categorical(Discrete):
     @property
     def mean(self) -> Tensor:
         """nan: categories have no order."""
-        return creation.full(self._extended_shape(), math.nan, dtype=self._given.dtype, device=self._given.device)
+        return creation.full(
+            self._extended_shape(), math.nan, dtype=self._logits_or_probs.dtype, device=self._logits_or_probs.device
+        )
 
     variance = mean
 
@@ -90,7 +92,7 @@ class Categorical(Discrete):
         return -(logits * self.probs).sum(-1)
 
     def _values(self) -> Tensor:
-        return creation.arange(self._num_events, device=self._given.device)
+        return creation.arange(self._num_events, device=self._logits_or_probs.device)
 
 
 class OneHotCategorical(Categorical):
@@ -106,11 +108,11 @@ class OneHotCategorical(Categorical):
     @property
     def mode(self) -> Tensor:
         """The most probable row."""
-        return one_hot(super().mode, self._num_events).to(self._given.dtype)
+        return one_hot(super().mode, self._num_events).to(self._logits_or_probs.dtype)
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draws, without a gradient."""
-        return one_hot(super().sample(sample_shape), self._num_events).to(self._given.dtype)
+        return one_hot(super().sample(sample_shape), self._num_events).to(self._logits_or_probs.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The logarithm of the probability of each row."""
@@ -119,4 +121,4 @@ class OneHotCategorical(Categorical):
         return logits.gather(-1, rows.max(-1)[1].unsqueeze(-1)).squeeze(-1)
 
     def _values(self) -> Tensor:
-        return creation.eye(self._num_events, dtype=self._given.dtype, device=self._given.device)
+        return creation.eye(self._num_events, dtype=self._logits_or_probs.dtype, device=self._logits_or_probs.device)

@@ -192,13 +192,13 @@ class Discrete(Distribution):
         return self.probs * (1 - self.probs)
 
     @property
-    def _given(self) -> Tensor:
+    def _logits_or_probs(self) -> Tensor:
         return self.__dict__["logits"] if "logits" in self.__dict__ else self.__dict__["probs"]
 
     @property
     def param_shape(self) -> Size:
         """The shape of the parameter that was given."""
-        return self._given.shape
+        return self._logits_or_probs.shape
 
     def _values(self) -> Tensor:
         """All values, along a first dimension."""

@@ -74,13 +74,13 @@ class Independent(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The base's, added over the dimensions of an event."""
-        return self._added(self.base_dist.log_prob(value))
+        return self._sum_events(self.base_dist.log_prob(value))
 
     def entropy(self) -> Tensor:
         """The base's, added over the dimensions of an event."""
-        return self._added(self.base_dist.entropy())
+        return self._sum_events(self.base_dist.entropy())
 
-    def _added(self, values: Tensor) -> Tensor:
+    def _sum_events(self, values: Tensor) -> Tensor:
         n = self.reinterpreted_batch_ndims
         return values.sum(tuple(range(-n, 0))) if n else values
 

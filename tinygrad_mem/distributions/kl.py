@@ -36,7 +36,7 @@ def _categorical(p: Categorical, q: Categorical) -> Tensor:
 def _independent(p: Independent, q: Independent) -> Tensor:
     if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
         raise NotImplementedError
-    return p._added(kl_divergence(p.base_dist, q.base_dist))
+    return p._sum_events(kl_divergence(p.base_dist, q.base_dist))
 
 
 _RULES: dict[tuple[type, type], Callable[[Any, Any], Tensor]] = {

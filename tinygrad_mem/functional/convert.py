@@ -92,11 +92,11 @@ def to(
             if input.device is Device("meta"):
                 input.device.download(input.array, input.array)  # refuses it, as in the run: there are no values
             refuse_outside(input.device, "to")
-        result = _moved(result, where)
+        result = _move(result, where)
     return clone(result) if copy and result is input else result
 
 
-def _moved(input: Tensor, where: Device) -> Tensor:
+def _move(input: Tensor, where: Device) -> Tensor:
     moved = apply(ops.Transfer, input, to=where)
     moved.device = where
     if moved._node is not None:  # gradients arrive there

@@ -60,7 +60,7 @@ def _begun(out: Tensor, requires_grad: bool) -> Tensor:
     return out
 
 
-def _filled(value: Any, shape: tuple[int, ...], dtype: Any, device: Any, requires_grad: bool) -> Tensor:
+def _new_filled(value: Any, shape: tuple[int, ...], dtype: Any, device: Any, requires_grad: bool) -> Tensor:
     value = dtypes.fitting(value, dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype))
     out = _new(shape, dtype, device, requires_grad)
     out.device.kernels.fill(value, out=out.array)
@@ -86,7 +86,7 @@ def tensor(
     data = shared_on_gpu(data)
     where = _device_for(data, device)
     if isinstance(data, Tensor) and where is data.device:
-        return _begun(_copied(data, dtype), requires_grad)
+        return _begun(_copy_tensor(data, dtype), requires_grad)
     unknown = local.dry is not None and has_unknown(data)
     source = host_array(stated(data) if unknown else data, dtype)
     out = Tensor._wrap(where.empty(source.shape, source.dtype), where)
@@ -102,7 +102,7 @@ def _device_for(data: Any, device: Any) -> Device:
     return data.device if stays else device_of(device)
 
 
-def _copied(data: Tensor, dtype: Any) -> Tensor:
+def _copy_tensor(data: Tensor, dtype: Any) -> Tensor:
     known = data._constant()
     with no_grad():
         out = to(data, dtype=dtype, copy=True)
@@ -162,19 +162,19 @@ def empty(
 @public("torch")
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of zeros."""
-    return _filled(0, sizes_of(size), dtype, device, requires_grad)
+    return _new_filled(0, sizes_of(size), dtype, device, requires_grad)
 
 
 @public("torch")
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of ones."""
-    return _filled(1, sizes_of(size), dtype, device, requires_grad)
+    return _new_filled(1, sizes_of(size), dtype, device, requires_grad)
 
 
 @public("torch")
 def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of ``fill_value``, whose type decides the dtype. Raises: ArgumentError: a given dtype does not hold it."""
-    return _filled(fill_value, sizes_of((size,)), dtype or _dtype_of(fill_value), device, requires_grad)
+    return _new_filled(fill_value, sizes_of((size,)), dtype or _dtype_of(fill_value), device, requires_grad)
 
 
 def _dtype_of(value: Any) -> np.dtype:
@@ -203,7 +203,7 @@ def zeros_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """Zeros of ``input``'s shape."""
-    return _filled(0, *_like(input, dtype, device), requires_grad)
+    return _new_filled(0, *_like(input, dtype, device), requires_grad)
 
 
 @public("torch")
@@ -211,7 +211,7 @@ def ones_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """Ones of ``input``'s shape."""
-    return _filled(1, *_like(input, dtype, device), requires_grad)
+    return _new_filled(1, *_like(input, dtype, device), requires_grad)
 
 
 @public("torch")
@@ -225,7 +225,7 @@ def full_like(
     memory_format: Any = None,
 ) -> Tensor:
     """A tensor of ``input``'s shape, filled with ``fill_value``."""
-    return _filled(fill_value, *_like(input, dtype, device), requires_grad)
+    return _new_filled(fill_value, *_like(input, dtype, device), requires_grad)
 
 
 @public("Tensor")
@@ -237,13 +237,13 @@ def new_empty(input: Tensor, *size: Any, dtype: Any = None, device: Any = None, 
 @public("Tensor")
 def new_zeros(input: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Zeros of ``input``'s dtype and device."""
-    return _filled(0, sizes_of(size), dtype or input.dtype, device or input.device, requires_grad)
+    return _new_filled(0, sizes_of(size), dtype or input.dtype, device or input.device, requires_grad)
 
 
 @public("Tensor")
 def new_ones(input: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Ones of ``input``'s dtype and device."""
-    return _filled(1, sizes_of(size), dtype or input.dtype, device or input.device, requires_grad)
+    return _new_filled(1, sizes_of(size), dtype or input.dtype, device or input.device, requires_grad)
 
 
 @public("Tensor")
@@ -251,7 +251,7 @@ def new_full(
     input: Tensor, size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """A tensor of ``input``'s dtype and device, filled with ``fill_value``."""
-    return _filled(fill_value, sizes_of((size,)), dtype or input.dtype, device or input.device, requires_grad)
+    return _new_filled(fill_value, sizes_of((size,)), dtype or input.dtype, device or input.device, requires_grad)
 
 
 @public("Tensor")

@@ -67,7 +67,7 @@ def ctc_loss(
         raise ShapeError(f"ctc_loss: expected log_probs of shape (T, N, C) or (T, C), found {list(log_probs.shape)}")
     if targets.dtype not in (int32, int64):
         raise DTypeError(f"ctc_loss: expected targets of int64 or int32, found {targets.dtype}")
-    if not 0 <= _whole("blank", blank) < x.size(2):
+    if not 0 <= _whole_number("blank", blank) < x.size(2):
         raise ArgumentError(f"ctc_loss: blank must be in label range, 0 to {x.size(2) - 1}, found {blank}")
     rows, labels = _lengths("input_lengths", input_lengths, x.size(1)), _lengths("target_lengths", target_lengths, x.size(1))
     if max(rows, default=0) > x.size(0):
@@ -92,13 +92,13 @@ def _lengths(name: str, lengths: Any, count: int) -> list[int]:
         if lengths.dtype.kind not in "iu":
             raise DTypeError(f"ctc_loss: expected {name} to be whole numbers, found {lengths.dtype}")
         lengths = lengths.reshape(-1).tolist()
-    found = [_whole(name, n) for n in ([lengths] if isinstance(lengths, int) else lengths)]
+    found = [_whole_number(name, n) for n in ([lengths] if isinstance(lengths, int) else lengths)]
     if len(found) != count or min(found, default=0) < 0:
         raise ShapeError(f"ctc_loss: expected {name} of {count} numbers, one a sample, none below 0, found {found}")
     return found
 
 
-def _whole(name: str, number: Any) -> int:
+def _whole_number(name: str, number: Any) -> int:
     try:
         return operator.index(number)
     except TypeError:

@@ -60,7 +60,7 @@ def _channels(input: Tensor, p: float, training: bool, inplace: bool, leading: i
     return _drop(input, p, training, inplace, math.prod(input.shape[leading:]))
 
 
-def _deprecated(input: Tensor, n: int, note: str) -> None:
+def _warn_deprecated(input: Tensor, n: int, note: str) -> None:
     message = f"dropout{n}d: found a {input.ndim}-D input {list(input.shape)}, which PyTorch has deprecated: {note}"
     warnings.warn(message, UserWarning, stacklevel=4)  # the line behind the door
 
@@ -86,9 +86,9 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     if input.ndim < 2:
         raise ShapeError(f"dropout2d: Feature dropout requires at least 2 dimensions in the input, found {list(input.shape)}")
     if input.ndim == 3:
-        _deprecated(input, 2, "it is read as (N, C, L); use dropout1d, or unsqueeze(0) a (C, H, W)")
+        _warn_deprecated(input, 2, "it is read as (N, C, L); use dropout1d, or unsqueeze(0) a (C, H, W)")
     elif input.ndim != 4:
-        _deprecated(input, 2, "the first two dimensions count channels; use dropout for single elements")
+        _warn_deprecated(input, 2, "the first two dimensions count channels; use dropout for single elements")
     return _channels(input, p, training, inplace, 2)
 
 
@@ -105,7 +105,7 @@ def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     if input.ndim == 0:
         raise ShapeError("dropout3d: expected at least 1 dimension, found a 0-d tensor")
     if input.ndim not in (4, 5):
-        _deprecated(input, 3, "the first dimension counts channels; use dropout for single elements")
+        _warn_deprecated(input, 3, "the first dimension counts channels; use dropout for single elements")
     return _channels(input, p, training, inplace, 2 if input.ndim == 5 else 1)
 
 

@@ -64,13 +64,13 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
             if sizes.setdefault(letter, n) != n and 1 not in (sizes[letter], n):
                 raise ShapeError(f"einsum: subscript {letter!r} has size {n} and {sizes[letter]} in {equation!r}")
             sizes[letter] = n if sizes[letter] == 1 else sizes[letter]
-    first, *rest = [_merged(term, x) for term, x in zip(terms, tensors, strict=True)]
+    first, *rest = [_take_diagonals(term, x) for term, x in zip(terms, tensors, strict=True)]
     for i, (term, x) in enumerate(rest):
         later = set(result).union(*[t for t, _ in rest[i + 1 :]])
         first = _contract(*first, term, x, later)
     term, x = first
-    x, term = _summed(x, term, set(result))
-    x = _permuted(x, [term.index(letter) for letter in result])
+    x, term = _sum_out(x, term, set(result))
+    x = _permute(x, [term.index(letter) for letter in result])
     return shape.expand(x, *[sizes[letter] for letter in result]) if list(x.shape) != [sizes[c] for c in result] else x
 
 
@@ -120,7 +120,7 @@ def _parse(equation: str, ndims: tuple[int, ...]) -> tuple[list[list[str]], list
     return terms, result
 
 
-def _merged(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
+def _take_diagonals(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
     """The operand with the diagonal of dimensions that have the same letter."""
     term = list(term)
     while len(set(term)) < len(term):
@@ -135,8 +135,8 @@ def _merged(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
 def _contract(left: list[str], a: Tensor, right: list[str], b: Tensor, later: set[str]) -> tuple[list[str], Tensor]:
     """Two operands as one batched matrix product; letters that are not needed later are summed."""
     alike = a.dtype == b.dtype
-    a, left = _summed(a, left, set(right) | later)
-    b, right = _summed(b, right, set(left) | later)
+    a, left = _sum_out(a, left, set(right) | later)
+    b, right = _sum_out(b, right, set(left) | later)
     if alike and a.dtype != b.dtype:  # sums of integers are int64
         a, b = a.long(), b.long()
     batch = [c for c in left if c in right and c in later]
@@ -145,31 +145,31 @@ def _contract(left: list[str], a: Tensor, right: list[str], b: Tensor, later: se
     size = {c: max(n, 1) if n else 0 for c, n in zip(right, b.shape, strict=True)}
     for c, n in zip(left, a.shape, strict=True):
         size[c] = max(size.get(c, 1), n) if n and size.get(c, 1) else 0
-    x, y = _arranged(a, left, batch, [rows, inner], size), _arranged(b, right, batch, [inner, columns], size)
+    x, y = _arrange(a, left, batch, [rows, inner], size), _arrange(b, right, batch, [inner, columns], size)
     product = matmul(x, y) if inner else apply(ops.MatMul, x, y)  # without a sum: autocast does not cast it
-    return batch + rows + columns, _shaped(product, [size[c] for c in batch + rows + columns])
+    return batch + rows + columns, _reshape(product, [size[c] for c in batch + rows + columns])
 
 
-def _summed(x: Tensor, term: list[str], needed: set[str]) -> tuple[Tensor, list[str]]:
+def _sum_out(x: Tensor, term: list[str], needed: set[str]) -> tuple[Tensor, list[str]]:
     """The operand summed over the letters that are not needed."""
     gone = [i for i, c in enumerate(term) if c not in needed]
     return (reduce.sum(x, gone), [c for c in term if c in needed]) if gone else (x, term)
 
 
-def _arranged(x: Tensor, term: list[str], batch: list[str], groups: list[list[str]], size: dict[str, int]) -> Tensor:
+def _arrange(x: Tensor, term: list[str], batch: list[str], groups: list[list[str]], size: dict[str, int]) -> Tensor:
     """``x`` with the batch's letters first, then each group as one dimension: a view if each group's are adjacent."""
     rest = [c for group in groups for c in group]
-    x = _permuted(x, [term.index(c) for c in batch + rest])
+    x = _permute(x, [term.index(c) for c in batch + rest])
     lead = list(x.shape[: len(batch)])  # the product broadcasts these
     sizes = lead + [size[c] for c in rest]
     if list(x.shape) != sizes:
         x = shape.expand(x, *sizes)
-    return _shaped(x, lead + [math.prod(size[c] for c in group) for group in groups])
+    return _reshape(x, lead + [math.prod(size[c] for c in group) for group in groups])
 
 
-def _permuted(x: Tensor, order: list[int]) -> Tensor:
+def _permute(x: Tensor, order: list[int]) -> Tensor:
     return x if order == list(range(x.ndim)) else shape.permute(x, *order)
 
 
-def _shaped(x: Tensor, sizes: list[int]) -> Tensor:
+def _reshape(x: Tensor, sizes: list[int]) -> Tensor:
     return x if list(x.shape) == sizes else shape.reshape(x, sizes)

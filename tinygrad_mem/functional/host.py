@@ -37,7 +37,7 @@ def host_array(data: Any, dtype: Any) -> np.ndarray:
     if isinstance(data, Tensor):
         data = data._known_values()
     elif nested is not None and _has_tensor(nested):
-        data = _plain(nested)
+        data = _to_lists(nested)
     try:
         source = on_host(data)
     except ValueError as error:
@@ -84,5 +84,7 @@ def _has_tensor(data: Any) -> bool:
     return any(isinstance(x, Tensor) or (isinstance(x, (list, tuple)) and _has_tensor(x)) for x in data)
 
 
-def _plain(data: Any) -> Any:
-    return data.tolist() if isinstance(data, Tensor) else [_plain(x) for x in data] if isinstance(data, (list, tuple)) else data
+def _to_lists(data: Any) -> Any:
+    return (
+        data.tolist() if isinstance(data, Tensor) else [_to_lists(x) for x in data] if isinstance(data, (list, tuple)) else data
+    )

@@ -60,7 +60,7 @@ def rmatmul(input: Tensor, other: Tensor) -> Tensor:
     return matmul(other, input)
 
 
-def _need(name: str, *pairs: tuple[Tensor, int], first: int = 1) -> None:
+def _check_dims(name: str, *pairs: tuple[Tensor, int], first: int = 1) -> None:
     for i, (x, ndim) in enumerate(pairs, first):
         if x.ndim != ndim:
             raise ShapeError(f"{name}: argument {i} must be a {ndim}-D tensor, found {x.ndim}-D {list(x.shape)}")
@@ -69,14 +69,14 @@ def _need(name: str, *pairs: tuple[Tensor, int], first: int = 1) -> None:
 @public("torch", "Tensor", cpu=LOWER, cuda=LOWER)
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
     """Two matrices: (n, m), (m, p) -> (n, p). Saves and raises as :func:`matmul`."""
-    _need("mm", (input, 2), (mat2, 2))
+    _check_dims("mm", (input, 2), (mat2, 2))
     return apply(ops.MatMul, input, mat2)
 
 
 @public("torch", "Tensor", cpu=LOWER, cuda=LOWER)
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """Two batches of matrices, one by one: (b, n, m), (b, m, p) -> (b, n, p). Saves and raises as :func:`matmul`."""
-    _need("bmm", (input, 3), (mat2, 3))
+    _check_dims("bmm", (input, 3), (mat2, 3))
     if input.size(0) != mat2.size(0):
         raise ShapeError(f"bmm: batch sizes differ: {list(input.shape)} and {list(mat2.shape)}; use matmul to broadcast")
     return apply(ops.MatMul, input, mat2)
@@ -125,14 +125,14 @@ def grouped_mm(
 @public("torch", "Tensor", cpu=AS_IS, cuda=LOWER)
 def mv(input: Tensor, vec: Tensor) -> Tensor:
     """A matrix and a vector: (n, m), (m) -> (n). Saves and raises as :func:`matmul`."""
-    _need("mv", (input, 2), (vec, 1))
+    _check_dims("mv", (input, 2), (vec, 1))
     return matmul(input, vec)
 
 
 @public("torch", "Tensor", cpu=AS_IS, cuda=WIDEST)
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
     """Two vectors of one size: (n), (n) -> (). Saves and raises as :func:`matmul`."""
-    _need("dot", (input, 1), (tensor, 1))
+    _check_dims("dot", (input, 1), (tensor, 1))
     if input.size(0) != tensor.size(0):
         raise ShapeError(f"dot: inconsistent tensor size: {input.size(0)} elements and {tensor.size(0)}; they must be equal")
     return matmul(input, tensor)
@@ -141,13 +141,13 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
 @public("torch", "Tensor", "torch.ger", "Tensor.ger")
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """All products of two vectors' elements: (n), (m) -> (n, m). Saves: each for the other's gradient."""
-    _need("outer", (input, 1), (vec2, 1))
+    _check_dims("outer", (input, 1), (vec2, 1))
     return elementwise.mul(shape.unsqueeze(input, 1), vec2)
 
 
 def _added(run: Any, name: str, ndim: int, input: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
     """``beta * input + alpha * (a @ b)``; for integers, beta and alpha are truncated, and wrap round, as in PyTorch."""
-    _need(name, (a, ndim), (b, ndim), first=2)
+    _check_dims(name, (a, ndim), (b, ndim), first=2)
     if input.is_floating_point():
         want_fitting(input.dtype, beta, alpha)
     else:
@@ -227,7 +227,7 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
 @public("torch", "Tensor", cpu=FLOAT32, cuda=AS_IS)
 def trace(input: Tensor) -> Tensor:
     """The sum of a matrix's diagonal. Raises: ShapeError: no matrix. DTypeError: bools."""
-    _need("trace", (input, 2))
+    _check_dims("trace", (input, 2))
     refuse_bools("trace", input.array)
     return reduce.sum(shape.diagonal(input))
 

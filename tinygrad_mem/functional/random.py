@@ -83,7 +83,7 @@ def rand(
     *size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """Uniform numbers in [0, 1)."""
-    _given("rand", size)
+    _check_size_given("rand", size)
     out = uniform_(creation.empty(*size, dtype=dtype, device=device), generator=generator)
     return out.requires_grad_(requires_grad)
 
@@ -93,12 +93,12 @@ def randn(
     *size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """Standard normal numbers."""
-    _given("randn", size)
+    _check_size_given("randn", size)
     out = normal_(creation.empty(*size, dtype=dtype, device=device), generator=generator)
     return out.requires_grad_(requires_grad)
 
 
-def _given(name: str, size: tuple) -> None:
+def _check_size_given(name: str, size: tuple) -> None:
     if not size:
         raise ArgumentTypeError(f'{name}() missing 1 required positional arguments: "size"; () is the shape of one number')
 

@@ -105,7 +105,7 @@ def refusal(function: Any, args: tuple, kwargs: dict, error: BaseException) -> E
     if isinstance(error, OverflowError) and ("out of bounds for" in str(error) or _beyond_int64(args)):
         return ArgumentError(f"{function.__name__}(): {error}; convert the tensor to a dtype that holds it")
     given = inspect.signature(function).bind(*args, **kwargs).arguments
-    listed = ", ".join(f"{name} {_described(value)}" for name, value in given.items())
+    listed = ", ".join(f"{name} {_describe(value)}" for name, value in given.items())
     kind = DimensionError if isinstance(error, IndexError) else ShapeError
     if max(_sizes(list(given.values())), default=0) >= _ENDLESS:
         return kind(f"{function.__name__}(): sizes and bytes of an array end below 2**63: found {listed}; choose smaller sizes")
@@ -224,9 +224,9 @@ def hint_for(value: Any) -> str:
     )
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, (list, tuple)):
-        return f"({', '.join(map(_described, value))})"
+        return f"({', '.join(map(_describe, value))})"
     return f"{value!r:.80}"

@@ -55,7 +55,7 @@ def searchsorted(
         if sorter.dtype != dtypes.int64:
             raise DTypeError(f"searchsorted(): sorter must be a tensor of long dtype but got dtype {sorter.dtype}")
         sorted_sequence = gather.gather(sorted_sequence, -1, sorter)
-    return _searched("searchsorted", sorted_sequence, input, right or side == "right", out_int32)
+    return _search("searchsorted", sorted_sequence, input, right or side == "right", out_int32)
 
 
 @public("torch")
@@ -67,10 +67,10 @@ def bucketize(input: Tensor | Number, boundaries: Tensor, *, out_int32: bool = F
     """
     if boundaries.ndim != 1:
         raise ShapeError(f"bucketize(): boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
-    return _searched("bucketize", boundaries, input, right, out_int32)
+    return _search("bucketize", boundaries, input, right, out_int32)
 
 
-def _searched(name: str, line: Tensor, input: Tensor | Number, right: bool, out_int32: bool) -> Tensor:
+def _search(name: str, line: Tensor, input: Tensor | Number, right: bool, out_int32: bool) -> Tensor:
     if not line.ndim:
         raise ShapeError(f"{name}(): boundaries tensor should have positive dimension, but got 0 dimension")
     if not isinstance(input, Tensor):

@@ -15,7 +15,7 @@ from .creation import empty_like, zeros_like
 from .door import FLOAT32_RESULT, public
 
 
-def _prepared(input: Tensor, dim: int | None, dtype: Any) -> tuple[Tensor, int]:
+def _prepare(input: Tensor, dim: int | None, dtype: Any) -> tuple[Tensor, int]:
     if dim is None:  # PyTorch's old rule
         dim = 0 if input.ndim in (0, 1, 3) else 1
     if dtype is not None:
@@ -28,14 +28,14 @@ def _prepared(input: Tensor, dim: int | None, dtype: Any) -> tuple[Tensor, int]:
 @public("torch", "nn.functional", "special", "Tensor", cuda=FLOAT32_RESULT)
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """``e**input`` over its sum along ``dim``. Saves: the output."""
-    x, axis = _prepared(input, dim, dtype)
+    x, axis = _prepare(input, dim, dtype)
     return apply(ops.Softmax, x, axis=axis)
 
 
 @public("torch", "nn.functional", "special", "Tensor", cuda=FLOAT32_RESULT)
 def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """The logarithm of :func:`softmax`, without overflow. Saves: the output."""
-    x, axis = _prepared(input, dim, dtype)
+    x, axis = _prepare(input, dim, dtype)
     return apply(ops.LogSoftmax, x, axis=axis)
 
 

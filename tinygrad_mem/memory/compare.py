@@ -109,8 +109,8 @@ def compare(self: Record, other: Record) -> Comparison:
     changes = sorted((c for c in changes if c.before != c.after), key=lambda c: (-abs(c.bytes), c.owner))
     return Comparison(
         Effect(self.peak, other.peak),
-        Effect(*(_most(t, Category.ACTIVATION) for t in (self, other))),
-        Effect(*(_most(t, Category.TEMPORARY, Category.WORKSPACE) for t in (self, other))),
+        Effect(*(_most_bytes(t, Category.ACTIVATION) for t in (self, other))),
+        Effect(*(_most_bytes(t, Category.TEMPORARY, Category.WORKSPACE) for t in (self, other))),
         (self.at_peak().phase, other.at_peak().phase),
         [c for c in changes if not c.before],
         [c for c in changes if not c.after],
@@ -127,6 +127,6 @@ def _owners(track: Record) -> dict[str, dict[Category, int]]:
     return dict(found)
 
 
-def _most(track: Record, *categories: Category) -> int:
+def _most_bytes(track: Record, *categories: Category) -> int:
     timeline = track.timeline()
     return int(np.sum([timeline.bytes(category) for category in categories], axis=0).max(initial=0))

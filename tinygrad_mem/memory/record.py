@@ -158,17 +158,17 @@ class Record(EndsAlways):
 
         Parameters, buffers, gradients and optimizer state count for the module that they belong to.
         """
-        return self._by(at, lambda b: b.home)
+        return self._totals(at, lambda b: b.home)
 
     def by_op(self, at: When = None) -> dict[str, int]:
         """Bytes in use at a moment by the op that asked for them, largest first; ``""`` for the user's own code."""
-        return self._by(at, lambda b: b.op)
+        return self._totals(at, lambda b: b.op)
 
     def by_line(self, at: When = None) -> dict[str, int]:
         """Bytes in use at a moment by the user's source line, largest first; in backward, the line that ran the op forward."""
-        return self._by(at, lambda b: b.line)
+        return self._totals(at, lambda b: b.line)
 
-    def _by(self, at: When, key: Callable[[Block], str]) -> dict[str, int]:
+    def _totals(self, at: When, key: Callable[[Block], str]) -> dict[str, int]:
         totals: Counter[str] = Counter()
         for block in self.live(at):
             totals[key(block)] += block.rounded

@@ -36,13 +36,13 @@ def parse_bytes(size: int | str) -> int:
     """
     if isinstance(size, bool) or not isinstance(size, (int, str)):
         raise TypeError(f"a size is a whole number of bytes or text such as '512 MiB', found {size!r}")
-    count = _parsed(size) if isinstance(size, str) else size
+    count = _parse(size) if isinstance(size, str) else size
     if count <= 0:
         raise ValueError(f"a size is at least one byte, found {count:,}")
     return count
 
 
-def _parsed(text: str) -> int:
+def _parse(text: str) -> int:
     match = _SIZE.fullmatch(text)
     unit = READ.get(match[2].upper()) if match else None
     if match is None or unit is None:

@@ -164,7 +164,7 @@ def configuration(source: str | Path | Mapping[str, Any]) -> Configuration:
             another. FileNotFoundError: there is no such file.
     """
     name = "the configuration" if isinstance(source, Mapping) else str(source)
-    fields = source if isinstance(source, Mapping) else _read(Path(source))
+    fields = source if isinstance(source, Mapping) else _read_json(Path(source))
     if isinstance(fields.get("text_config"), Mapping):  # of a model that also reads images
         fields = fields["text_config"]
     kind = fields.get("model_type")
@@ -179,7 +179,7 @@ def configuration(source: str | Path | Mapping[str, Any]) -> Configuration:
     return _checked(_Fields(name, _DEFAULTS[kind] | dict(fields), kind).read())  # null in a file is not the default
 
 
-def _read(path: Path) -> Mapping[str, Any]:
+def _read_json(path: Path) -> Mapping[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:

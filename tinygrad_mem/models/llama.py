@@ -136,16 +136,16 @@ class MLP(nn.Module):
         self.activation = config.activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return tiled(self._whole, x, self.tile)
+        return tiled(self._untiled, x, self.tile)
 
-    def _whole(self, x: Tensor) -> Tensor:
+    def _untiled(self, x: Tensor) -> Tensor:
         if hasattr(self, "gate_up_proj"):
             gate, up = self.gate_up_proj(x).chunk(2, -1)
-            return self.down_proj(_activated(gate, self.activation) * up)
-        return self.down_proj(_activated(self.gate_proj(x), self.activation) * self.up_proj(x))
+            return self.down_proj(_activate(gate, self.activation) * up)
+        return self.down_proj(_activate(self.gate_proj(x), self.activation) * self.up_proj(x))
 
 
-def _activated(x: Tensor, name: str) -> Tensor:
+def _activate(x: Tensor, name: str) -> Tensor:
     return F.silu(x) if name == "silu" else F.gelu(x, approximate="tanh")
 
 
@@ -177,7 +177,7 @@ class Experts(nn.Module):
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         """x (rows, width): the rows of the first expert, then those of the second, and so on; ``ends`` says where each ends."""
         gate, up = F.grouped_mm(x, self.gate_up_proj.mT, offs=ends).chunk(2, -1)
-        return F.grouped_mm(_activated(gate, self.activation) * up, self.down_proj.mT, offs=ends)
+        return F.grouped_mm(_activate(gate, self.activation) * up, self.down_proj.mT, offs=ends)
 
 
 class SparseMoE(nn.Module):
@@ -196,9 +196,9 @@ class SparseMoE(nn.Module):
         self.gate, self.experts = Router(config, experts), Experts(config, experts)
 
     def forward(self, x: Tensor) -> Tensor:
-        return tiled(self._whole, x, self.tile)
+        return tiled(self._untiled, x, self.tile)
 
-    def _whole(self, x: Tensor) -> Tensor:
+    def _untiled(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, -2)  # N T, width
         weights, chosen = self.gate(tokens)
         chosen, order = chosen.flatten().sort(stable=True)  # rows in the order of their experts

@@ -44,14 +44,14 @@ class Named:
 
     def with_own_loss(self, tile: int | None = None) -> Named:
         """The same language model as a network that returns its loss; ``tile``: tokens that are computed at a time."""
-        return replace(self._changed(lambda model: WithLoss(model, tile)), classes=0)
+        return replace(self._with_change(lambda model: WithLoss(model, tile)), classes=0)
 
     def recomputed(self, how: str) -> Named:
         """The same network with its chains of blocks recomputed in segments: "sqrt", "every-block" or their number."""
-        found = self._changed(lambda model: checkpoint_blocks(model, int(how) if how.isdecimal() else how))
+        found = self._with_change(lambda model: checkpoint_blocks(model, int(how) if how.isdecimal() else how))
         return found if how == "every-block" else replace(found, few=None)
 
-    def _changed(self, change: Callable[[Any], nn.Module]) -> Named:
+    def _with_change(self, change: Callable[[Any], nn.Module]) -> Named:
         make, few = self.make, self.few
         return replace(self, make=lambda: change(make()), few=few and (lambda layers: change(few(layers))))
 
@@ -78,7 +78,7 @@ class Named:
         if isinstance(output, Tensor) and not output.ndim and found:
             return output
         if not found:
-            raise ArgumentError(f"the network returns {_described(output)}, but a loss needs a floating tensor")
+            raise ArgumentError(f"the network returns {_describe(output)}, but a loss needs a floating tensor")
         scores = self._scores(found)
         if scores is None:
             means = [each.mean() for each in found]
@@ -126,7 +126,7 @@ def _floats(output: Any) -> list[Tensor]:
     return [each for each in found if each.requires_grad] or found
 
 
-def _described(output: Any) -> str:
+def _describe(output: Any) -> str:
     found = [f"a tensor of {each.dtype}" for each in tensors(output)]
     kind = f"a {type(output).__name__}"
     return found[0] if isinstance(output, Tensor) else f"{kind} of {', '.join(found)}" if found else kind

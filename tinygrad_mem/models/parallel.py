@@ -234,14 +234,14 @@ class Layers(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.first:
-            x = self._embedded(x)  # T, N, width
+            x = self._embed(x)  # T, N, width
         tables = None if self.cos is None else [own(x, self.context)[:, None, None] for x in (self.cos, self.sin)]
         how = tables, self.hidden, self.context
         for block in self.blocks:
             x = checkpoint(block, x, *how) if self.size.recompute == "full" else block(x, *how)
         return self.head(self.norm(x)).flatten(0, 1) if self.last else x
 
-    def _embedded(self, tokens: Tensor) -> Tensor:
+    def _embed(self, tokens: Tensor) -> Tensor:
         x = self.table(tokens.t())
         if self.positions is not None:
             places = own(arange(self.size.tokens), self.context)

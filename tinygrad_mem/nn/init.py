@@ -218,7 +218,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = N
     return tensor
 
 
-def _deprecated(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _old_name_of(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     name = function.__name__
 
     def old(*args: Any, **kwargs: Any) -> Tensor:
@@ -229,16 +229,16 @@ def _deprecated(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return old
 
 
-uniform = _deprecated(uniform_)
-normal = _deprecated(normal_)
-constant = _deprecated(constant_)
-eye = _deprecated(eye_)
-dirac = _deprecated(dirac_)
-xavier_uniform = _deprecated(xavier_uniform_)
-xavier_normal = _deprecated(xavier_normal_)
-kaiming_uniform = _deprecated(kaiming_uniform_)
-kaiming_normal = _deprecated(kaiming_normal_)
-orthogonal = _deprecated(orthogonal_)
+uniform = _old_name_of(uniform_)
+normal = _old_name_of(normal_)
+constant = _old_name_of(constant_)
+eye = _old_name_of(eye_)
+dirac = _old_name_of(dirac_)
+xavier_uniform = _old_name_of(xavier_uniform_)
+xavier_normal = _old_name_of(xavier_normal_)
+kaiming_uniform = _old_name_of(kaiming_uniform_)
+kaiming_normal = _old_name_of(kaiming_normal_)
+orthogonal = _old_name_of(orthogonal_)
 
 
 __getattr__ = _absent.refuses("nn.init")

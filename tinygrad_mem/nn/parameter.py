@@ -11,7 +11,7 @@ from ..functional import creation
 __all__ = ("Buffer", "Parameter")
 
 
-def _given(name: str, data: Any) -> Tensor:
+def _check_data(name: str, data: Any) -> Tensor:
     if data is None:
         return creation.empty(0)
     if not isinstance(data, Tensor):
@@ -28,7 +28,7 @@ class Parameter(Tensor):
     """
 
     def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
-        data = _given("Parameter", data)
+        data = _check_data("Parameter", data)
         self.array, self.device, self._storage = data.array, data.device, data.storage
         if requires_grad:
             self.requires_grad = True
@@ -58,7 +58,7 @@ class Buffer(Tensor, metaclass=_IsBuffer):
     persistent: bool
 
     def __new__(cls, data: Tensor | None = None, *, persistent: bool = True) -> Any:
-        data = _given("Buffer", data)
+        data = _check_data("Buffer", data)
         made: Any = data.detach().requires_grad_(data.requires_grad)
         made.persistent, made._is_buffer = persistent, True
         return made

@@ -39,15 +39,15 @@ def _check(q, k, v, name):
         raise DTypeError(f"{name}: expected floating query, key and value, found {q.dtype}; cast them")
     if q.shape[-1] != k.shape[-1]:
         raise ShapeError(
-            f"{name}: heads of query and key must have one size, found {q.shape[-1]} and {k.shape[-1]}: {_all(q, k, v)}"
+            f"{name}: heads of query and key must have one size, found {q.shape[-1]} and {k.shape[-1]}: {_shapes(q, k, v)}"
         )
     if max(q.shape[-1], v.shape[-1]) > MOST:
-        raise ShapeError(f"{name}: {MOST} numbers a head at most, found {_all(q, k, v)}; use softmax(q @ k.mT) @ v")
+        raise ShapeError(f"{name}: {MOST} numbers a head at most, found {_shapes(q, k, v)}; use softmax(q @ k.mT) @ v")
     if k.shape[1] != v.shape[1] or q.shape[1] % max(k.shape[1], 1):
-        raise ShapeError(f"{name}: key and value must have the same number of heads, a divisor of query's: {_all(q, k, v)}")
+        raise ShapeError(f"{name}: key and value must have the same number of heads, a divisor of query's: {_shapes(q, k, v)}")
 
 
-def _all(q, k, v):
+def _shapes(q, k, v):
     return f"query {list(q.shape)}, key {list(k.shape)}, value {list(v.shape)}"
 
 

@@ -54,10 +54,10 @@ def alike(ctx, x, y, of_y=None):
     dtype = result_type(x, y)
     if dtypes.bool in (getattr(x, "dtype", None), getattr(y, "dtype", None)):
         dtypes.want_held(dtype, x, y)
-    return _within(ctx, x, dtype), _within(ctx, y, of_y(dtype) if of_y else dtype)
+    return _in_dtype(ctx, x, dtype), _in_dtype(ctx, y, of_y(dtype) if of_y else dtype)
 
 
-def _within(ctx, x, dtype):
+def _in_dtype(ctx, x, dtype):
     if hasattr(x, "dtype"):
         return x if x.ndim or x.dtype == dtype else ctx.copy(x, dtype)
     return float(dtype.type(x)) if is_floating(dtype) and type(x) in _NUMBERS else x

@@ -46,8 +46,8 @@ class MatMul(Op):
         refuse_bools("matmul", x)
         if x.shape[-1] != y.shape[-2]:
             raise ShapeError(
-                f"mat1 and mat2 shapes cannot be multiplied ({_by(x)} and {_by(y)}): the last dimension of the first must be "
-                f"the second to last of the second"
+                f"mat1 and mat2 shapes cannot be multiplied ({_size(x)} and {_size(y)}): the last dimension of the first must "
+                f"be the second to last of the second"
             )
         batch = broadcast("matmul", x.shape[:-2], y.shape[:-2]) if x.ndim > 2 or y.ndim > 2 else ()
         out = ctx.empty((*batch, x.shape[-2], y.shape[-1]), x.dtype)
@@ -75,7 +75,7 @@ def _factor_gradients(ctx, gy, first, second, needs):
     return gx, gw
 
 
-def _by(x):
+def _size(x):
     return "x".join(str(n) for n in x.shape)
 
 
@@ -199,11 +199,11 @@ def linear_forward(ctx, x, weight, bias):
     """x @ weight.T + bias, as a new array. It notes x's leading dimensions for :func:`input_gradient`."""
     if weight.ndim != 2 or x.ndim < 1 or x.shape[-1] != weight.shape[1]:
         raise ShapeError(
-            f"linear: mat1 and mat2 shapes cannot be multiplied: x is {_by(x)}, weight is {_by(weight)} "
+            f"linear: mat1 and mat2 shapes cannot be multiplied: x is {_size(x)}, weight is {_size(weight)} "
             f"and expects a last dimension of {weight.shape[-1]}"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
-        raise ShapeError(f"linear: bias has shape {list(bias.shape)}, weight {_by(weight)} gives {weight.shape[0]} outputs")
+        raise ShapeError(f"linear: bias has shape {list(bias.shape)}, weight {_size(weight)} gives {weight.shape[0]} outputs")
     if x.dtype != weight.dtype:
         raise DTypeError(f"mat1 and mat2 must have the same dtype, but got {x.dtype} and {weight.dtype}")
     refuse_bools("linear", x)
@@ -248,7 +248,7 @@ class AddMM(Op):
     @staticmethod
     def forward(ctx, x, a, b, *, beta, alpha):
         if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
-            raise ShapeError(f"addmm: mat1 and mat2 shapes cannot be multiplied ({_by(a)} and {_by(b)})")
+            raise ShapeError(f"addmm: mat1 and mat2 shapes cannot be multiplied ({_size(a)} and {_size(b)})")
         if not x.dtype == a.dtype == b.dtype:
             raise DTypeError(f"addmm: expected all to have the same dtype, but got: {x.dtype}, {a.dtype} and {b.dtype}")
         refuse_bools("addmm", x)

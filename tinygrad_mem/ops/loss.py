@@ -32,13 +32,13 @@ class _Pair(Op):
         out = ctx.empty(shape if scale is None else (), dtype)
         ctx.save(x=x, y=y, **dict(zip(cls.weights, weights, strict=True)))
         ctx.options = shape, numbers, scale
-        getattr(ctx.kernels, cls.kernel)(*_spread(ctx, shape, x, y, *weights), *numbers, scale, out=out)
+        getattr(ctx.kernels, cls.kernel)(*_broadcast(ctx, shape, x, y, *weights), *numbers, scale, out=out)
         return out
 
     @classmethod
     def backward(cls, ctx, gy):
         shape, numbers, scale = ctx.options
-        arrays = _spread(ctx, shape, *[ctx.take(name) for name in ("x", "y", *cls.weights)])
+        arrays = _broadcast(ctx, shape, *[ctx.take(name) for name in ("x", "y", *cls.weights)])
         factor = 1.0 if scale is None else scale
         gx = gz = None
         if ctx.needs[1]:
@@ -54,7 +54,7 @@ class _Pair(Op):
         return (gx, gz, *[None for _ in cls.weights])
 
 
-def _spread(ctx, shape, *arrays):
+def _broadcast(ctx, shape, *arrays):
     return [None if a is None else ctx.broadcast(a, shape) for a in arrays]
 
 

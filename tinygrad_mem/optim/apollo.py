@@ -80,11 +80,11 @@ class APOLLO(Projected):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As :meth:`Optimizer.add_param_group`; each parameter draws its seed, so that the order of updates does not matter."""
         super().add_param_group(param_group)
-        self._seeds = getattr(self, "_seeds", {}) | {p: _drawn(p) for p in self.param_groups[-1]["params"]}
+        self._seeds = getattr(self, "_seeds", {}) | {p: _draw_seed(p) for p in self.param_groups[-1]["params"]}
 
     def _step_one(self, group: dict[str, Any], p: Tensor, fresh: dict[str, Tensor]) -> None:
         if is_projected(group, p):
-            self.state[p].setdefault("seed", self._seeds[p] if p in self._seeds else _drawn(p))
+            self.state[p].setdefault("seed", self._seeds[p] if p in self._seeds else _draw_seed(p))
         super()._step_one(group, p, fresh)
 
     def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:
@@ -122,7 +122,7 @@ class APOLLO(Projected):
         kernels.scaled_step(p, g, scale, rate, 1 - lr * group["weight_decay"])
 
 
-def _drawn(p: Tensor) -> int:
+def _draw_seed(p: Tensor) -> int:
     seed, calls = p.device.generator.ticket()
     return (seed + calls * 0x9E3779B97F4A7C15) % _SEEDS
 

@@ -39,7 +39,7 @@ def like(what: str, found: Any, mine: Any, same_length: bool = True) -> None:
     """
     if isinstance(mine, Sequence) and not isinstance(mine, str):
         if not isinstance(found, Sequence) or isinstance(found, str):
-            raise _other(what, "a list", found)
+            raise _wrong_type(what, "a list", found)
         if same_length and len(found) != len(mine):
             raise ArgumentError(f"{what}: expected {len(mine)} of them, found {len(found)}; load what the same setting saved")
         for i, each in enumerate(found if mine else ()):
@@ -47,15 +47,15 @@ def like(what: str, found: Any, mine: Any, same_length: bool = True) -> None:
             like(f"{what}[{i}]", each, 0.0 if wanted is None and each is not None else wanted)
     elif isinstance(mine, bool):
         if not (found is None or isinstance(found, (bool, np.bool_))):
-            raise _other(what, "True or False", found)
+            raise _wrong_type(what, "True or False", found)
     elif is_number(mine):
         if not is_number(found):
-            raise _other(what, "a number", found)
+            raise _wrong_type(what, "a number", found)
     elif isinstance(mine, Mapping):
         if not isinstance(found, Mapping):
-            raise _other(what, "a dict", found)
+            raise _wrong_type(what, "a dict", found)
     elif isinstance(mine, str) and not isinstance(found, str):
-        raise _other(what, "a text", found)
+        raise _wrong_type(what, "a text", found)
 
 
 def is_number(x: Any) -> bool:
@@ -65,7 +65,7 @@ def is_number(x: Any) -> bool:
     return hasattr(x, "item") and getattr(x, "ndim", 1) == 0
 
 
-def _other(what: str, kind: str, found: Any) -> ArgumentTypeError:
+def _wrong_type(what: str, kind: str, found: Any) -> ArgumentTypeError:
     return ArgumentTypeError(f"{what}: expected {kind}, found {found!r:.60} of type {type(found).__name__}")
 
 
@@ -84,7 +84,7 @@ def of_optimizer(rule: str, state_dict: Any, groups: list[dict[str, Any]], defau
     mapping(f"{rule}.load_state_dict", state_dict, ("state", "param_groups"))
     saved = state_dict["param_groups"]
     if not isinstance(saved, (list, tuple)):
-        raise _other("param_groups", "a list", saved)
+        raise _wrong_type("param_groups", "a list", saved)
     if len(saved) != len(groups):
         found = f"{len(groups)} here, {len(saved)} in the dict"
         raise ArgumentError(f"loaded state dict has a different number of parameter groups: {found}")
@@ -93,7 +93,7 @@ def of_optimizer(rule: str, state_dict: Any, groups: list[dict[str, Any]], defau
         mapping(where, new, ("params",))
         numbers = new["params"]
         if not isinstance(numbers, (list, tuple)) or not all(isinstance(n, (int, str)) for n in numbers):
-            raise _other(f"{where}['params']", "a list of the numbers of parameters", numbers)
+            raise _wrong_type(f"{where}['params']", "a list of the numbers of parameters", numbers)
         if len(numbers) != len(group["params"]):
             raise ArgumentError(
                 "loaded state dict contains a parameter group that doesn't match the size of optimizer's group: "

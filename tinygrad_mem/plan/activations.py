@@ -41,7 +41,7 @@ class Writable(scope.Listener):
         self._found[path] = free and self._found.get(path, True)
         self._over[id(root)], self._by[id(root)] = root, path
 
-    def _read(self, array: Any) -> None:
+    def _mark_read(self, array: Any) -> None:
         root = root_of(array)
         if id(root) in self._over:
             self._found[self._by[id(root)]] = False
@@ -49,11 +49,11 @@ class Writable(scope.Listener):
     def running(self, node: Any, arrays: tuple, params: dict[str, Any]) -> None:
         for array in arrays:
             if hasattr(array, "base"):
-                self._read(array)
+                self._mark_read(array)
 
     def saved(self, node: Any, name: str, array: Any) -> None:
         self._saved[id(root_of(array))] = root_of(array)
-        self._read(array)
+        self._mark_read(array)
 
     @property
     def paths(self) -> tuple[str, ...]:

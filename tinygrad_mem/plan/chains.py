@@ -161,16 +161,16 @@ def _by_schedule(stages: tuple[Stage, ...]) -> list[Way]:
     picked = np.unique(np.linspace(0, len(front.memory) - 1, min(MOST, len(front.memory))).astype(int))
     schedules = [everything, *(Schedule(chain.items(0, len(stages) - 1, int(front.memory[i])), stages) for i in picked[::-1])]
     schedules += [Schedule((schedule.items,), stages) for schedule in schedules]
-    found = [Way(s.items, _kept(s.items, stages), s.peak, s.time - everything.time) for s in schedules]
+    found = [Way(s.items, _kept_bytes(s.items, stages), s.peak, s.time - everything.time) for s in schedules]
     return list({way.items: way for way in found}.values())
 
 
-def _kept(items: tuple, stages: tuple[Stage, ...]) -> int:
-    return sum(stages[_last(item)].output if isinstance(item, tuple) else stages[item].saved for item in items)
+def _kept_bytes(items: tuple, stages: tuple[Stage, ...]) -> int:
+    return sum(stages[_last_stage(item)].output if isinstance(item, tuple) else stages[item].saved for item in items)
 
 
-def _last(item: Any) -> int:
-    return _last(item[-1]) if isinstance(item, tuple) else item
+def _last_stage(item: Any) -> int:
+    return _last_stage(item[-1]) if isinstance(item, tuple) else item
 
 
 def _one_by_one(found: Found, one: Stage, ops: Counter, times: Times, root: str) -> tuple[tuple[int, ...], list[Way]]:

@@ -47,13 +47,13 @@ class Divided:
 
     def point(self, choice: Choice) -> Point:
         """The needs of the step with ``choice``."""
-        return self._of(choice).point(choice)
+        return self._search_of(choice).point(choice)
 
     def train(self, choice: Choice) -> None:
         """As :meth:`Runs.train`."""
-        self._of(choice).train(choice)
+        self._search_of(choice).train(choice)
 
-    def _of(self, choice: Choice) -> Search:
+    def _search_of(self, choice: Choice) -> Search:
         return next(self._searches[type(each)] for each in choice.techniques if isinstance(each, Replicated))
 
     def cheapest(self, budget: int) -> Choice | None:

@@ -193,7 +193,7 @@ class Search(Runs):
         """The fastest way to recompute with ``base`` that fits; ``None`` if none does, or if ``best`` is as fast."""
         ordered = self.choices(base)
         if _packs(base):
-            fitting = [choice for choice in _some(ordered) if self.fits(choice, budget)]
+            fitting = [choice for choice in _ends_and_middle(ordered) if self.fits(choice, budget)]
             found = min(fitting, key=lambda choice: self.point(choice).time, default=None)
         elif best is not None and self.point(ordered[0]).time >= self.point(best).time:
             return None  # and the others take longer
@@ -229,7 +229,7 @@ class Search(Runs):
             for base in self._shrinking(series):
                 ordered = self.choices(base)
                 spread = _spread([peak for peak, _, _ in self._recomputing(base)], 2 if base else POINTS)
-                for choice in _some(ordered) if _packs(base) else [ordered[i] for i in spread]:
+                for choice in _ends_and_middle(ordered) if _packs(base) else [ordered[i] for i in spread]:
                     self.point(choice)
         for point in undominated(self.points.values()):
             for technique in reversed(self.free):
@@ -250,7 +250,7 @@ def _packs(base: tuple[Applied, ...]) -> bool:
     return any(isinstance(each, (Offload, Compression)) for each in base)
 
 
-def _some(ordered: list[Choice]) -> list[Choice]:
+def _ends_and_middle(ordered: list[Choice]) -> list[Choice]:
     """The ends and the middle."""
     return [ordered[i] for i in sorted({0, (len(ordered) - 1) // 2, len(ordered) - 1})]
 

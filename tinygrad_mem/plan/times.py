@@ -141,7 +141,7 @@ class Times:
         self.measured = self.device.type != "meta"
         self._known: dict[OpCall, tuple[float, float]] = {}
         self._file = None if cache is None or not self.measured else cache / f"times-{self._fingerprint()}.json"
-        self._written: dict[str, tuple[float, float]] = self._read()
+        self._written: dict[str, tuple[float, float]] = self._read_file()
 
     def _fingerprint(self) -> str:
         """A hash of everything that times depend on, besides the op: the machine, its cores or GPU, settings, libraries, us."""
@@ -152,7 +152,7 @@ class Times:
         parts = [*here, *libraries, *(os.environ.get(name, "") for name in SETTINGS)]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
 
-    def _read(self) -> dict[str, tuple[float, float]]:
+    def _read_file(self) -> dict[str, tuple[float, float]]:
         if self._file is None:
             return {}
         try:
@@ -258,14 +258,14 @@ def _multiplications(op: str, shapes: list[tuple[int, ...]], params: dict[str, A
 def measure(call: OpCall, device: Any) -> tuple[float, float]:
     """Measure an op alone on ``device``, forward and backward."""
     op = Op.registry[call.op]
-    inputs = [_made(value, device, need) for value, need in zip(call.inputs, call.needs, strict=True)]
+    inputs = [_make_input(value, device, need) for value, need in zip(call.inputs, call.needs, strict=True)]
     params = {name: _raw(value, device) for name, value in call.params}
     code = op.forward.__code__
     if "ticket" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
         params["ticket"] = device.generator.ticket()
     if not any(call.needs):
         return _seconds([lambda: apply(op, *inputs, **params)], device)[0], 0.0
-    return _both(op, inputs, params, device)
+    return _time_both(op, inputs, params, device)
 
 
 def measure_copies(device: Any) -> tuple[float, float]:
@@ -286,7 +286,7 @@ def measure_python(times: Times) -> dict[str, tuple[float, float]]:
     with device:
         blocks = [Sequential(BatchNorm2d(2), PReLU(2), Tanh()) for _ in range(5)]
         others = [Sequential(BatchNorm2d(2), PReLU(2), Tanh()) for _ in range(5)]
-    x, gradient = (_filled(shape, np.dtype("<f4"), device, 1) for _ in range(2))
+    x, gradient = (_new_filled(shape, np.dtype("<f4"), device, 1) for _ in range(2))
 
     def step(chain: list[Sequential], how: Callable[..., Any], update: Callable[[], Any]) -> None:
         y = x
@@ -314,7 +314,7 @@ def measure_python(times: Times) -> dict[str, tuple[float, float]]:
     return dict(zip(_PYTHON, pairs, strict=True))
 
 
-def _both(op: type[Op], inputs: list, params: dict[str, Any], device: Any) -> tuple[float, float]:
+def _time_both(op: type[Op], inputs: list, params: dict[str, Any], device: Any) -> tuple[float, float]:
     """Seconds of an op's forward and backward, measured in turns. The engine owns the gradient, as in a real backward."""
     made: list[Any] = []
     roots: list[tuple] = []
@@ -324,7 +324,7 @@ def _both(op: type[Op], inputs: list, params: dict[str, Any], device: Any) -> tu
         made[:] = [y for y in (found if isinstance(found, tuple) else (found,)) if y.requires_grad][:1]
 
     def between() -> None:
-        roots[:] = [(y.edge(), _filled(tuple(y.shape), y.dtype, device, 1).array, True) for y in made]
+        roots[:] = [(y.edge(), _new_filled(tuple(y.shape), y.dtype, device, 1).array, True) for y in made]
         made.clear()
         for x in inputs:
             if isinstance(x, Tensor):
@@ -337,17 +337,17 @@ def _both(op: type[Op], inputs: list, params: dict[str, Any], device: Any) -> tu
     return first, second
 
 
-def _filled(shape: tuple[int, ...], dtype: Any, device: Any, value: float) -> Tensor:
+def _new_filled(shape: tuple[int, ...], dtype: Any, device: Any, value: float) -> Tensor:
     array = device.empty(shape, as_dtype(dtype))
     device.kernels.fill(value, out=array)
     return Tensor._wrap(array, device)
 
 
-def _made(value: Any, device: Any, need: bool) -> Any:
+def _make_input(value: Any, device: Any, need: bool) -> Any:
     """A tensor of a spec's shape, filled with 0.5; integers and bools are 0."""
     if not isinstance(value, Spec):
         return value
-    tensor = _filled(value.shape, value.dtype, device, 0.5 if is_floating(as_dtype(value.dtype)) else 0)
+    tensor = _new_filled(value.shape, value.dtype, device, 0.5 if is_floating(as_dtype(value.dtype)) else 0)
     tensor._requires_grad = need
     return tensor
 
@@ -355,7 +355,7 @@ def _made(value: Any, device: Any, need: bool) -> Any:
 def _raw(value: Any, device: Any) -> Any:
     """A parameter in the form that the op takes."""
     if isinstance(value, Spec):
-        return _made(value, device, False).array
+        return _make_input(value, device, False).array
     if isinstance(value, HashableSlice):
         return slice(*value)
     return tuple(_raw(v, device) for v in value) if isinstance(value, tuple) else value

@@ -87,7 +87,7 @@ class CachingAllocator:
         Raises:
             ValueError: no block in use begins there.
         """
-        block = self._used(address, "free")
+        block = self._used_block(address, "free")
         self.stats.free_requested(block.home.small, block.size)
         if block.streams:
             block.state = State.WAITING
@@ -101,7 +101,7 @@ class CachingAllocator:
         Raises:
             ValueError: no block in use begins there.
         """
-        block = self._used(address, "record_stream")
+        block = self._used_block(address, "record_stream")
         if stream != block.home.stream:
             block.streams.add(stream)
 
@@ -329,7 +329,7 @@ class CachingAllocator:
         if block.home.pool == (0, 0):
             self.releasable += sign * whole
 
-    def _used(self, address: int, call: str) -> SegmentBlock:
+    def _used_block(self, address: int, call: str) -> SegmentBlock:
         block = self.blocks.get(address)
         if block is None or block.state is not State.USED:
             raise ArgumentError(f"{call}: no block in use begins at {address:#x}")

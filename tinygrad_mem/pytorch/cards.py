@@ -89,8 +89,10 @@ def card_of(name: str) -> GraphicsCard:
     """
     if not name:
         return USUAL
-    wanted = _plain(name)
-    found = [card for card in CARDS if _plain(card.name) == wanted] or [card for card in CARDS if wanted in _plain(card.name)]
+    wanted = _plain_name(name)
+    found = [card for card in CARDS if _plain_name(card.name) == wanted] or [
+        card for card in CARDS if wanted in _plain_name(card.name)
+    ]
     if len(found) != 1 or not wanted:
         names = ", ".join(card.name for card in found or CARDS)
         what = "is several" if found else "is not in the table"
@@ -100,5 +102,5 @@ def card_of(name: str) -> GraphicsCard:
     return found[0]
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     return re.sub(r"nvidia|geforce|tesla|[^a-z0-9]", "", name.lower())

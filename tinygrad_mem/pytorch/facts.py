@@ -60,7 +60,7 @@ class _Writer:
         freed[blocks.freed] = np.arange(len(blocks))
         for start in range(0, count, _CHUNK):
             stop = min(start + _CHUNK, count)
-            self._append(self._happened(start, born[start:stop], freed[start:stop]))
+            self._append(self._write_events(start, born[start:stop], freed[start:stop]))
         return self._log
 
     def _append(self, records: np.ndarray) -> None:
@@ -76,11 +76,11 @@ class _Writer:
         first["kind"], rest["kind"] = Kind.RESERVE, Kind.OLDER
         first["address"] = [segment.address for segment in segments]
         first["rounded"] = [segment.size for segment in segments]
-        self._made(rest, older)
+        self._write_mallocs(rest, older)
         records["phase"] = self._phases[0]
         return records
 
-    def _happened(self, start: int, born: np.ndarray, freed: np.ndarray) -> np.ndarray:
+    def _write_events(self, start: int, born: np.ndarray, freed: np.ndarray) -> np.ndarray:
         """Write the events from number ``start`` on. An allocation at an address that was not freed first frees the block
         there."""
         events = self._recording.events[start : start + len(born)]
@@ -92,13 +92,13 @@ class _Writer:
         records["time"] = (np.minimum(events["time"][about], _LATEST) - self._began).astype(np.int64).clip(0) * 1000
         records["phase"] = self._phases[self._phase[start + about]]
         first, rest = len(ends), len(ends) + len(births)
-        self._ended(records[:first], freed[ends])
+        self._write_ends(records[:first], freed[ends])
         records["kind"][first:rest] = Kind.MALLOC
-        self._made(records[first:rest], born[births])
+        self._write_mallocs(records[first:rest], born[births])
         self._of_segments(records[rest:], events[others], kinds[others])
         return records[np.argsort(place, kind="stable")]
 
-    def _made(self, records: np.ndarray, blocks: np.ndarray) -> None:
+    def _write_mallocs(self, records: np.ndarray, blocks: np.ndarray) -> None:
         """Fill in the facts of new blocks."""
         stack = self._blocks.stack[blocks]
         records["address"], records["requested"] = self._blocks.address[blocks], self._blocks.requested[blocks]
@@ -106,7 +106,7 @@ class _Writer:
         records["op"], records["line"] = self._ops[stack], self._lines[stack]
         records["role"], records["note"] = self._roles[self._rules[blocks]], self._notes[self._rules[blocks]]
 
-    def _ended(self, records: np.ndarray, blocks: np.ndarray) -> None:
+    def _write_ends(self, records: np.ndarray, blocks: np.ndarray) -> None:
         stack = self._blocks.end_stack[blocks]
         records["kind"] = Kind.FREE
         records["address"], records["rounded"] = self._blocks.address[blocks], self._blocks.size[blocks]

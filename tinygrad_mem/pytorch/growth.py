@@ -93,18 +93,18 @@ def growth(evidence: Evidence, found: Iterations) -> Growth:
     before = len(found.ends) - len(ends)
     first = np.searchsorted(ends, evidence.blocks.born)  # the first end of an iteration at which each block may be alive
     last = np.searchsorted(ends, evidence.blocks.freed)  # and the first at which it no longer is
-    result.came = _stayed(evidence, first, last, len(ends), before)
+    result.came = _find_stayed(evidence, first, last, len(ends), before)
     if len(ends) >= LEAST + 1:
-        result.grown = _grown(evidence, first, last, len(ends))
-        result.kept = _kept(evidence, first, last, ends)
-        result.varied = _varied(evidence, first, len(ends))
+        result.grown = _find_grown(evidence, first, last, len(ends))
+        result.kept = _find_kept(evidence, first, last, ends)
+        result.varied = _find_varied(evidence, first, len(ends))
     grown = {each.line for each in result.grown}
     result.varied = [each for each in result.varied if each.line not in grown]
     result.came = [each for each in result.came if each.line not in grown]
     return result
 
 
-def _grown(evidence: Evidence, first: np.ndarray, last: np.ndarray, count: int) -> list[Grown]:
+def _find_grown(evidence: Evidence, first: np.ndarray, last: np.ndarray, count: int) -> list[Grown]:
     over = np.flatnonzero(last > first)
     owners, row = np.unique(evidence.owner[over], return_inverse=True)
     change = np.zeros((3, len(owners), count + 1), np.int64)  # bytes, blocks, requested bytes; by line, at ends of iterations
@@ -120,7 +120,7 @@ def _grown(evidence: Evidence, first: np.ndarray, last: np.ndarray, count: int) 
     total[0] = np.where(less > 0, there[0].max(1) - there[0].min(1), total[0])
     for at in np.flatnonzero((more >= LEAST) & (total[0] > 0) & (more >= LEAST * less)).tolist():
         owner, rose = owners[at], steps[at] > 0
-        same, requested = (_same(each[at][rose]) for each in (steps, asked))
+        same, requested = (_common_value(each[at][rose]) for each in (steps, asked))
         mine = over[evidence.owner[over] == owner]
         rules = evidence.rules[mine[first[mine] > 0]]
         what = category(int(np.argmax(np.bincount(rules)))) if len(rules) else ""
@@ -129,11 +129,11 @@ def _grown(evidence: Evidence, first: np.ndarray, last: np.ndarray, count: int) 
     return sorted(found, key=lambda each: -each.bytes)
 
 
-def _same(numbers: np.ndarray) -> int | None:
+def _common_value(numbers: np.ndarray) -> int | None:
     return int(numbers[0]) if len(np.unique(numbers)) == 1 else None
 
 
-def _stayed(evidence: Evidence, first: np.ndarray, last: np.ndarray, count: int, before: int) -> list[Came]:
+def _find_stayed(evidence: Evidence, first: np.ndarray, last: np.ndarray, count: int, before: int) -> list[Came]:
     """Optimizer state of any iteration, and other blocks that were added after the first. ``before`` are left out."""
     blocks = evidence.blocks
     state = np.array([category(rule).startswith("optimizer state") for rule in range(256) if rule <= evidence.rules.max()])
@@ -151,7 +151,7 @@ def _stayed(evidence: Evidence, first: np.ndarray, last: np.ndarray, count: int,
     return sorted(large, key=lambda each: -each.bytes)
 
 
-def _kept(evidence: Evidence, first: np.ndarray, last: np.ndarray, ends: np.ndarray) -> list[Kept]:
+def _find_kept(evidence: Evidence, first: np.ndarray, last: np.ndarray, ends: np.ndarray) -> list[Kept]:
     """Blocks that are allocated in one iteration and freed well after the next has begun."""
     blocks, events = evidence.blocks, evidence.recording.events
     asked = np.cumsum(events["action"] == Action.ALLOC)
@@ -175,7 +175,7 @@ def _kept(evidence: Evidence, first: np.ndarray, last: np.ndarray, ends: np.ndar
     return sorted(found, key=lambda each: -each.bytes)
 
 
-def _varied(evidence: Evidence, first: np.ndarray, count: int) -> list[Varied]:
+def _find_varied(evidence: Evidence, first: np.ndarray, count: int) -> list[Varied]:
     """The lines whose largest request changes in more than half of the iterations."""
     blocks = evidence.blocks
     large = np.flatnonzero((blocks.requested > SMALL) & (first < count) & (blocks.born >= 0))

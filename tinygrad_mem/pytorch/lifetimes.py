@@ -103,7 +103,7 @@ class _Chunks:
                 self._walls.add(segment.address)
                 for block in segment.blocks:
                     if block.state == "inactive":
-                        self._put(block.address, block.size)
+                        self._add_free(block.address, block.size)
                     else:
                         self._used[block.address] = block.size
 
@@ -129,18 +129,18 @@ class _Chunks:
                     self._give(address)
                 elif kind == Action.SEGMENT_ALLOC:
                     self._walls.add(address)
-                    self._put(address, size)
+                    self._add_free(address, size)
                 else:
                     self._walls.discard(address)
-                    self._cut(address)
+                    self._remove_free(address)
         return sizes
 
     def _take(self, address: int, rounded: int) -> int:
-        size = self._cut(address)
+        size = self._remove_free(address)
         if size is None or size < rounded:
             return rounded  # the size of the free chunk is not known
         if self._settings.splits(size, rounded, False):
-            self._put(address + rounded, size - rounded)
+            self._add_free(address + rounded, size - rounded)
             size = rounded
         self._used[address] = size
         return size
@@ -151,18 +151,18 @@ class _Chunks:
         if size is None:
             return
         if address + size not in self._walls:
-            size += self._cut(address + size) or 0
+            size += self._remove_free(address + size) or 0
         before = self._before.get(address)
         if before is not None and address not in self._walls:
-            size += self._cut(before) or 0
+            size += self._remove_free(before) or 0
             address = before
-        self._put(address, size)
+        self._add_free(address, size)
 
-    def _put(self, address: int, size: int) -> None:
+    def _add_free(self, address: int, size: int) -> None:
         self._free[address] = size
         self._before[address + size] = address
 
-    def _cut(self, address: int) -> int | None:
+    def _remove_free(self, address: int) -> int | None:
         size = self._free.pop(address, None)
         if size is not None:
             del self._before[address + size]

@@ -197,7 +197,7 @@ class _Replayer:
                 self._follow_driver(Action(action), address, size)
             used, reserved, active = map(stats.current, ("allocated_bytes", "reserved_bytes", "active_bytes"))
             note((number, used, reserved, allocator.releasable, active - used))
-        return self._finished()
+        return self._finish()
 
     def _waits(self) -> set[int]:
         """Numbers of the events that free a block that another stream still uses: it becomes free at a later event."""
@@ -266,7 +266,7 @@ class _Replayer:
 
     # --- the result -------------------------------------------------------------------------------------------------------
 
-    def _finished(self) -> Replay:
+    def _finish(self) -> Replay:
         result, stats = self.result, self.allocator.stats
         result.peak_allocated, result.peak_reserved = stats.peak("allocated_bytes"), stats.peak("reserved_bytes")
         result.retries = stats.num_alloc_retries

@@ -101,10 +101,10 @@ def read(path: str | os.PathLike, progress: Callable[[int], object] = lambda cou
     """
     name = Path(path).name
     with open(path, "rb") as file:
-        return unpacked(file, name, lambda plain: _read(plain, name, progress))
+        return unpacked(file, name, lambda plain: _read_file(plain, name, progress))
 
 
-def _read(file: IO[bytes], what: str, progress: Callable[[int], object]) -> Snapshot:
+def _read_file(file: IO[bytes], what: str, progress: Callable[[int], object]) -> Snapshot:
     events: dict[int, _Events] = {}
 
     def take(device: int, items: list[Any]) -> None:

@@ -135,13 +135,13 @@ class Reader:
     def read(self) -> Any:
         """The object that the pickle holds."""
         try:
-            return self._read()
+            return self._run()
         except (IndexError, struct.error):
             self.refuse("it is damaged or incomplete: it ends in the middle" if self._ended else "it is damaged")
         except (UnicodeDecodeError, TypeError, AttributeError) as error:
             self.refuse(f"it is damaged: {error}")
 
-    def _read(self) -> Any:
+    def _run(self) -> Any:
         stack: list[Any] = []
         marks: list[list[Any]] = []
         self._fill()
@@ -160,10 +160,10 @@ class Reader:
             elif code == 0x94:  # MEMOIZE
                 self._remember(stack[-1], marks)
             elif code == ord("h"):
-                stack.append(self._remembered(data[at + 1]))
+                stack.append(self._recall(data[at + 1]))
                 self._at += 1
             elif code == ord("j"):
-                stack.append(self._remembered(int.from_bytes(data[at + 1 : at + 5], "little")))
+                stack.append(self._recall(int.from_bytes(data[at + 1 : at + 5], "little")))
                 self._at += 4
             elif code in _TEXTS:
                 stack.append(self._text(_TEXTS[code]))
@@ -260,7 +260,7 @@ class Reader:
         self._memo.append(len(self._objects))
         self._objects.append(value)
 
-    def _remembered(self, number: int) -> Any:
+    def _recall(self, number: int) -> Any:
         value = self._objects[self._memo[number]]
         if value is _EVENT:
             self.refuse("an event refers to another, which happens in no snapshot")
@@ -318,7 +318,7 @@ class Reader:
         if code == 0x8A:  # LONG1
             return int.from_bytes(piece[2:], "little", signed=True)
         if code == ord("h") or code == ord("j"):
-            value = self._remembered(int.from_bytes(piece[1:], "little"))
+            value = self._recall(int.from_bytes(piece[1:], "little"))
             if type(value) is str:
                 self._known[piece] = value
             return value
@@ -346,7 +346,7 @@ class Reader:
             frames, at = [], 1
             while at < len(run) - 1:
                 wide = run[at] == ord("j")
-                frames.append(self._remembered(int.from_bytes(run[at + 1 : at + 5], "little") if wide else run[at + 1]))
+                frames.append(self._recall(int.from_bytes(run[at + 1 : at + 5], "little") if wide else run[at + 1]))
                 at += 5 if wide else 2
             number = self._runs[run] = self.stacks.number(frames)
         return number

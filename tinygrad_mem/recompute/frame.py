@@ -202,7 +202,7 @@ class Rerun:
         self.count += 1
         node, name, _ = local.saving
         array = tensor.array
-        if frame.debug or (frame.check and not self._alike(index, node.op, name, array)):
+        if frame.debug or (frame.check and not self._matches(index, node.op, name, array)):
             self._compare(index, Row.of(tensor, frame.debug, local.recorded[self.depth] - self.start))
         if index < len(frame.wanted) and frame.wanted[index]() is not None:
             self.values[index] = tensor.device, _held(node, name, array)
@@ -215,7 +215,7 @@ class Rerun:
         """The unpack hook, if the function itself runs backward."""
         return tensor
 
-    def _alike(self, index: int, op: type[Op], name: str, array: Any) -> bool:
+    def _matches(self, index: int, op: type[Op], name: str, array: Any) -> bool:
         if index >= len(self.rows):
             return False
         row = self.rows[index]

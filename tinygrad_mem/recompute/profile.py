@@ -153,7 +153,7 @@ class _StageCosts:
         """Forward and backward."""
         x: Any = self.input
         for k, stage in enumerate(self.stages):
-            function = partial(self._watched, stage, k)
+            function = partial(self._run_watched, stage, k)
             x = self._forward(k, partial(checkpoint, function) if recomputed else function, x)
         self._next()
         roots = [(x.edge(), x.device.empty(x.array.shape, x.array.dtype), True)]
@@ -183,7 +183,7 @@ class _StageCosts:
         self.held.append(y)
         return y
 
-    def _watched(self, stage: Callable[[Any], Any], k: int, x: Any) -> Any:
+    def _run_watched(self, stage: Callable[[Any], Any], k: int, x: Any) -> Any:
         if local.phase != "recompute":
             return stage(x)
         self.gradients[k] = self.pool.used_bytes() - self.bases[k] - self._behind()

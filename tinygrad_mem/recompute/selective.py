@@ -69,12 +69,12 @@ def create_selective_checkpoint_contexts(
         CheckpointError: in backward, a kept result was written in place, or the ops ran in another order.
         NotOfferedError: the policy asks for offload.
     """
-    policy = policy_fn_or_list if callable(policy_fn_or_list) else _named(policy_fn_or_list)
+    policy = policy_fn_or_list if callable(policy_fn_or_list) else _policy_of_names(policy_fn_or_list)
     kept: list[KeptResult | None] = []
     return Keeping(policy, kept), Giving(policy, kept, allow_cache_entry_mutation)
 
 
-def _named(ops: Iterable[str | type[Op]]) -> Policy:
+def _policy_of_names(ops: Iterable[str | type[Op]]) -> Policy:
     names = {op if isinstance(op, str) else getattr(op, "__name__", repr(op)) for op in ops}
     unknown = sorted(names - Op.registry.keys())
     if unknown:

@@ -47,14 +47,14 @@ def chunked(function: Callable[[Tensor], Tensor], input: Tensor, chunks: int, di
     size = input.size(dim)
     step = max(-(-size // chunks), 1)
     if step >= size:
-        return _checked(function, input, dim)
+        return _run_checked(function, input, dim)
     # a part is cut just before its turn: backward then adds its gradient to the input's before it walks the next part
     parts = (input.narrow(dim, start, min(step, size - start)) for start in range(0, size, step))
     if is_grad_enabled():
-        return join.cat([_checked(function, part, dim) for part in parts], dim)
+        return join.cat([_run_checked(function, part, dim) for part in parts], dim)
     out, start = None, 0
     for part in parts:
-        found = _checked(function, part, dim)
+        found = _run_checked(function, part, dim)
         if out is None:
             shape = list(found.shape)
             shape[dim] = input.shape[dim]
@@ -99,7 +99,7 @@ def tiled(function: Callable[[Tensor], Tensor], input: Tensor, tokens: int | Non
     return chunked(partial(checkpoint, function), input, max(-(-input.size(-2) // tokens), 1), -2)
 
 
-def _checked(function: Callable[[Tensor], Tensor], part: Tensor, dim: int) -> Tensor:
+def _run_checked(function: Callable[[Tensor], Tensor], part: Tensor, dim: int) -> Tensor:
     found: Any = function(part)
     if not isinstance(found, Tensor) or not -found.ndim <= dim < found.ndim or found.shape[dim] != part.shape[dim]:
         what = f"shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__

@@ -57,7 +57,7 @@ class QuantizedLinear(Module):
         Raises:
             GraphError: a scale requires a gradient.
         """
-        whole = self._whole()
+        whole = self._all_codes()
         if any(p is not None and p.requires_grad for p in (whole.absmax, whole.nested, whole.offset)):
             raise GraphError(
                 f"a weight in {self.quant_type} is frozen, and its scales cannot be trained: requires_grad_(False) them, and "
@@ -67,7 +67,7 @@ class QuantizedLinear(Module):
 
     def dequantized(self, dtype: np.dtype = float32) -> Tensor:
         """A new tensor (out_features, in_features) with the weight that the layer multiplies by, in ``dtype``."""
-        return dequantize_blocks(self._whole(), dtype)
+        return dequantize_blocks(self._all_codes(), dtype)
 
     @property
     def weight(self) -> NoReturn:
@@ -77,7 +77,7 @@ class QuantizedLinear(Module):
             "to change it, change the linear layer and quantize that"
         )
 
-    def _whole(self) -> Codes:
+    def _all_codes(self) -> Codes:
         shape = self.out_features, self.in_features
         return Codes(self.codes, self.absmax, self.nested, self.offset, self.quant_type, self.block, shape)
 

@@ -59,7 +59,7 @@ def _tokens(scene: Scene) -> Iterator[np.ndarray]:
         yield np.random.default_rng(seed).integers(0, scene.network.classes, 1_000_000)
 
 
-def _first(batches: Any) -> Any:
+def _first_four(batches: Any) -> Any:
     return (pair for pair, _ in zip(batches, range(4), strict=False))
 
 
@@ -69,7 +69,7 @@ def whole_text(scene: Scene) -> Training:
     def make() -> Iterator:
         text = tm.tensor(np.concatenate(list(_tokens(scene))))
         windows = [(text[i : i + length], text[i + 1 : i + length + 1]) for i in range(0, 64 * length, length)]
-        return _first(DataLoader(windows, scene.batch_size))
+        return _first_four(DataLoader(windows, scene.batch_size))
 
     return _epoch(scene, make)
 
@@ -78,14 +78,14 @@ def mapped_file(scene: Scene) -> Training:
     def make() -> Iterator:
         with tempfile.TemporaryDirectory() as folder:
             write_tokens(Path(folder) / "text.bin", _tokens(scene))
-            yield from _first(DataLoader(TokenFile(Path(folder) / "text.bin", scene.network.sample[0]), scene.batch_size))
+            yield from _first_four(DataLoader(TokenFile(Path(folder) / "text.bin", scene.network.sample[0]), scene.batch_size))
 
     return _epoch(scene, make)
 
 
 def streamed(scene: Scene) -> Training:
     windows = TokenStream(lambda: _tokens(scene), scene.network.sample[0])
-    return _epoch(scene, lambda: _first(DataLoader(windows, scene.batch_size)))
+    return _epoch(scene, lambda: _first_four(DataLoader(windows, scene.batch_size)))
 
 
 # --- pretrained weights

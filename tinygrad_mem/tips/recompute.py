@@ -21,7 +21,7 @@ def in_segments(scene: Scene) -> Training:
 # --- a hundred layers
 
 
-def _hundred() -> nn.Sequential:
+def _hundred_layers() -> nn.Sequential:
     return nn.Sequential(*[layer for _ in range(100) for layer in (nn.Linear(64, 64), nn.Tanh())], nn.Linear(64, 10))
 
 
@@ -70,7 +70,7 @@ def blocks(scene: Scene, join: Any) -> Training:
     return classify(scene, nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), body, *tail))
 
 
-DEEP = Scene(Named(_hundred, (64,), 10), 256)
+DEEP = Scene(Named(_hundred_layers, (64,), 10), 256)
 
 TIPS = (
     Tip("checkpoint", "Checkpoint segments of the network.", (Case(plain, in_segments),), RESNET, free=True),

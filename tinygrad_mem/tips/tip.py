@@ -194,14 +194,14 @@ def _source(build: Any) -> str:
     """The code; of a partial, first the arguments with which it is called."""
     if not isinstance(build, partial):
         return textwrap.dedent(inspect.getsource(inspect.unwrap(build)))
-    return f"# called with {_given(build)}\n{_source(build.func)}"
+    return f"# called with {_arguments_text(build)}\n{_source(build.func)}"
 
 
-def _given(call: partial) -> str:
-    return ", ".join(f"{name}={_named(value)}" for name, value in call.keywords.items())
+def _arguments_text(call: partial) -> str:
+    return ", ".join(f"{name}={_value_text(value)}" for name, value in call.keywords.items())
 
 
-def _named(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, partial):
-        return f"{value.func.__name__}({_given(value)})"
+        return f"{value.func.__name__}({_arguments_text(value)})"
     return getattr(value, "__name__", None) or repr(value)

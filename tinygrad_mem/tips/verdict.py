@@ -96,12 +96,12 @@ def result_words(found: Measured) -> str:
     if found.ranks > 1:
         return f"predicted, rank 0 of {found.ranks}"
     if found.accuracies is None:
-        return _changed(found)
+        return _difference_text(found)
     before, after = found.accuracies
-    return f"{_changed(found)}; digits {before:.1%} to {after:.1%}"
+    return f"{_difference_text(found)}; digits {before:.1%} to {after:.1%}"
 
 
-def _changed(found: Measured) -> str:
+def _difference_text(found: Measured) -> str:
     if found.distance is None:
         return "another model"
     if found.distance == 0:
@@ -117,11 +117,11 @@ def reason(found: Measured) -> str:
     totals = _totals(changes)
     parts = []
     if totals:
-        shown = ", ".join(f"{category.value} {_signed(size)}" for category, size in totals[:3])
+        shown = ", ".join(f"{category.value} {_signed_bytes(size)}" for category, size in totals[:3])
         parts.append(f"At the peak: {shown}" + (", and smaller changes" if len(totals) > 3 else ""))
         along = [change for change in changes if change.bytes * effects.peak.change > 0] or changes
         largest = max(along, key=lambda change: abs(change.bytes))
-        parts.append(f"the largest change is {visible(largest.owner)} ({_signed(largest.bytes)})")
+        parts.append(f"the largest change is {visible(largest.owner)} ({_signed_bytes(largest.bytes)})")
     elif changes:
         held = sum(max(change.bytes, 0) for change in changes)
         parts.append(f"At the peak each category has the same bytes, {bytes_text(held)} of them with another owner")
@@ -129,11 +129,11 @@ def reason(found: Measured) -> str:
         parts.append("Both peaks consist of the same blocks")
     for name, effect in (("saved", effects.saved), ("temporary", effects.temporary)):
         if effect.change and not _follows(effect.change, effects.peak.change):
-            parts.append(f"the peak of {name} bytes alone changes by {_signed(effect.change)}")
+            parts.append(f"the peak of {name} bytes alone changes by {_signed_bytes(effect.change)}")
     before, after = effects.phase
     parts.append(f"the peak stays in {after}" if before == after else f"the peak was in {before} and is in {after}")
     if found.reserved.change and not effects.peak.change:
-        parts.append(f"at the end the pool has {_signed(found.reserved.change)} reserved but unused")
+        parts.append(f"at the end the pool has {_signed_bytes(found.reserved.change)} reserved but unused")
     return "; ".join(parts) + "."
 
 
@@ -150,7 +150,7 @@ def _follows(change: int, peak: int) -> bool:
     return (change < 0) == (peak < 0) and abs(change) <= 2 * abs(peak)
 
 
-def _signed(size: int) -> str:
+def _signed_bytes(size: int) -> str:
     return f"{'-' if size < 0 else '+'}{bytes_text(abs(size))}"
 
 

@@ -67,13 +67,13 @@ def tree_flatten(tree: Any) -> tuple[list, TreeSpec]:
 def tree_unflatten(leaves: Any, treespec: TreeSpec) -> Any:
     """Rebuild a tree from its leaves and its structure."""
     rest = iter(leaves)
-    return _built(treespec, rest)
+    return _build(treespec, rest)
 
 
-def _built(spec: TreeSpec, rest: Any) -> Any:
+def _build(spec: TreeSpec, rest: Any) -> Any:
     if spec.type is None:
         return next(rest)
-    children = [_built(child, rest) for child in spec.children_specs]
+    children = [_build(child, rest) for child in spec.children_specs]
     functions = _functions(spec.type)
     assert functions is not None
     return functions[1](children, spec.context)

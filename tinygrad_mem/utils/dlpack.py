@@ -54,7 +54,7 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
         ValueError: negative strides; a copy is needed, and ``copy`` is False.
         DeviceError: memory that is neither the host's nor a GPU's.
     """
-    found = _shared(ext_tensor)
+    found = _share(ext_tensor)
     where = found.device if device is None else Device(device)
     if where is found.device:
         return found.clone() if copy else found
@@ -63,7 +63,7 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
     return found.to(where)
 
 
-def _shared(ext_tensor: Any) -> Tensor:
+def _share(ext_tensor: Any) -> Tensor:
     if isinstance(ext_tensor, Tensor):
         return ext_tensor.detach()
     if type(ext_tensor).__name__ == "PyCapsule":

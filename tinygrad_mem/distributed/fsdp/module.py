@@ -86,7 +86,7 @@ def fully_shard(
     >>> fully_shard(model)
     >>> optimizer = optim.Adam(model.parameters())
     """
-    _offered(module, mesh, reshard_after_forward, shard_placement_fn, offload_policy, dp_mesh_dims)
+    _check_options(module, mesh, reshard_after_forward, shard_placement_fn, offload_policy, dp_mesh_dims)
     group = own_group("fully_shard", None if mesh is None else mesh.get_group())
     refuse_sync_batchnorm("fully_shard", module, group)
     shards = _shards(module, {id(p) for p in ignored_params or ()}, group, offload_policy)
@@ -127,13 +127,13 @@ class FSDPModule:
 
         The first backward after it is set again averages the sum: accumulation with one reduce-scatter.
         """
-        self._set("syncs", requires_gradient_sync, recurse)
+        self._set_on_units("syncs", requires_gradient_sync, recurse)
 
     def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
         """Choose whether the parameters are dropped after the forward: see :func:`fully_shard`."""
-        self._set("keeps", not reshard_after_forward, recurse)
+        self._set_on_units("keeps", not reshard_after_forward, recurse)
 
-    def _set(self, name: str, value: bool, recurse: bool) -> None:
+    def _set_on_units(self, name: str, value: bool, recurse: bool) -> None:
         if not isinstance(value, bool):
             raise ArgumentTypeError(f"{type(self).__name__}: expected True or False, found {value!r}")
         for path, unit in _units(self):
@@ -187,7 +187,7 @@ def _check_casts(shards: list[ShardedParameter], policy: MixedPrecisionPolicy) -
 def _shards(module: Any, ignored: set[int], group: ProcessGroup, offload: OffloadPolicy) -> list[ShardedParameter]:
     """Cut the parameters that no inner unit has, if all of them can be cut."""
     found: dict[int, tuple[str, Any, list]] = {}
-    for path, each in _managed(module):
+    for path, each in _managed_modules(module):
         for name, p in each._parameters.items():
             if p is not None and id(p) not in ignored:
                 found.setdefault(id(p), (f"{path}{name}", p, []))[2].append((each, name))
@@ -196,12 +196,12 @@ def _shards(module: Any, ignored: set[int], group: ProcessGroup, offload: Offloa
     return [ShardedParameter(path, p, places, group, offload) for path, p, places in found.values()]
 
 
-def _managed(module: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _managed_modules(module: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """The modules whose parameters belong to the unit of ``module``, with their paths: not those of inner units."""
     yield path, module
     for name, child in module._modules.items():
         if child is not None and not isinstance(child, FSDPModule):
-            yield from _managed(child, f"{path}{name}.")
+            yield from _managed_modules(child, f"{path}{name}.")
 
 
 def _units(module: Any) -> Iterator[tuple[str, Unit]]:
@@ -211,7 +211,7 @@ def _units(module: Any) -> Iterator[tuple[str, Unit]]:
             yield path, each._unit
 
 
-def _offered(module: Any, mesh: Any, reshard: Any, placement: Any, offload: Any, dims: Any) -> None:
+def _check_options(module: Any, mesh: Any, reshard: Any, placement: Any, offload: Any, dims: Any) -> None:
     """Raises: NotOfferedError, ArgumentError, ArgumentTypeError: see :func:`fully_shard`."""
     if isinstance(module, (list, tuple)):
         raise NotOfferedError("fully_shard: a list of modules is not offered: put them into one module, or shard each")

@@ -53,7 +53,7 @@ class Unit:
 
     def listen(self) -> None:
         """Call :meth:`arrived` for each gradient of its parameters. They refer to the unit weakly."""
-        arrived = partial(_arrived, weakref.ref(self))
+        arrived = partial(_gradient_arrived, weakref.ref(self))
         for shard in self.shards:
             shard.full._post_accumulate = {}
             RemovableHandle(shard.full._post_accumulate, arrived)
@@ -207,7 +207,7 @@ class Unit:
         return None if found is None or found.full.device is not tensor.device else found
 
 
-def _arrived(unit: weakref.ref[Unit], leaf: Tensor) -> None:
+def _gradient_arrived(unit: weakref.ref[Unit], leaf: Tensor) -> None:
     found = unit()
     if found is not None:
         found.arrived()

@@ -68,10 +68,10 @@ def read(path: str | os.PathLike) -> Log:
 
 def read_from(file: IO[bytes], what: str) -> Log:
     """As :func:`read`, from an open file; ``what`` is its name in errors."""
-    return unpacked(file, what, lambda plain: _read(plain, what))
+    return unpacked(file, what, lambda plain: _read_log(plain, what))
 
 
-def _read(file: IO[bytes], what: str) -> Log:
+def _read_log(file: IO[bytes], what: str) -> Log:
     line = file.readline(_HEAD)
     if not line.startswith(_MARK):
         raise FileFormatError(f"{what} is not a track: {_foreign(line)}; memory.load reads what Track.save wrote as .json")
@@ -124,7 +124,7 @@ def _head(line: bytes, what: str) -> tuple[Log, int]:
 
 def _records(line: bytes, texts: list[str]) -> np.ndarray:
     """The events of one line; its new texts are appended to ``texts``."""
-    if _nested(line) - sum(_nested(found[0]) for found in _STRING.finditer(line)) > len(_NAMES) + 2:
+    if _count_nested(line) - sum(_count_nested(found[0]) for found in _STRING.finditer(line)) > len(_NAMES) + 2:
         raise ValueError("expected one object of columns in a line")  # checked before json makes forty bytes of each
     columns = json.loads(line.removesuffix(b"\n").removesuffix(b","), object_pairs_hook=no_duplicates)
     fresh, length = columns["texts"], len(columns["kind"])
@@ -141,7 +141,7 @@ def _records(line: bytes, texts: list[str]) -> np.ndarray:
     return records
 
 
-def _nested(text: bytes) -> int:
+def _count_nested(text: bytes) -> int:
     return text.count(b"[") + text.count(b"{")
 
 

@@ -91,10 +91,10 @@ class _Survey:
             self.label = np.append(self.label, np.zeros(count, np.uint32))
             self._dead = np.append(self._dead, np.zeros(count, bool))
             self.segments.read(records)
-            self._read(records, part)
+            self._add_part(records, part)
             self._parts.append((records, part.block))
 
-    def _read(self, records: np.ndarray, part: Attribution) -> None:
+    def _add_part(self, records: np.ndarray, part: Attribution) -> None:
         block, known = part.block, part.block >= 0
         np.minimum.at(self.category, block[known], part.after[known])
         self._dead[block[known & (part.after == NOWHERE)]] = True
@@ -102,14 +102,14 @@ class _Survey:
         self.loose -= int(part.size[~known & (part.before == _UNKNOWN)].sum())
         self.loose -= int(part.size[known & (records["kind"] == Kind.OLDER) & (part.before == _UNKNOWN)].sum())
         for which, said in (
-            (_GRADIENT, self._entered(records, "GRADIENT")),
-            (_STATE, self._entered(records, "OPTIMIZER_STATE")),
+            (_GRADIENT, self._entries_of(records, "GRADIENT")),
+            (_STATE, self._entries_of(records, "OPTIMIZER_STATE")),
             (_TENSOR, records["kind"] == Kind.NAME),
         ):
             said = said & known & (records["note"] > 0)
             self.label[block[said]] = records["note"][said] * 4 + which
 
-    def _entered(self, records: np.ndarray, role: str) -> np.ndarray:
+    def _entries_of(self, records: np.ndarray, role: str) -> np.ndarray:
         code = self.texts.index(role) if role in self.texts else -1
         return (records["kind"] == Kind.ENTER) & (records["role"] == code)
 

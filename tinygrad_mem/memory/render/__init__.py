@@ -26,7 +26,7 @@ def table(self: Record, by: str = "category", at: When = None, rows: int = 20) -
     if by == "mark":
         return text(marks_table(self, f"{self.device} at its marks"))
     if by == "category" and any(block.deduced for block in self.live(at)):  # a row for each certainty
-        sizes = self._by(at, lambda block: block.kind)
+        sizes = self._totals(at, lambda block: block.kind)
     else:
         sizes = {str(name): size for name, size in getattr(self, f"by_{by}")(at).items()}
     named = at.text if isinstance(at, Mark) else at if isinstance(at, str) else f"event {self._event(at)}"

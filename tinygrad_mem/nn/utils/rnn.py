@@ -91,7 +91,7 @@ class PackedSequence(_Fields):
         if data is self.data:
             return self
         indices = [None if t is None else t.to(data.device) for t in (self.sorted_indices, self.unsorted_indices)]
-        return _made(data, layout_of(self), self.batch_sizes, *indices)
+        return _make_packed(data, layout_of(self), self.batch_sizes, *indices)
 
     def cuda(self, *args: Any, **kwargs: Any) -> PackedSequence:
         """On a GPU."""
@@ -106,7 +106,7 @@ class PackedSequence(_Fields):
         return self.data.is_cuda
 
 
-def _made(data: Tensor, layout: Layout, batch_sizes: Tensor, first: Any = None, second: Any = None) -> PackedSequence:
+def _make_packed(data: Tensor, layout: Layout, batch_sizes: Tensor, first: Any = None, second: Any = None) -> PackedSequence:
     made = PackedSequence(data, batch_sizes, first, second)
     made._layout = layout
     return made
@@ -126,7 +126,7 @@ def layout_of(sequence: PackedSequence) -> Layout:
 
 def packed(data: Tensor, layout: Layout, like: PackedSequence) -> PackedSequence:
     """A packed sequence of ``data`` with the layout and indices of another."""
-    return _made(data, layout, like.batch_sizes, like.sorted_indices, like.unsorted_indices)
+    return _make_packed(data, layout, like.batch_sizes, like.sorted_indices, like.unsorted_indices)
 
 
 def invert_permutation(permutation: Tensor | None) -> Tensor | None:
@@ -206,9 +206,9 @@ def _on_host(values: Any) -> Tensor:
 def _with_indices(data: Tensor, layout: Layout) -> PackedSequence:
     sizes = _on_host(layout.sizes)
     if layout.order is None:
-        return _made(data, layout, sizes)
+        return _make_packed(data, layout, sizes)
     back = np.argsort(layout.order)
-    return _made(data, layout, sizes, _tensor(layout.order, data.device), _tensor(back, data.device))
+    return _make_packed(data, layout, sizes, _tensor(layout.order, data.device), _tensor(back, data.device))
 
 
 @_pins_nothing

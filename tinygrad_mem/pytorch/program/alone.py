@@ -67,7 +67,7 @@ class Alone:
             same = smaller(call)
             found = same and same.whole(*[self.within(each, args, kwargs, ()) for each in same.calls])
             found = found or by_rule(call) or self.remembered.get(call)
-            most = _most(call.func, args)
+            most = _most_bytes(call.func, args)
             if found is None and most is not None:
                 return self.within(call, args, kwargs, (), most)
             _before_results[call] = found
@@ -86,7 +86,7 @@ class Alone:
         if found is None:
             found = self._from_results(call, args, kwargs, results) or self.remembered.get(call)
             made = most or sum(storage_bytes(t) for t in tensors_in(results))
-            why = "" if found else self._prevented(call, made)
+            why = "" if found else self._why_not_run(call, made)
             if why:
                 return Within(made, made, unknown=why)
             found = _learned[key] = found or _learn(call, args, kwargs, made)
@@ -101,7 +101,7 @@ class Alone:
         cut = cut_call(call)
         return as_cut(self.within(cut, args, kwargs, ()), results) if cut is not None else None
 
-    def _prevented(self, call: AloneCall, made: int) -> str:
+    def _why_not_run(self, call: AloneCall, made: int) -> str:
         """The reason why the call, with results of ``made`` bytes, cannot be run now; ``""``: it can."""
         needed = sum(given.bytes for given in givens((call.args, call.kwargs))) + 2 * made
         if needed > self.share * free_memory():
@@ -109,7 +109,7 @@ class Alone:
         return "a profiler runs" if _autograd._profiler_enabled() else ""
 
 
-def _most(func: Any, args: tuple) -> int | None:
+def _most_bytes(func: Any, args: tuple) -> int | None:
     """Bytes that the results have at most in memory of their own; ``None``: only their formulas show that."""
     if func in NO_LARGER or func._schema.name.endswith("_"):  # in place
         return 0
@@ -187,10 +187,10 @@ def run_alone(call: AloneCall, args: tuple, kwargs: dict[str, Any], most: bool =
     sums = [0, *accumulate(events)]
     if min(sums) < 0:
         raise RuntimeError("it gives back memory that was there before, whose size PyTorch's profiler may get wrong")
-    return Within(max(sums), sums[-1], tuple(_made(leaf, older) for leaf in tree_leaves(results)))
+    return Within(max(sums), sums[-1], tuple(_made_of(leaf, older) for leaf in tree_leaves(results)))
 
 
-def _made(result: Any, older: set[int]) -> Made | None:
+def _made_of(result: Any, older: set[int]) -> Made | None:
     if not isinstance(result, torch.Tensor) or result.layout is not torch.strided:
         return None
     storage = result.untyped_storage()._cdata

@@ -65,25 +65,25 @@ def _overridden(tensors: Any) -> bool:
 def around(watch: Watch) -> Iterator[None]:
     """Let loaders read real data in this process, and compiled code run uncompiled."""
     changes = [
-        (torch, {"compile": partial(_compiled, watch)}),
+        (torch, {"compile": partial(_compile, watch)}),
         *[handled(watch, each, get_rng_state=_state, set_rng_state=_set_state) for each in (torch, torch.random)],
         (nn.RNNBase, {"flatten_parameters": flatten_parameters}),
-        (torch.cuda, {"make_graphed_callables": partial(_graphed, watch), "graph": _graph, "CUDAGraph": _graph}),
-        (torch._C, {"_group_tensors_by_device_and_dtype": _grouped}),
+        (torch.cuda, {"make_graphed_callables": partial(_make_graphed, watch), "graph": _graph, "CUDAGraph": _graph}),
+        (torch._C, {"_group_tensors_by_device_and_dtype": _group_tensors}),
         handled(watch, torch, from_numpy=from_numpy, range=_range),
         handled(watch, torch.utils, swap_tensors=swap),
         handled(watch, torch.UntypedStorage, data_ptr=begin),
         handled(watch, transformer, _detect_is_causal_mask=_causal),
-        (comm, {"scatter": _scattered, **dict.fromkeys(_BETWEEN_GPUS, _several)}),
+        (comm, {"scatter": _scatter, **dict.fromkeys(_BETWEEN_GPUS, _several)}),
         (torch.nested, dict.fromkeys(_NESTED, _nested)),
         (torch.cuda.jiterator._JittedFunction, {"__call__": _jitted}),
         (torch.jit, {"trace": refused(_RECORDED.format("torch.jit.trace"))}),
         (torch.export, {"export": refused(_RECORDED.format("torch.export.export"))}),
         (torch.overrides, {"has_torch_function": _overridden}),
-        handled(watch, nn.Module, _apply=_moved),
-        handled(watch, FakeTensor, tolist=_listed),
+        handled(watch, nn.Module, _apply=_move_module),
+        handled(watch, FakeTensor, tolist=_tolist),
         handled(watch, torch.optim.LBFGS, __init__=_iterating),
-        handled(watch, threading.Thread, start=_started),
+        handled(watch, threading.Thread, start=_start_thread),
         (nn.parallel.DistributedDataParallel, {"__init__": _alone}),
         (getattr(torch.distributed, "DeviceMesh", None), {"__init__": _alone}),
         (getattr(torch.distributed, "distributed_c10d", None), {"rendezvous": _alone}),
@@ -101,7 +101,7 @@ def around(watch: Watch) -> Iterator[None]:
         yield
 
 
-def _compiled(watch: Watch, model: Any = None, *args: Any, **kwargs: Any) -> Any:
+def _compile(watch: Watch, model: Any = None, *args: Any, **kwargs: Any) -> Any:
     watch.note(_COMPILED)
     return (lambda function: function) if model is None else model
 
@@ -113,12 +113,12 @@ def _range(watch: Watch, own: Callable[..., torch.Tensor], *args: Any, **kwargs:
     return own(*args, **kwargs)
 
 
-def _graphed(watch: Watch, callables: Any, *args: Any, **kwargs: Any) -> Any:
+def _make_graphed(watch: Watch, callables: Any, *args: Any, **kwargs: Any) -> Any:
     watch.note(_GRAPHED)
     return callables
 
 
-def _grouped(lists: list[list[Any]], with_indices: bool = False) -> dict:
+def _group_tensors(lists: list[list[Any]], with_indices: bool = False) -> dict:
     """Tensors by device and dtype, as Python sees their devices: C++ sees those of the GPU on ``meta``."""
     groups: dict[Any, Any] = _GROUPED(lists, with_indices)
     return {(group[0][0][0].device, dtype): group for (_, dtype), group in groups.items()}
@@ -160,7 +160,7 @@ def _set_state(watch: Watch, own: Callable[[torch.Tensor], None], new_state: tor
         own(new_state)
 
 
-def _listed(watch: Watch, own: Callable[[Any], list], tensor: torch.Tensor) -> list:
+def _tolist(watch: Watch, own: Callable[[Any], list], tensor: torch.Tensor) -> list:
     """Known numbers are read where they are: a fake tensor makes others of them."""
     with torch._C.DisableTorchFunction():
         known = watch.numbers.value(tensor)
@@ -184,9 +184,7 @@ _alone = refused(
 )
 
 
-def _scattered(
-    tensor: torch.Tensor, devices: Any = None, *args: Any, out: Any = None, **kwargs: Any
-) -> tuple[torch.Tensor, ...]:
+def _scatter(tensor: torch.Tensor, devices: Any = None, *args: Any, out: Any = None, **kwargs: Any) -> tuple[torch.Tensor, ...]:
     """``comm.scatter`` to one GPU: move the tensors that are not on it."""
     if out is not None or len(devices) != 1:
         _several()
@@ -206,7 +204,7 @@ def _causal(watch: Watch, own: Callable[..., bool], mask: Any, is_causal: bool |
     return True
 
 
-def _moved(watch: Watch, own: Callable[..., Any], module: nn.Module, function: Any, recurse: bool = True) -> Any:
+def _move_module(watch: Watch, own: Callable[..., Any], module: nn.Module, function: Any, recurse: bool = True) -> Any:
     """``.to``, ``.cuda`` and ``.half`` of a module. Refuse a module made before the prediction: it would stay changed."""
     for tensor in (*module._parameters.values(), *module._buffers.values()):
         if tensor is not None and not isinstance(watch.local(tensor), FakeTensor):
@@ -228,7 +226,7 @@ def _iterating(watch: Watch, own: Callable[..., None], optimizer: Any, *args: An
     watch.bound(2 * watch.in_blocks(size), _NOT_KEPT)
 
 
-def _started(watch: Watch, own: Callable[..., Any], thread: threading.Thread) -> None:
+def _start_thread(watch: Watch, own: Callable[..., Any], thread: threading.Thread) -> None:
     """Run a thread of the program, which may not use tensors of the prediction: it would not be counted."""
     body = thread.run
 

@@ -58,7 +58,7 @@ def attention(
     if kernel == "cudnn":
         made, *rest = aten._scaled_dot_product_cudnn_attention(query, key, value, mask, *options, False, scale=scale)
     elif kernel == "efficient":
-        mask = None if mask is None else _aligned(mask, query, key)
+        mask = None if mask is None else _align_mask(mask, query, key)
         made, *rest = aten._scaled_dot_product_efficient_attention(query, key, value, mask, *options, scale=scale)
     else:
         made, *rest = aten._scaled_dot_product_attention_math(
@@ -94,7 +94,7 @@ def _float_mask(mask: torch.Tensor | None, dtype: torch.dtype, gpu: Gpu) -> torc
     return made
 
 
-def _aligned(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+def _align_mask(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     """A mask with aligned rows, for each batch and head; copied only if rows are not aligned. Source: ``preprocess_mask``."""
     if mask.stride(-1) != 1 or any(stride % _MASK_LINE for stride in mask.stride()[:-1]):
         length = mask.shape[-1]
@@ -120,7 +120,7 @@ def _attention_layer(gpu: Gpu, bound: Bound, *args: Any, **kwargs: Any) -> tuple
     fused = query is given["key"] is given["value"] and width // heads % 8 == 0 and not need_weights
     if not fused or backend(q, k, v, mask, gpu=gpu) not in ("flash", "efficient"):
         bound(2 * batch * heads * tokens * tokens * query.element_size() + 4 * parts.numel() * query.element_size(), _MATH)
-    found = aten.scaled_dot_product_attention(q, k, v, None if mask is None else _spread(mask, heads))
+    found = aten.scaled_dot_product_attention(q, k, v, None if mask is None else _expand_mask(mask, heads))
     joined = found.transpose(1, 2).reshape(batch, -1, width)
     shape = (batch, tokens, tokens) if given["average_attn_weights"] else (batch, heads, tokens, tokens)
     made = F.linear(joined, given["proj_weight"], given["proj_bias"])
@@ -128,7 +128,7 @@ def _attention_layer(gpu: Gpu, bound: Bound, *args: Any, **kwargs: Any) -> tuple
     return made, query.new_empty(shape) if need_weights else None
 
 
-def _spread(mask: torch.Tensor, heads: int) -> torch.Tensor:
+def _expand_mask(mask: torch.Tensor, heads: int) -> torch.Tensor:
     return mask[:, None, None, :].expand(-1, heads, -1, -1) if mask.dim() == 2 and mask.shape[0] != mask.shape[1] else mask
 
 
@@ -143,11 +143,11 @@ def _encoder_layer(attention: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     x = x.add_(source) if norm_first else first(x.add_(source))
     before = x
     x = second(x) if norm_first else x
-    x = _wide(x, given).add_(before)
+    x = _feed_forward(x, given).add_(before)
     return x if norm_first else second(x)
 
 
-def _wide(x: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+def _feed_forward(x: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
     rows = x.view(-1, x.shape[-1])
     inner = aten._addmm_activation(given["ffn_bias_1"], rows, given["ffn_weight_1"].t(), use_gelu=given["use_gelu"])
     return F.linear(inner, given["ffn_weight_2"], given["ffn_bias_2"]).view(x.shape)

@@ -77,7 +77,7 @@ class CudaAutocast:
             for name in names
             if _exists(name)
         }
-        table["binary_cross_entropy"] = _banned
+        table["binary_cross_entropy"] = _refuse_bce
         clear = torch.clear_autocast_cache
         torch.clear_autocast_cache = self._clear(clear)
         try:
@@ -178,7 +178,7 @@ def _exists(name: str) -> bool:
     return found is not None and (overload or "default") in found.overloads()
 
 
-def _banned(*args: Any, **kwargs: Any) -> Any:
+def _refuse_bce(*args: Any, **kwargs: Any) -> Any:
     raise RuntimeError(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. "
         "Use torch.nn.functional.binary_cross_entropy_with_logits"

@@ -62,10 +62,10 @@ def meshes(watch: Watch) -> Iterator[None]:
     changes = [
         handled(watch, sharding, **dict.fromkeys(_GATHERING, _sends), foreach_reduce=_reduces),
         handled(watch, ShardingPropagator, _propagate_tensor_meta_non_cached=_shapes),
-        handled(watch, FSDPParam, reset_sharded_param=_reset, _init_sharded_param=_divided),
-        handled(watch, beginning, _move_states_to_device=_moved),
+        handled(watch, FSDPParam, reset_sharded_param=_reset, _init_sharded_param=_shard),
+        handled(watch, beginning, _move_states_to_device=_move_states),
         handled(watch, _GROUP, _validate_no_meta_params=_with_memory),
-        handled(watch, torch.UntypedStorage, resize_=_resized),
+        handled(watch, torch.UntypedStorage, resize_=_resize),
         (FullyShardedDataParallel, {"__init__": refused(f"FullyShardedDataParallel {_UNKNOWN}: use fully_shard")}),
         (_GROUP, unpredicted),
     ]
@@ -147,7 +147,7 @@ def _reduces(watch: Watch, own: Callable[..., Any], parameters: list[Any], *args
     return found
 
 
-def _resized(watch: Watch, own: Callable[..., Any], storage: torch.UntypedStorage, size: int) -> Any:
+def _resize(watch: Watch, own: Callable[..., Any], storage: torch.UntypedStorage, size: int) -> Any:
     found = own(storage, size)
     watch.resized(storage)
     return found
@@ -166,13 +166,13 @@ def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _moved(watch: Watch, own: Callable[..., Any], params: list, buffers: list, device: torch.device) -> None:
+def _move_states(watch: Watch, own: Callable[..., Any], params: list, buffers: list, device: torch.device) -> None:
     """Move tensors as ``fully_shard`` does, which leaves those on ``meta`` there: here, those are on the CPU."""
     there = [[each for each in tensors if not watch.without_memory(each)] for tensors in (params, buffers)]
     own(*there, device)
 
 
-def _divided(watch: Watch, own: Callable[..., Any], param: Any, whole: Any, device: torch.device, *args: Any) -> None:
+def _shard(watch: Watch, own: Callable[..., Any], param: Any, whole: Any, device: torch.device, *args: Any) -> None:
     own(param, whole, torch.device("cpu") if watch.without_memory(whole) else device, *args)
 
 

@@ -62,15 +62,15 @@ class Places:
         handles = [
             hooks.register_module_forward_pre_hook(lambda module, _: self._enter(module, roles)),
             hooks.register_module_forward_hook(lambda module, *_: self._leave(), always_call=True),
-            hooks.register_module_parameter_registration_hook(lambda module, *_: self._seen(module)),
-            hooks.register_module_buffer_registration_hook(lambda module, *_: self._seen(module)),
+            hooks.register_module_parameter_registration_hook(lambda module, *_: self._module_called(module)),
+            hooks.register_module_buffer_registration_hook(lambda module, *_: self._module_called(module)),
             register_optimizer_step_pre_hook(lambda optimizer, *_: self._step(1, optimizer, roles)),
             register_optimizer_step_post_hook(lambda optimizer, *_: self._step(-1, optimizer, roles)),
         ]
         with removed(handles):
             yield
 
-    def _seen(self, module: nn.Module) -> None:
+    def _module_called(self, module: nn.Module) -> None:
         if get_ident() == self._thread:
             self.modules.add(module)
 

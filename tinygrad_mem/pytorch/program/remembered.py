@@ -31,13 +31,13 @@ class Remembered:
     def __init__(self, folder: Path | None) -> None:
         machine = _machine()
         self._file = folder / f"inside-{machine}.json" if folder is not None and machine else None
-        self._known, self._new = self._read(), dict[str, list]()
+        self._known, self._new = self._read_file(), dict[str, list]()
 
     def get(self, call: AloneCall) -> Within | None:
         """The memory of a call; ``None``: no process has learned it."""
         found = self._known.get(_key(call)) if self._known else None
         try:
-            return None if found is None else Within(found[0], found[1], tuple(map(_made, found[2])))
+            return None if found is None else Within(found[0], found[1], tuple(map(_made_from_json, found[2])))
         except (TypeError, ValueError, AttributeError, IndexError, KeyError):
             return None  # a damaged file: it is learned again
 
@@ -52,14 +52,14 @@ class Remembered:
         """Write what is new, if that is possible, beside what other processes have written meanwhile."""
         if self._file is None or not self._new:
             return
-        known = {**self._read(), **self._new}
+        known = {**self._read_file(), **self._new}
         self._known, self._new = known if len(known) <= _MOST else self._new, {}
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with replacing(self._file) as file:
                 file.write(json.dumps(self._known).encode())
 
-    def _read(self) -> dict[str, Any]:
+    def _read_file(self) -> dict[str, Any]:
         if self._file is None:
             return {}
         try:
@@ -91,7 +91,7 @@ def _plain(value: Any) -> bool:
     return all(map(_plain, value)) if isinstance(value, tuple) else isinstance(value, _PLAIN)
 
 
-def _made(found: Any) -> Made | None:
+def _made_from_json(found: Any) -> Made | None:
     if found is None:
         return None
     sizes, strides, dtype, size = found

@@ -98,11 +98,11 @@ class _EitherItems(Sequence):
     def __init__(self, thread: int, answer: Callable[[], Sequence], own: Sequence) -> None:
         self._thread, self._answer, self._own = thread, answer(), own
 
-    def _here(self) -> Sequence:
+    def _sequence(self) -> Sequence:
         return self._answer if get_ident() == self._thread else self._own
 
     def __getitem__(self, index: Any) -> Any:
-        return self._here()[index]
+        return self._sequence()[index]
 
     def __len__(self) -> int:
-        return len(self._here())
+        return len(self._sequence())

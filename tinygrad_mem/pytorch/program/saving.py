@@ -103,14 +103,14 @@ class _Pickler(pickle.Pickler):
                 self.real.append(obj.detach().clone())
             return _restored, ("real", len(self.real) - 1)
         if storage._cdata not in self._storages:
-            self.size += _aligned(storage.nbytes())
+            self.size += _round_up(storage.nbytes())
         number = self._storages.setdefault(storage._cdata, len(self._storages))
         laid = obj.dtype, tuple(obj.shape), obj.stride(), int(obj.storage_offset())
         trained, parameter = obj.requires_grad and obj.is_leaf, isinstance(obj, torch.nn.Parameter)
         return _restored, ("tensor", number, storage.nbytes(), place, laid, trained, parameter)
 
 
-def _aligned(size: int) -> int:
+def _round_up(size: int) -> int:
     return -(-size // _LINE) * _LINE
 
 
@@ -169,7 +169,7 @@ class _Restored:
     def _on_host(self, size: int) -> torch.Tensor:
         if self._mapped is None:
             return torch.empty(size, dtype=torch.uint8, device="cpu")
-        start, self._used = self._used, self._used + _aligned(size)
+        start, self._used = self._used, self._used + _round_up(size)
         return self._mapped[start : start + size]
 
 

@@ -86,7 +86,7 @@ class Results:
         except TypeError:
             return func(*args, **kwargs)
         if found is not None:
-            return self._again(found[0], target)
+            return self._repeat(found[0], target)
         before = getattr(target, "shape", None)
         made = self._view(func, args, kwargs) if kind == "view" else NotImplemented
         if made is NotImplemented:
@@ -127,7 +127,7 @@ class Results:
             views = [self._like(each, first.fake_device) for each in flat(made)]
             return views if isinstance(made, (list, tuple)) else views[0]
 
-    def _again(self, found: Any, first: Any) -> Any:
+    def _repeat(self, found: Any, first: Any) -> Any:
         if isinstance(found, _New):
             return self._tensor(found)
         if isinstance(found, _View):
@@ -136,7 +136,7 @@ class Results:
                 meta.set_(first.untyped_storage(), found.offset, found.sizes, found.strides)
                 return self._like(meta, first.fake_device)
         if isinstance(found, (list, tuple)):
-            return type(found)([self._again(each, first) for each in found])
+            return type(found)([self._repeat(each, first) for each in found])
         return first if found == "first" else None if found == "none" else found
 
     def _tensor(self, recipe: _New) -> FakeTensor:
@@ -241,7 +241,7 @@ def _recipe(kind: str, args: Any, made: Any) -> Any:
     if kind == "written":
         return "first" if made is args else "none" if made is None else None
     if kind == "view":
-        return _shared(args[0], made)
+        return _view_recipe(args[0], made)
     results = [made] if isinstance(made, FakeTensor) else made if type(made) in (list, tuple) else [None]
     tensors = [each for each in results if not isinstance(each, _NUMBERS)]
     given = _storages(args)
@@ -260,9 +260,9 @@ def _storages(values: Any) -> set[int]:
     return set().union(*map(_storages, values)) if isinstance(values, (list, tuple)) else set()
 
 
-def _shared(first: Any, made: Any) -> Any:
+def _view_recipe(first: Any, made: Any) -> Any:
     if isinstance(made, (list, tuple)):
-        views = [_shared(first, each) for each in made]
+        views = [_view_recipe(first, each) for each in made]
         return None if None in views else views
     plain = isinstance(made, FakeTensor) and made.layout is torch.strided and made.constant is None
     if not plain or made is first or _storages(made) != _storages(first) or made.fake_device != first.fake_device:

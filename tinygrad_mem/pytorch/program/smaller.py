@@ -73,7 +73,7 @@ def elementwise(call: AloneCall) -> Smaller | None:
         large = results_only(tuple(None if each is None else _dense(sizes, each.dtype) for each in found.made))
         return large._replace(peak=large.kept + number)
 
-    return Smaller((_changed(call, lambda each: _dense_given(each, (count,)) if each.sizes else each),), whole)
+    return Smaller((_with_each(call, lambda each: _dense_given(each, (count,)) if each.sizes else each),), whole)
 
 
 def _elementwise_in_place(call: AloneCall) -> Smaller | None:
@@ -100,7 +100,7 @@ def _elementwise_in_place(call: AloneCall) -> Smaller | None:
         """At most a number."""
         return found if not found.unknown and found.made == (None,) and found.kept == 0 and found.peak < _SMALL else None
 
-    return Smaller((_changed(call, small),), whole)
+    return Smaller((_with_each(call, small),), whole)
 
 
 def _planes(call: AloneCall) -> Smaller | None:
@@ -117,7 +117,7 @@ def _planes(call: AloneCall) -> Smaller | None:
             return None
         return results_only(tuple(_dense((*min(images), *each.sizes[2:]), each.dtype) for each in made))
 
-    return Smaller((_changed(call, lambda each: _dense_given(each, (2, 3, *each.sizes[2:]))),), whole)
+    return Smaller((_with_each(call, lambda each: _dense_given(each, (2, 3, *each.sizes[2:]))),), whole)
 
 
 def _normed_batch(call: AloneCall) -> Smaller | None:
@@ -134,7 +134,7 @@ def _normed_batch(call: AloneCall) -> Smaller | None:
     counts = [prod(probe) for probe in probes]
 
     def small(probe: tuple[int, ...]) -> AloneCall:
-        return _changed(call, lambda each: _dense_given(each, probe if len(each.sizes) > 1 else probe[1:2]))
+        return _with_each(call, lambda each: _dense_given(each, probe if len(each.sizes) > 1 else probe[1:2]))
 
     def large(made: Made) -> Made:
         shape = sizes if len(made.sizes) > 1 else sizes[1:2] if made.sizes == probes[0][1:2] else made.sizes
@@ -178,20 +178,20 @@ def by_rule(call: AloneCall) -> Within | None:
 def cut_call(call: AloneCall) -> AloneCall | None:
     """The call on smaller matrices; ``None``: it is no larger, or there is none."""
     given = givens((call.args, call.kwargs)) if call.func in _MATRICES else []
-    if all(each.sizes == _cut(each.sizes) for each in given) or any(_order(each) is None for each in given):
+    if all(each.sizes == _cut_sizes(each.sizes) for each in given) or any(_order(each) is None for each in given):
         return None
-    return _changed(call, lambda each: each._replace(sizes=_cut(each.sizes), strides=_order(each)))
+    return _with_each(call, lambda each: each._replace(sizes=_cut_sizes(each.sizes), strides=_order(each)))
 
 
 def as_cut(found: Within, results: Any) -> Within | None:
     """The memory of a call with these results, computed from that of the cut call; ``None``: that is not enough."""
     made = [Made.of(tensor) for tensor in tensors_in(results)]
-    small = tuple(_dense(_cut(each.sizes), each.dtype) for each in made)
+    small = tuple(_dense(_cut_sizes(each.sizes), each.dtype) for each in made)
     dense = all(each == _dense(each.sizes, each.dtype) for each in made)
     return results_only(tuple(made)) if dense and found == results_only(small) else None
 
 
-def _changed(call: AloneCall, change: Callable[[Given], Given]) -> AloneCall:
+def _with_each(call: AloneCall, change: Callable[[Given], Given]) -> AloneCall:
     def walk(value: Any) -> Any:
         if isinstance(value, Given):
             return change(value)
@@ -200,7 +200,7 @@ def _changed(call: AloneCall, change: Callable[[Given], Given]) -> AloneCall:
     return call._replace(args=walk(call.args), kwargs=walk(call.kwargs))
 
 
-def _cut(sizes: tuple[int, ...]) -> tuple[int, ...]:
+def _cut_sizes(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size if size < 2 * _SIDE else _SIDE + size % _SIDE for size in sizes)
 
 
@@ -211,7 +211,7 @@ def _order(given: Given) -> tuple[int, ...] | None:
         if given.strides[axis] != whole:
             return None
         strides[axis] = part
-        whole, part = whole * given.sizes[axis], part * _cut(given.sizes[axis : axis + 1])[0]
+        whole, part = whole * given.sizes[axis], part * _cut_sizes(given.sizes[axis : axis + 1])[0]
     return tuple(strides)
 
 

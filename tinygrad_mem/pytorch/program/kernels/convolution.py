@@ -112,8 +112,8 @@ class Problem(NamedTuple):
     def turned(self) -> int:
         """Bytes of copies in channels last, with as many channels as tensor cores take."""
         x, weight, out = self.x.shape, self.weight.shape, self.out.shape
-        images = sum(_evened(each[1]) * prod(each) // max(each[1], 1) for each in (x, out))
-        kernels = _evened(weight[0]) * _evened(weight[1]) * self.taps
+        images = sum(_round_channels(each[1]) * prod(each) // max(each[1], 1) for each in (x, out))
+        kernels = _round_channels(weight[0]) * _round_channels(weight[1]) * self.taps
         return (images + kernels) * self.x.dtype.itemsize
 
     def likely(self, gpu: Gpu) -> int:
@@ -175,7 +175,7 @@ class Problem(NamedTuple):
         return self.taps * (self.x.size + self.out.size) if chosen else 0
 
 
-def _evened(channels: int) -> int:
+def _round_channels(channels: int) -> int:
     return up(channels, _CHANNELS) * _CHANNELS
 
 

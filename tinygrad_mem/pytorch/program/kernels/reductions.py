@@ -42,15 +42,15 @@ def axes(tensor: torch.Tensor, reduced: Sequence[int]) -> list[Dim]:
         kept = axis not in reduced
         dims.append(Dim(tensor.shape[axis], tensor.stride(axis), step if kept else 0))
         step *= tensor.shape[axis] if kept else 1
-    return _joined(_ordered(dims))
+    return _coalesce(_reorder(dims))
 
 
-def _ordered(dims: list[Dim]) -> list[Dim]:
+def _reorder(dims: list[Dim]) -> list[Dim]:
     dims = list(dims)
     for i in range(1, len(dims)):
         at = i
         for j in range(i - 1, -1, -1):
-            swap = _compared(dims[j], dims[at])
+            swap = _compare(dims[j], dims[at])
             if swap > 0:
                 dims[j], dims[at] = dims[at], dims[j]
                 at = j
@@ -59,7 +59,7 @@ def _ordered(dims: list[Dim]) -> list[Dim]:
     return dims
 
 
-def _compared(a: Dim, b: Dim) -> int:
+def _compare(a: Dim, b: Dim) -> int:
     """1 if ``b`` belongs before ``a``; -1 if not; 0: either."""
     if (a.out == 0) != (b.out == 0):
         return 1 if b.out == 0 else -1
@@ -73,7 +73,7 @@ def _compared(a: Dim, b: Dim) -> int:
     return 0
 
 
-def _joined(dims: list[Dim]) -> list[Dim]:
+def _coalesce(dims: list[Dim]) -> list[Dim]:
     joined: list[Dim] = []
     for dim in dims:
         last = joined[-1] if joined else Dim(1, 0, 0)
