@@ -7,6 +7,7 @@ ends the command, and so does a lesson that fails.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import html
 import logging
@@ -224,7 +225,14 @@ def build(
         shutil.copytree(made, folder, dirs_exist_ok=True)
 
 
-if __name__ == "__main__":
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "site").resolve()
+def main(words: Sequence[str] | None = None) -> None:
+    """The command: the folder is its one word."""
+    parser = argparse.ArgumentParser(description="Write the site: static pages that load nothing from elsewhere.")
+    parser.add_argument("folder", nargs="?", default="site", help="where to write it (default: site)")
+    target = Path(parser.parse_args(words).folder).resolve()
     build(target)
     print(f"wrote {target / 'index.html'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -138,6 +138,20 @@ def test_a_link_that_leads_nowhere_ends_the_build(build: Any, made: Path, tmp_pa
     assert not (tmp_path / "site").exists()
 
 
+def test_the_command_asks_for_a_folder(build: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    asked: list[Path] = []
+    monkeypatch.setattr(build, "build", asked.append)
+    for words, status in ((["--help"], 0), (["--folder"], 2), (["a", "b"], 2)):
+        with pytest.raises(SystemExit) as ended:
+            build.main(words)
+        assert ended.value.code == status
+    assert "where to write it" in capsys.readouterr().out
+    assert asked == []
+    build.main([])
+    build.main(["pages"])
+    assert asked == [Path("site").resolve(), Path("pages").resolve()]
+
+
 def test_cells_of_all_lessons_are_the_whole_script(build: Any):
     assert len(build.ALL) > 20
     for path in build.ALL:
