@@ -26,13 +26,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     inputs = (target, *inputs)
     enabled = local.grad_enabled
     if enabled and target.requires_grad:
-        base = target._former()
-        if base.is_leaf and base._requires_grad:
-            what = "a leaf Variable" if base is target else "a view of a leaf Variable"
-            raise GraphError(
-                f"{what} that requires grad is being used in an in-place operation ({op.__name__}). "
-                "Do it under no_grad(), or on a clone()."
-            )
+        _refuse_leaf(op, target)
     if target._inference and not local.inference:
         raise GraphError(
             f"{op.__name__}: Inplace update to inference tensor outside InferenceMode is not allowed. Write into a clone()."
@@ -74,21 +68,36 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     hooked = bool(local.saved_hooks and node_hooks.hooks_here())
     if hooked:
         storage.written(op.__name__)
-    if True in needs and target.array.dtype.kind in FLOATING:
-        if target._view is None:
-            with target._retained_anew():
-                connect(node, [x.edge() if need else None for x, need in zip(inputs, needs, strict=True)], inputs, (target,))
-        else:
-            _record_on_base(node, inputs, target)
-        if not hooked:
-            storage.written(op.__name__)
-        # arrays of the target that the op saved before its write are valid at the old version, later ones at the new version
+    recorded = True in needs and target.array.dtype.kind in FLOATING
+    if recorded:
+        _record(node, inputs, target)
+    if not hooked:
+        storage.written(op.__name__)
+    if recorded:  # arrays of the target that the op saved before its write are valid at the old version, later ones at the new
         node.versions = tuple(
             (name, s, v + 1 if s is storage and v == before and name in op.outputs else v) for name, s, v in node.versions
         )
-    elif not hooked:
-        storage.written(op.__name__)
     return target
+
+
+def _refuse_leaf(op: type[Op], target: Tensor) -> None:
+    """Raises: GraphError: ``target`` is a leaf that requires grad, or a view of one."""
+    base = target._former()
+    if base.is_leaf and base._requires_grad:
+        what = "a leaf Variable" if base is target else "a view of a leaf Variable"
+        raise GraphError(
+            f"{what} that requires grad is being used in an in-place operation ({op.__name__}). "
+            "Do it under no_grad(), or on a clone()."
+        )
+
+
+def _record(node: Node, inputs: tuple, target: Tensor) -> None:
+    """Record a write: the target, or the base of which it is a view, gets a new node."""
+    if target._view is not None:
+        _record_on_base(node, inputs, target)
+        return
+    with target._retained_anew():
+        connect(node, [x.edge() if need else None for x, need in zip(inputs, node.needs, strict=True)], inputs, (target,))
 
 
 def _places(array: Any) -> np.ndarray:
