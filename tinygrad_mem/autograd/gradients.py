@@ -269,7 +269,7 @@ class SparseTensor:
         return Tensor._wrap(values, self.device)
 
     def detach(self) -> SparseTensor:
-        """Itself: it is not on the tape."""
+        """The gradient itself: it is not on the tape."""
         return self
 
     detach_ = detach

@@ -140,12 +140,12 @@ class Shaped:
 
     @property
     def is_cuda(self) -> bool:
-        """True if it is on a GPU."""
+        """True if the tensor is on a GPU."""
         return self.device.type == "cuda"
 
     @property
     def is_cpu(self) -> bool:
-        """True if it is in host memory."""
+        """True if the tensor is in host memory."""
         return self.device.type == "cpu"
 
     @property

@@ -128,7 +128,7 @@ class Tensor(Exchange, _Base):
         return self
 
     def is_inference(self) -> bool:
-        """True if it was made in ``inference_mode``."""
+        """True if the tensor was made in ``inference_mode``."""
         return self._inference
 
     @property

@@ -115,7 +115,7 @@ class Unknown:
         return self.stated
 
     def finite(self, frame: FrameType) -> bool:
-        """Answer a question of ``frame`` whether it is finite."""
+        """Answer ``frame``, which asks if the number is finite."""
         if not is_engine(frame.f_code):  # functions of this library check their arguments
             self.say(FINITE, frame)
         return True

@@ -84,12 +84,12 @@ class Figure:
 
     @property
     def _worth(self) -> Fraction:
-        """One of the unit, in bytes, or in whatever is counted."""
+        """The number of bytes (or of other things) in one unit."""
         return Fraction((UNITS | OTHER_UNITS)[self.unit])
 
     @property
     def in_bytes(self) -> bool:
-        """True if it is a size."""
+        """True if the unit is one of bytes."""
         return self.unit in UNITS
 
     @property
@@ -103,7 +103,7 @@ class Figure:
         return self.unit in ("B", "parameters", "rows") and not self._parts[0]
 
     def range(self) -> tuple[Fraction, Fraction | None]:
-        """All that the figure can mean: from the first number up to the second, which is no part of it; ``None``: no end.
+        """All numbers that the figure can mean: from the first up to, and without, the second. ``None``: there is no end.
 
         A number that is rounded, or cut off, after the last digit that is printed.
         """

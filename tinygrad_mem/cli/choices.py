@@ -32,7 +32,7 @@ class MachineChoice:
 
 
 def choices() -> list[MachineChoice]:
-    """All of them, as this process has made them."""
+    """All choices, as this process has made them."""
     return [_threads(), _vectors(), _products(), _few_rows(), _convolutions()]
 
 

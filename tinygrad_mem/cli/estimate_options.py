@@ -94,7 +94,7 @@ class EstimateOptions:
         return max(self.tensor, self.pipeline, self.context) > 1
 
     def check_torch(self) -> None:
-        """Refuse what is for networks of this library."""
+        """Refuse options that are only for networks of this library."""
         names = ("master_weights", "quantize", "paged", "tile", "zero", "recompute", "offload", "picture", "layers")
         given = [name for name in names if getattr(self, name)]
         given += [name for name in ("tensor", "pipeline", "context") if getattr(self, name) > 1]

@@ -32,7 +32,7 @@ class EstimateRun:
         self._found = Estimate(asked.network, asked.batch, asked.on, budget=room)
 
     def estimate(self) -> Estimate:
-        """Predict it."""
+        """Predict the step."""
         found = self._found
         track = self._from_few() or self._predict(self.named.make)
         account(track, found.layers, _last_forward(track))
@@ -76,7 +76,7 @@ class EstimateRun:
         return model
 
     def _begin(self, model: nn.Module) -> list[Any]:
-        """Add LoRA, and look at the model. Returns what is trained."""
+        """Add LoRA, and look at the model. Returns the parameters to train."""
         if self.asked.lora is not None:  # as peft chooses for models of Llama's family: query and value
             names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
             usual = next((each for each in (("q_proj", "v_proj"), ("qkv_proj",)) if set(each) <= names), "all-linear")

@@ -15,7 +15,7 @@ _TYPED_WRONGLY: Any = typer.BadParameter.__mro__[2]  # the base of all such erro
 
 
 class Commands(TyperGroup):
-    """The commands. What they refuse is told in one sentence."""
+    """The commands. Each refusal is one sentence."""
 
     def main(self, args: Sequence[str] | None = None, *more: Any, standalone_mode: bool = True, **options: Any) -> Any:
         """Run the command that ``args`` name, and end with its status."""

@@ -99,7 +99,7 @@ def _read(file: Path, device: int | None, show: Any) -> tuple[Snapshot, Evidence
 
 
 def _print(title: str, below: Table, console: Console) -> None:
-    """A title of any length, and the table below it."""
+    """Print a title of any length, and a table below it."""
     console.print(Text(visible(title)), style="bold")
     console.print(below)
 

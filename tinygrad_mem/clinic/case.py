@@ -115,7 +115,7 @@ class Case:
 
     @cached_property
     def name(self) -> str:
-        """The file's name, which is the case's on the command line."""
+        """The name of the file, and of the case on the command line."""
         return self.explain.__module__.rpartition(".")[2]
 
     @property

@@ -42,7 +42,7 @@ def question(case: Case, console: Console) -> None:
 
 
 def answer(case: Case, before: Run, after: Run, found: Finding, console: Console) -> None:
-    """Print what happened, why, what helps, and where somebody asked."""
+    """Print the timelines, the cause, the fix, the bytes and the source."""
     console.print(Text(f"It is {case.right + 1}: {case.choices[case.right]}\n", "bold"))
     draw([_bars("before", before), _bars("after", after)], console)
     console.print(Text.assemble(("Cause. ", "bold"), found.cause))

@@ -64,7 +64,7 @@ class Failure:
         self.text = "".join(traceback.format_exception(error))
 
     def reraise(self) -> None:
-        """Raise it in the thread that waits for the batch."""
+        """Raise the error in the thread that waits for the batch."""
         message = f"Caught {self.kind.__name__} in DataLoader worker thread {self.worker}.\nOriginal {self.text}"
         try:
             error = self.kind(Message(message)) if issubclass(self.kind, Exception) else RuntimeError(message)

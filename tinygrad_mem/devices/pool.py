@@ -169,7 +169,7 @@ class Pool:
             self._latest = NOTHING  # after an interrupt it stays None: the change may be incomplete
 
     def _again(self, size: int, rounded: int) -> Chunk | None:
-        """As malloc, where ``_latest`` was ``None``."""
+        """The rest of :meth:`malloc`, if ``_latest`` was ``None``."""
         chunk = None
         try:
             with self._alone() as alone:

@@ -70,12 +70,12 @@ class DeviceMesh:
 
     @property
     def ndim(self) -> int:
-        """The number of its dimensions."""
+        """The number of dimensions."""
         return self.mesh.ndim
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes of its dimensions."""
+        """The sizes of the dimensions."""
         return self.mesh.shape
 
     def size(self, mesh_dim: int | None = None) -> int:

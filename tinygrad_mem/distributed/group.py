@@ -72,7 +72,7 @@ class ProcessGroup:
         return self._rank
 
     def size(self) -> int:
-        """The number of its members."""
+        """The number of members."""
         return len(self.ranks)
 
     def check_device(self, name: str, x: Any) -> None:

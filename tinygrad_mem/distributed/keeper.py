@@ -41,7 +41,7 @@ def _ends_with_keeper() -> None:
 
 
 def _held(lifeline: int) -> bool:
-    """False when ``launch`` has closed its end, or is gone."""
+    """True as long as ``launch`` is there and holds its end of the pipe."""
     try:
         return os.read(lifeline, 1) != b""
     except BlockingIOError:

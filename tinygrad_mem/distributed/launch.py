@@ -57,12 +57,12 @@ def launch(ranks: int, command: Sequence[str], grace: float = GRACE) -> int:
     Each line begins with the rank, as in ``[2] loss 0.31``. When a rank fails, the others have ``grace`` seconds to end;
     then all are ended, and the error of the one that failed first is printed again. The signals of Ctrl-C and ``kill`` end all.
 
-    Plain ``mpiexec`` starts ranks too. But when one is killed, MPICH's kills the others within milliseconds, before they can
-    name it, and prints only the number of its process.
+    Plain ``mpiexec`` starts ranks too. But when a rank is killed, MPICH's launcher kills the others within milliseconds, before
+    they can say which rank it was, and prints only the number of a process.
 
     Returns:
-        The exit status: 0 if that of all ranks is 0; that of the rank that failed first; 128 + the signal that killed it, or
-        this process.
+        The exit status: 0 if all ranks ended with 0; else that of the rank that failed first. After a signal that killed this
+        rank, or this process, 128 + the signal.
 
     Raises:
         ArgumentError: ``ranks`` is not positive.
@@ -76,7 +76,7 @@ def launch(ranks: int, command: Sequence[str], grace: float = GRACE) -> int:
 
 
 class _Launch:
-    """Ranks under way: their pipes, and what is known of each."""
+    """Running ranks, their pipes, and what each has reported."""
 
     def __init__(self, folder: Path, ranks: int, grace: float) -> None:
         self.folder, self.ranks, self.grace = folder, ranks, grace
@@ -194,7 +194,7 @@ class _Launch:
     # --- how it ended
 
     def _verdict(self, status: int) -> int:
-        """Say how it ended; the exit status."""
+        """Print how the program ended. Returns the exit status."""
         if self.signal:
             self._print(f"{signal.Signals(self.signal).name}: all ranks were ended")
             return 128 + self.signal

@@ -239,7 +239,7 @@ class MPIGroup(ProcessGroup):
 
 
 def _bytes(array: Array) -> list:
-    """The array's memory as MPI takes it."""
+    """The array's memory in the form for MPI."""
     return [array.reshape(-1).view(np.uint8), mpi().BYTE]
 
 

@@ -45,7 +45,7 @@ class Bernoulli(Discrete):
 
     @property
     def mode(self) -> Tensor:
-        """1 above one half, 0 below, nan at it."""
+        """1 if the probability is above one half, 0 if below, nan if equal."""
         return (self.probs >= 0.5).to(self.probs.dtype).masked_fill(self.probs.eq(0.5), float("nan"))
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:

@@ -40,7 +40,7 @@ class Independent(Distribution):
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
-        """True if the base distribution has it."""
+        """True if the base distribution has ``rsample``."""
         return self.base_dist.has_rsample
 
     @property

@@ -391,7 +391,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 
 @public("torch")
 def is_tensor(value: Any) -> bool:
-    """True if it is a tensor."""
+    """True if the object is a tensor."""
     return isinstance(value, Tensor)
 
 

@@ -106,7 +106,7 @@ def _whole_number(name: str, number: Any) -> int:
 
 
 def _starts(targets: Tensor, lengths: list[int]) -> list[int]:
-    """The index, in the concatenated targets, at which each begins."""
+    """The index at which each target begins in the concatenated targets."""
     if targets.ndim == 2 and targets.size(0) == len(lengths):
         if max(lengths, default=0) > targets.size(1):
             raise ShapeError(f"ctc_loss: expected target_lengths of at most {targets.size(1)}, found {max(lengths)}")

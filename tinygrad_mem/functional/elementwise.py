@@ -66,7 +66,7 @@ def _subtracted(input: Tensor | Number, other: Tensor | Number, alpha: Number) -
 
 
 def _dtype_of(*operands: Any) -> Any:
-    """The dtype of what an op of these operands gives."""
+    """The dtype of the result of an op on these operands."""
     return result_type(*[x.array if isinstance(x, Tensor) else x for x in operands])
 
 

@@ -190,7 +190,7 @@ def _pad_with_data(x: Tensor, axis: int, before: int, after: int, mode: str) -> 
             )
 
     def beyond(count: int, mirrored: int, around: int, edge: int) -> list[Tensor]:
-        """``count`` entries from where the mode takes them."""
+        """``count`` entries to pad with, taken as the mode says."""
         if count <= 0:
             return []
         if mode == "replicate":

@@ -41,7 +41,7 @@ def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
 
 
 def _numbers(name: str, dtype: Any) -> Any:
-    """The dtype of the result. Raises: DTypeError: it is bool."""
+    """The dtype of the result. Raises: DTypeError: the input is bool."""
     found = given_dtype(dtype)
     if found == dtypes.bool:
         raise DTypeError(f"{name} is not implemented for bool: give another dtype")

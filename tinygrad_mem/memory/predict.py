@@ -141,7 +141,7 @@ class _Cycles(EndsAlways, scope.Listener):
             self.bytes += rounded
 
     def say(self) -> None:
-        """Warn of it."""
+        """Warn of both."""
         if self.bytes:
             warnings.warn(
                 f"predict: reference cycles held {bytes_text(self.bytes)}, which Python's collector freed. When "

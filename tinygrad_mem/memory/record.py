@@ -58,7 +58,7 @@ class Record(EndsAlways):
 
     @property
     def running(self) -> bool:
-        """True while it records; in a forked child it does not."""
+        """True while events are recorded; never in a forked child."""
         return self._recorder is not None and self._recorder.on and os.getpid() == self._process
 
     def __enter__(self) -> Self:

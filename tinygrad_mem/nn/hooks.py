@@ -74,7 +74,7 @@ class ModuleBorders:
         return tuple(parts)
 
     def leave(self, result: Any) -> Any:
-        """The result, with its tensors passed through a node."""
+        """The result, with all its tensors behind a node."""
         several = isinstance(result, (tuple, list))
         parts = list(result) if several else [result]
         self.outputs = self._behind_node(parts, self.at_outputs)

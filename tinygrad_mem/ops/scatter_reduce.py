@@ -99,7 +99,7 @@ def _is_equal(ctx, x, y, dtype):
 
 
 def _extremum_gradients(ctx, gy, index):
-    """All that equal the result share its gradient evenly."""
+    """All elements that equal the result share its gradient evenly."""
     y, source = ctx.take("y"), ctx.take("source")[tuple(slice(0, n) for n in index.shape)]
     gs = _is_equal(ctx, source, gathered(ctx, y, ctx.axis, index), gy.dtype)
     gx = _is_equal(ctx, ctx.take("x"), y, gy.dtype)

@@ -249,7 +249,7 @@ class _Step:
             states.report_state(vector, None, name)
 
     def _keep(self, new: dict[str, Any]) -> None:
-        """Replace the state; the evaluations so far are counted in it."""
+        """Replace the state, in which the evaluations so far are counted."""
         calls = self.state.get("func_evals", 0) + self.evaluations - self._counted
         self._counted = self.evaluations
         self.state = {"func_evals": calls, "n_iter": 0, **new} | {"func_evals": calls}

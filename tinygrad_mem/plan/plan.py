@@ -145,7 +145,7 @@ class Plan:
         return said if isinstance(self.search, Search) else f"{said}\n{self._of_ranks(self.search)}"
 
     def _of_ranks(self, search: Divided) -> str:
-        """The needs of each different rank, and what was tried."""
+        """The needs of each different rank, and the ways that were tried."""
         lines = [*map(str, self.point.by_rank)]
         tried = Counter(str(technique) for point in search.tried for technique in point.choice.techniques[-1:])
         lines.append(f"tried: {', '.join(f'{count} with {name}' for name, count in tried.items())}")

@@ -61,7 +61,7 @@ class Applied:
         cls.numbers = max((TABLE[row].numbers for row in cls.rows), key=LEVELS.index)
 
     def prepare(self, step: Prepared) -> None:
-        """Change the step before its first run."""
+        """Change the step before the first run."""
 
     def region(self) -> AbstractContextManager[Any]:
         """Return the context in which forward and loss run; it is entered in each step."""

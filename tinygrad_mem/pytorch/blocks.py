@@ -55,7 +55,7 @@ class SegmentBlock:
 
     @property
     def split(self) -> bool:
-        """True if it is only a part of its segment."""
+        """True if the block is only a part of its segment."""
         return self.before is not None or self.after is not None
 
 

@@ -1,4 +1,4 @@
-"""``torch.nn.modules``: where PyTorch defines its layers. It has all names of ``nn``, and those that files import with them."""
+"""``torch.nn.modules``, where PyTorch defines its layers: all names of ``nn``, and the private ones that files import."""
 
 from __future__ import annotations
 

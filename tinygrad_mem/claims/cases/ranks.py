@@ -67,7 +67,7 @@ def counted(divided: str, sizes: tuple[int, int, int] = BILLIONS_7_5, ranks: int
 
 
 def estimated(divided: str) -> Counted:
-    """The paper's count, and the parts that DeepSpeed keeps beside it."""
+    """The paper's count, and the parts that DeepSpeed keeps in addition."""
     layers, wide, narrow = T5_3B
     parameters = layers * wide * narrow
     found = counted(divided, T5_3B, 8)

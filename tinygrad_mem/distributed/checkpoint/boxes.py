@@ -32,12 +32,12 @@ class Box(NamedTuple):
     starts: Ints
 
     def extent(self) -> tuple[Ints, Ints]:
-        """The place where it begins, and its shape."""
+        """The place where the box begins, and its shape."""
         return self.starts, tuple(self.tensor.array.shape)
 
 
 def boxes_of(state_dict: Any) -> dict[str, Box]:
-    """The tensors in it, by dotted path."""
+    """The tensors in a state dict, by dotted path."""
     found: dict[str, Box] = {}
     for key, tensor in _leaves(state_dict):
         if key in found:
@@ -121,7 +121,7 @@ def exchanged(group: ProcessGroup | None, value: Any) -> list[Any]:
 
 
 class Together:
-    """All that the ranks of a group have together.
+    """The tensors and values that the ranks of a group have together.
 
     Attributes:
         shapes: key -> the shape of the whole.
@@ -169,7 +169,7 @@ class Together:
             )
 
     def written_by(self, rank: int, boxes: dict[str, Box]) -> dict[str, Box]:
-        """Those of its tensors that a rank writes."""
+        """The boxes of a rank that the rank itself writes."""
         mine = {key: box for key, box in boxes.items() if box.tensor.numel()}
         return {key: box for key, box in mine.items() if self.holders[key, *box.extent()][0] == rank}
 

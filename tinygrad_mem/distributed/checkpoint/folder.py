@@ -141,7 +141,7 @@ def load(
 
 @uninterruptible
 def _put(found: list[tuple[Tensor, np.ndarray]], steps: list[Step]) -> None:
-    """Write what was read: all of it."""
+    """Write all values that were read."""
     for tensor, host in found:
         tensor.device.upload(host, tensor.array)
         tensor.storage.written("checkpoint.load")
@@ -197,7 +197,7 @@ class _Piece(NamedTuple):
     starts: tuple[int, ...]
 
     def rows(self, first: int, last: int) -> np.ndarray:
-        """Some of its rows. A number is a row."""
+        """Some rows of the tensor. A number counts as a row."""
         shape = self.entry.shape or (1,)
         row = (self.entry.end - self.entry.begin) // shape[0]
         with self.path.open("rb") as file:

@@ -175,7 +175,7 @@ def register_fsdp_forward_method(module: Any, method_name: str) -> None:
 
 
 def _check_casts(shards: list[ShardedParameter], policy: MixedPrecisionPolicy) -> None:
-    """Refuse casts of what has no floating numbers."""
+    """Refuse casts of parameters that are not floating."""
     codes = [shard.path for shard in shards if not is_floating(shard.parameter.dtype)]
     if codes and policy.param_dtype is not None:
         raise NotOfferedError(

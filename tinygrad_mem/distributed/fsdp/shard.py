@@ -192,7 +192,7 @@ class Reducing:
         self._work = shard.group.reduce_scatter(self._out, sent, ReduceOp.SUM, shard.cut.name)
 
     def finish(self) -> None:
-        """Wait for it, and give the parameter its rows."""
+        """Wait for the sum, and give the parameter its rows."""
         self._work.wait()
         self._grad, out, self._out = None, self._out, None
         self._shard.take(out)

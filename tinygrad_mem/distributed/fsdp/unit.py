@@ -59,7 +59,7 @@ class Unit:
             RemovableHandle(shard.full._post_accumulate, arrived)
 
     def join(self, root: Unit, prefix: str) -> None:
-        """Make it a unit under ``root``, at the path ``prefix``."""
+        """Put the unit under ``root``, at the path ``prefix``."""
         self.root, self.family = self is root, root.family
         for shard in self.shards:
             shard.cut.name = f"{prefix}{shard.path}"
@@ -172,7 +172,7 @@ class Unit:
             self._end()
 
     def _waits(self) -> bool:
-        """True if gradients of its parameters are still to come."""
+        """True if gradients of the unit's parameters are still to come."""
         return any(id(shard.full) in local.walk.pending for shard in self.shards)
 
     def _end(self) -> None:

@@ -63,7 +63,7 @@ def index_put(value, key, accumulate, work, out):
 
 
 def _places(axis, index):
-    """Each place of ``index``, and where along ``axis`` it leads."""
+    """Each place of ``index``, and the position along ``axis`` that it names."""
     for here in np.ndindex(index.shape):
         yield here, (*here[:axis], index[here], *here[axis + 1 :]) if index.ndim else ()
 

@@ -59,7 +59,7 @@ class ParametrizationList(ModuleList):
 
 
 def _put(module: Module, name: str, tensor: Tensor) -> None:
-    """Register ``tensor`` as what it is: a parameter or a buffer."""
+    """Register ``tensor`` as a parameter or as a buffer, whichever it is."""
     if isinstance(tensor, Parameter):
         module.register_parameter(name, tensor)
     else:

@@ -179,20 +179,11 @@ def _like_argument(place: int) -> Callable[..., torch.Tensor]:
     return lambda *args, **_: args[place].new_empty(args[place].shape)
 
 
-def _of_channels(tensor: torch.Tensor, count: int, channels: int) -> list[torch.Tensor]:
-    """``count`` statistics of channels, in the dtype in which they are summed up."""
-    dtype = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
-    return [tensor.new_empty(channels, dtype=dtype) for _ in range(count)]
-
-
-def _batch_norm_stats(tensor: torch.Tensor, eps: float) -> tuple[torch.Tensor, ...]:
-    """Source: ``aten/src/ATen/native/cuda/Normalization.cuh``, ``batch_norm_stats_cuda_template``."""
-    return tuple(_of_channels(tensor, 2, tensor.shape[1]))
-
-
-def _batch_norm_gathered(tensor: torch.Tensor, means: torch.Tensor, *_: Any) -> tuple[torch.Tensor, ...]:
-    """Source: ``Normalization.cuh``, ``batch_norm_gather_stats_cuda_template``."""
-    return tuple(_of_channels(means, 2, means.shape[1]))
+def _statistics(like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two statistics of each channel, in the dtype in which they are summed up. Source: ``Normalization.cuh``,
+    ``batch_norm_stats_cuda_template``, ``batch_norm_gather_stats_cuda_template``."""
+    dtype = torch.float32 if like.dtype in (torch.float16, torch.bfloat16) else like.dtype
+    return like.new_empty(like.shape[1], dtype=dtype), like.new_empty(like.shape[1], dtype=dtype)
 
 
 def _batch_norm_reduced(
@@ -251,8 +242,8 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     aten.multilabel_margin_loss_backward.default: _like_argument(1),
     aten.fractional_max_pool3d_backward.default: _like_argument(1),
     **_of((aten.im2col, aten.col2im), _columns),
-    aten.batch_norm_stats.default: _batch_norm_stats,
-    aten.batch_norm_gather_stats_with_counts.default: _batch_norm_gathered,
+    aten.batch_norm_stats.default: lambda tensor, eps: _statistics(tensor),
+    aten.batch_norm_gather_stats_with_counts.default: lambda tensor, means, *_: _statistics(means),
     aten.batch_norm_backward_reduce.default: _batch_norm_reduced,
     aten.batch_norm_elemt.default: _like_its_layout(0),
     aten.batch_norm_backward_elemt.default: _like_its_layout(1),

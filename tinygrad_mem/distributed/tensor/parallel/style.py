@@ -244,7 +244,7 @@ def _entries(module: Module, path: str, style: Any) -> list[_Entry]:
 
 
 def _check(module: Module, entries: list[_Entry], group: ProcessGroup) -> None:
-    """Refuse what cannot be divided before anything is."""
+    """Refuse a module that cannot be divided, before anything is divided."""
     axes: dict[int, int] = {}  # of each parameter that is divided
     cut: set[tuple[int, str]] = set()  # the module and the name of each
     for path, each, style in entries:

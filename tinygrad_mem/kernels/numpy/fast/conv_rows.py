@@ -206,7 +206,7 @@ def backward_weight(geo, gy, x, work, out):
 
 
 def _weight_lane(gy: np.ndarray, x: np.ndarray, lane: Lane, pieces: list[Piece], total: np.ndarray) -> None:
-    """total (parts, depth, cout) = what one lane's pieces give."""
+    """total (parts, depth, cout) = the sums of one lane's pieces."""
     total.fill(0)
     mark = lane.next
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""CUDA ops without a row: those that allocate only their results, and those whose kernels were not read for the table."""
+"""CUDA ops without a row: they allocate only their results, or their kernels were not read for the table."""
 
 from __future__ import annotations
 
