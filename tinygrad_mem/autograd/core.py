@@ -437,7 +437,7 @@ class Walk:
             state.waiting += 1
         if self.wanted is not None:
             useful = {key[0] for key in self.wanted} & pending.keys()
-            for node in sorted(order, key=_by_sequence):  # the inputs of a node come before the node
+            for node in sorted(order, key=lambda node: node.sequence):  # the inputs of a node come before the node
                 if any(edge is not None and id(edge[0]) in useful for edge in node.edges):
                     useful.add(id(node))
             for key in pending.keys() - useful:  # what is not useful sends nothing to what is
@@ -555,10 +555,6 @@ def _reshaped_error(leaf: Tensor, shape: tuple) -> GraphError:
         f"backward: a leaf had the shape {list(shape)} in the forward and has {list(leaf.shape)} now, so its gradient does not "
         "fit: set .data to another shape before the forward or after backward, not between them"
     )
-
-
-def _by_sequence(node: Node) -> int:
-    return node.sequence
 
 
 # --- gradients: ownership, and accumulation into leaves -----------------------------------------------------------------

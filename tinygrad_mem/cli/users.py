@@ -116,17 +116,14 @@ def load(module: str, name: str) -> Any:
         with _find_module(module):
             loaded = importlib.import_module(module)
     if not hasattr(loaded, name):
-        own = [key for key, each in vars(loaded).items() if callable(each) and _defines(loaded, key, each)]
+        mine = {key: each for key, each in vars(loaded).items() if getattr(each, "__module__", "") == loaded.__name__}
+        own = [key for key, each in mine.items() if callable(each) and not key.startswith("_")]
         said = f"; it defines {', '.join(own)}" if own else ""
         raise ArgumentError(f"{module} has no {name!r}{said}")
     found = getattr(loaded, name)
     if not callable(found) or (hasattr(found, "forward") and not isinstance(found, type)):
         raise ArgumentError(f"{module}:{name} is an object of class {type(found).__name__}: name a class or a function")
     return found
-
-
-def _defines(module: ModuleType, name: str, value: Any) -> bool:
-    return not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
 
 
 def _run(path: Path) -> ModuleType:

@@ -183,8 +183,8 @@ def linear_layers(who: str, model: Module, names: Iterable[str] | str, exactly: 
             raise ArgumentError(f"{who}: the model has {only}: nothing is left to change; name layers in target_modules")
         yield from list(every.items())[:-1]
         return
-    wanted = (names,) if isinstance(names, str) else tuple(names)
-    for end in wanted:
+    chosen: set[str] = set()
+    for end in (names,) if isinstance(names, str) else tuple(names):
         matches = [name for name, _ in model.named_modules() if name == end or name.endswith(f".{end}")]
         if not matches:
             raise ArgumentError(f"{who}: no module's path ends with {end!r}; linear layers are {', '.join(every) or 'absent'}")
@@ -192,4 +192,5 @@ def linear_layers(who: str, model: Module, names: Iterable[str] | str, exactly: 
             if name not in every:
                 kind = type(model.get_submodule(name)).__name__
                 raise NotOfferedError(f"{who}: {name} is a {kind}: only layers of class Linear are offered")
-    yield from ((name, every[name]) for name in every if name in wanted or name.endswith(tuple(f".{end}" for end in wanted)))
+        chosen.update(matches)
+    yield from ((name, layer) for name, layer in every.items() if name in chosen)
