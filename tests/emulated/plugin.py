@@ -145,6 +145,15 @@ class CudaHalf:
             self.counts.update(again=1, launches=self.device.seen().launches)
         return result
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self) -> Generator[None, object, object]:
+        """A test that leaves a mode fails: it would be that of all later tests, and none of them would run in two orders."""
+        result = yield
+        if self.device is not None and (left := self.device.current) != Mode():
+            self.device.set_mode(Mode())
+            pytest.fail(f"the mode {str(left)!r} of the emulated device was left behind", pytrace=False)
+        return result
+
     @contextmanager
     def _watched(self, mode: str) -> Iterator[None]:
         """Raise what the device found, which is more often the cause of a failure than its effect."""

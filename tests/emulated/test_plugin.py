@@ -45,6 +45,9 @@ class Orders:
     def __init__(self) -> None:
         self.current, self.chosen, self.ran = Mode(), 0, list[str]()
 
+    def set_mode(self, mode: Mode) -> None:
+        self.current = mode
+
     @contextmanager
     def mode(self, order: str, late: str) -> Iterator[None]:
         self.current, before = Mode(order, late), self.current
@@ -83,6 +86,17 @@ def test_a_test_in_two_orders_counts_what_it_tried_once(
         run.send(None)
     assert (orders.ran, half.counts["again"]) == (["backward late", "forward eager"], 1)
     assert item.user_properties == [("reliability", ["things", 3])]
+
+
+def test_a_mode_that_a_test_leaves_is_its_failure(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    half = plugin.CudaHalf(request.config)
+    monkeypatch.setattr(half, "device", orders)
+    orders.current = Mode("backward", "late")
+    end = half.pytest_runtest_teardown()
+    next(end)
+    with pytest.raises(pytest.fail.Exception, match="the mode 'backward late' of the emulated device was left behind"):
+        end.send(None)
+    assert orders.current == Mode()
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])

@@ -96,14 +96,20 @@ def test_a_lesson(
         assert number in printed or number.replace(",", "") in code or number == "512", f"{number} is claimed, and not computed"
 
 
+@pytest.fixture
+def quick_gpu(path: Path, request: pytest.FixtureRequest) -> None:
+    """Only memory, for lessons that ask no more of a GPU."""
+    if path.stem[:2] in BYTES_ALONE:
+        request.getfixturevalue("only_memory")
+
+
 @pytest.mark.cuda
+@pytest.mark.usefixtures("quick_gpu")
 @pytest.mark.parametrize("path", some(LESSONS[:18], [LESSONS[0], LESSONS[4], LESSONS[12]]), ids=lambda path: path.stem)
-def test_a_lesson_on_a_gpu(path: Path, ran: Callable[..., Any], gpu_pool: object, request: pytest.FixtureRequest):
+def test_a_lesson_on_a_gpu(path: Path, ran: Callable[..., Any], gpu_pool: object):
     """The lesson compares what ``meta`` says, like cuda, with what it measures; its formulas hold there too. The 19th is of
     PyTorch alone. A usual run takes three: of them one trains on the emulated GPU.
     """
-    if path.stem[:2] in BYTES_ALONE:
-        request.getfixturevalue("only_memory")
     result = ran(path, "--device", "cuda")
     CHECKS[f"lesson_{path.stem[:2]}"](result, "cuda")
     assert device("cuda").pool.peak_used > 0
