@@ -123,6 +123,21 @@ def test_the_other_half_precision_is_not_joined(lower: str):
         assert found[0] == found[1], (first, second)
 
 
+@pytest.mark.parametrize("given", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("lower", ["float16", "bfloat16"])
+def test_what_joins_parts_of_its_own_is_not_cast(lower: str, given: str):
+    """``pad`` and ``affine_grid`` join under autocast: the other half precision became the region's."""
+    found: list[Any] = []
+    for lib in (tm, torch):
+        x, theta = (lib.ones(*shape, dtype=getattr(lib, given)) for shape in ((2, 3, 4), (1, 2, 3)))
+        with lib.autocast("cpu", dtype=getattr(lib, lower)):
+            pads = [lib.nn.functional.pad(x, (1, 1), mode) for mode in ("constant", "circular", "reflect", "replicate")]
+            of_theta = lib.nn.functional.affine_grid(theta, (1, 1, 2, 2), align_corners=False)
+        found.append([str(y.dtype).removeprefix("torch.") for y in (of_theta, *pads)])
+    assert found[0][:3] == found[1][:3]
+    assert found[0][3:] == [given] * 2  # see DIFFERENCES
+
+
 SEQUENCES = [
     Call("cat", ([f(2, 3), f(2, 3)],)),
     Call("stack", ((f(2, 3), f(2, 3)),)),

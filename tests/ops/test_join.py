@@ -56,6 +56,10 @@ def test_bincount():
     weighted = tm.bincount(tm.tensor(values), tm.tensor(weights))
     assert weighted.tolist() == torch.bincount(torch.tensor(values), torch.tensor(weights)).tolist()
     assert tm.bincount(tm.tensor(values[:0])).tolist() == []
+    for least in (0, 3):
+        mine, theirs = (lib.bincount(lib.tensor(values[:0]), lib.ones(0), least) for lib in (tm, torch))
+        assert mine.tolist() == theirs.tolist()
+        assert mine.dtype == np.int64
 
 
 def test_refusals():

@@ -342,6 +342,7 @@ def test_products_on_meta():
         (lambda: tm.linalg.norm(tm.zeros(2, 2), "nuc"), NotImplementedError, "ord='nuc' of a matrix is not offered"),
         (lambda: tm.linalg.norm(tm.zeros(2, 2, 2), 1, (0, 2)), NotImplementedError, "ord=1 of a matrix is not offered"),
         (lambda: tm.linalg.norm(tm.zeros(2), "fro"), RuntimeError, "a matrix norm needs a 2-D tensor"),
+        (lambda: tm.linalg.norm(tm.zeros(2, 2, 2), 2), RuntimeError, "the input must be 1D or 2D. Got 3D"),
     ],
 )
 def test_refusals(run, error, match):

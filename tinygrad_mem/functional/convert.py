@@ -67,6 +67,8 @@ def to(
 ) -> Tensor:
     """``input`` with another dtype, on another device, or like another tensor; itself if nothing changes.
 
+    A floating number that an integer dtype does not hold becomes any number, as in PyTorch: on a GPU another than on the CPU.
+
     Args:
         args: a dtype, a device, a device and a dtype, or a tensor.
         copy: make a copy even if nothing changes.

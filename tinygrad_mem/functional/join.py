@@ -92,7 +92,9 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
         raise ShapeError(f"weights should be 1-d and have the same length as input: {list(weights.shape)}, {list(input.shape)}")
     if minlength < 0:
         raise ArgumentError(f"minlength should be >= 0, found {minlength}")
-    length = max(minlength, int(input.max().item()) + 1 if input.numel() else 0)  # type: ignore[attr-defined]
+    if not input.numel():  # whatever the weights are, as in PyTorch
+        return creation.zeros(minlength, dtype=np.int64, device=input.device)
+    length = max(minlength, int(input.max().item()) + 1)  # type: ignore[attr-defined]
     dtype: Any = np.dtype(np.int64)
     if weights is None:
         weights = creation.ones(input.numel(), dtype=dtype, device=input.device)

@@ -15,6 +15,7 @@ from ..errors import ArgumentError, ShapeError
 from ..ops import convert
 from ..ops import join as ops
 from ..ops.base import refuse_bools
+from ..scope import setting
 from . import shape
 from .creation import tensor
 from .door import public
@@ -166,9 +167,10 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         refuse_bools(f"pad: mode {mode}", input.array)
     if value is not None:
         raise ArgumentError(f"Padding mode {mode!r} doesn't take in value argument")
-    for axis, (before, after) in enumerate(pairs):
-        if before or after:
-            input = _pad_with_data(input, axis, before, after, mode)
+    with setting(autocast=None):  # numbers are only moved
+        for axis, (before, after) in enumerate(pairs):
+            if before or after:
+                input = _pad_with_data(input, axis, before, after, mode)
     return input
 
 

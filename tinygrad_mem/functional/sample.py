@@ -8,6 +8,7 @@ from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DimensionError, DTypeError, NotOfferedError, ShapeError
 from ..ops import sample as ops
+from ..scope import setting
 from . import creation, join, linalg
 from .door import AS_IS, FLOAT32, WIDEST, public
 from .shape import sizes_of
@@ -94,7 +95,8 @@ def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> 
         raise ArgumentError(f"Expected non-zero, positive output size. Got {sizes}")
     axes = [_middles(n, theta, bool(align_corners)) for n in sizes[2:]]
     places = creation.meshgrid(*axes, indexing="ij")
-    base = join.stack([*reversed(places), creation.ones_like(places[0])], -1).reshape(-1, d + 1)
+    with setting(autocast=None):  # the product alone is cast
+        base = join.stack([*reversed(places), creation.ones_like(places[0])], -1).reshape(-1, d + 1)
     return linalg.matmul(base, theta.transpose(1, 2)).reshape(sizes[0], *sizes[2:], d)
 
 
