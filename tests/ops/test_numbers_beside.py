@@ -98,6 +98,20 @@ def test_a_number_of_numpys_is_a_number_of_pythons(name: str, dtype: str, dev: s
         np.testing.assert_allclose(found.numpy(), expected.numpy(), 1e-3 if dtype == "float16" else 1e-6)
 
 
+def test_numpys_whole_numbers_are_sizes():
+    """``FloatTensor(n, m)`` of sizes that NumPy computed held the two numbers."""
+    for name in ("Tensor", "FloatTensor", "LongTensor"):
+        for sizes in ((np.int64(3),), (np.int32(3), 2), (2, np.int64(0))):
+            mine, theirs = (getattr(lib, name)(*sizes) for lib in (tm, torch))
+            assert (mine.shape, f"torch.{mine.dtype}") == (tuple(theirs.shape), str(theirs.dtype))
+
+
+def test_bytes_that_can_change_are_numbers():
+    for name in ("tensor", "as_tensor"):
+        mine, theirs = (getattr(lib, name)(bytearray(b"ab")) for lib in (tm, torch))
+        assert (mine.tolist(), f"torch.{mine.dtype}") == (theirs.tolist(), str(theirs.dtype))
+
+
 def test_a_numpy_number_that_the_dtype_does_not_hold_is_refused(dev: str):
     """It wrapped round in silence."""
     x = tm.ones(3, dtype=tm.uint8, device=dev)

@@ -33,6 +33,8 @@ def shared_on_gpu(data: Any) -> Any:
 
 def host_array(data: Any, dtype: Any) -> np.ndarray:
     """``data`` in host memory, in the dtype that PyTorch would choose. Numbers beyond its range silently become inf."""
+    if isinstance(data, bytearray):  # PyTorch reads it as a sequence of numbers
+        data = list(data)
     nested = data if isinstance(data, (list, tuple)) else None
     if isinstance(data, Tensor):
         data = data._known_values()
