@@ -104,6 +104,8 @@ def test_numpys_whole_numbers_are_sizes():
         for sizes in ((np.int64(3),), (np.int32(3), 2), (2, np.int64(0))):
             mine, theirs = (getattr(lib, name)(*sizes) for lib in (tm, torch))
             assert (mine.shape, f"torch.{mine.dtype}") == (tuple(theirs.shape), str(theirs.dtype))
+    for make in (tm.nn.LayerNorm, tm.nn.RMSNorm):
+        assert make(cast(Any, np.int64(2))).normalized_shape == (2,)
 
 
 def test_bytes_that_can_change_are_numbers():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 from ..autograd.core import apply
@@ -138,7 +139,7 @@ def rms_norm(
 
 def _last(input: Tensor, normalized_shape: Any, name: str, *parameters: Tensor | None) -> tuple[int, int]:
     """The number of rows and their size, for the last dimensions."""
-    sizes = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    sizes = (int(normalized_shape),) if isinstance(normalized_shape, Integral) else tuple(normalized_shape)
     if not sizes or tuple(input.shape[-len(sizes) :]) != sizes:
         raise ShapeError(
             f"Given normalized_shape={list(sizes)}, expected input with shape [*, {', '.join(map(str, sizes))}], but got input "

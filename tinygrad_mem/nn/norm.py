@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from ..autograd.grad_mode import no_grad
@@ -327,4 +328,4 @@ class LocalResponseNorm(FunctionLayer, function=F.local_response_norm):
 
 
 def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    return (int(normalized_shape),) if isinstance(normalized_shape, (int, Integral)) else tuple(normalized_shape)
