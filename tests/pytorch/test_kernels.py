@@ -646,6 +646,7 @@ def test_what_reads_between_pixels_takes_any_strides():
 # --- recordings of an H100 with PyTorch 2.11 ------------------------------------------------------------------------------
 
 LATE, LONG, BOOL = Gpu((9, 0), 132, version=(2, 11)), torch.int64, torch.bool
+IDS, NO_IDS = empty(3_000_000, dtype=LONG), empty(0, dtype=LONG)
 
 
 def written(gpu: Gpu, func: Any, *args: Any, outs: Any) -> str:
@@ -708,6 +709,18 @@ def written(gpu: Gpu, func: Any, *args: Any, outs: Any) -> str:
         ((aten.embedding_dense_backward.default, empty(60_000, 64), empty(60_000, dtype=LONG), 1000, -1, True), empty(1000, 64),
          "+480000 +480000 +480000 +991231 -3 -2 +480000 +1535 -5 +1535 -6 = +480000 +8 +480000 +1279 -10 -9 +8000 +8000 +1279 "
          "-13 +8 +56000 +1792000 -16 -15 -14 -12 -11 -8 -7 -4 -1 -0"),
+        ((aten._unique2.default, IDS), [IDS, NO_IDS, NO_IDS], "= = +24000000 +24550399 -1 = +8 +6655 -3 -2 -0"),
+        ((aten._unique2.default, IDS, True, True, True), [IDS, IDS, IDS],
+         "+24000000 +24000000 +24000000 +48684543 -3 -1 = +24000000 +8703 -5 -4 = +8 = +63487 -7 -6 -2 -0"),
+        ((aten.unique_consecutive.default, IDS, True, True), [IDS, IDS, IDS],
+         "= +12000000 +8703 -1 -0 = +8 = +63487 -3 -2"),
+        ((aten.isin.Tensor_Tensor, empty(10, dtype=LONG), empty(5000, dtype=LONG)), empty(10, dtype=BOOL),
+         "= +80 +80 +80 +1 -3 -1 +80 +80 +1023 -6 -5 +80 +8 +1023 -9 -8 -2 -0 +40000 +58111 -11 +40000 +8 +1023 -14 -13 -10 "
+         "+40080 -12 -7 +40080 +40080 +40080 +99327 -19 -18 +5010 +5010 -21 +5010 +10 -23 -22 -20 -16 -17 -15 -4"),
+        ((aten.embedding_renorm_.default, empty(1000, 8), empty(60_000, dtype=LONG), 1.0, 2.0), empty(1000, 8),
+         "= +480000 +480000 +480000 +991231 -3 -2 -1 +480000 +8 +1023 -6 -5 -4 -0"),
+        ((aten.geqrf.default, empty(100, 100)), [empty(100, 100), empty(100)], "= = +4 +3145856 -1 -0"),
+        ((aten.geqrf.default, empty(300, 300)), [empty(300, 300), empty(300)], "= = +4 +3326456 -1 -0"),
     ],
 )  # fmt: skip
 def test_every_event_of_an_op_as_recorded(call: tuple, outs: Any, events: str) -> None:
@@ -767,3 +780,33 @@ def test_tiles_of_a_selection_by_generation() -> None:
     for gpu, tile in zip(cards, tiles, strict=True):
         states = math.ceil((math.ceil(1_000_000 / tile) + 32) * 16 / 256) * 256
         assert cub.unique_by_key(gpu, 1_000_000, 8) == states + 256 + 255
+
+
+def test_tiles_of_different_numbers_by_generation_and_bytes() -> None:
+    """By hand from ``tuning_select_if.cuh``: a state of 8 bytes for each tile. A class of 16 bits was not measured."""
+
+    def bytes_of(tile: int) -> int:
+        return math.ceil((math.ceil(1_000_000 / tile) + 32) * 8 / 256) * 256 + 256 + 255
+
+    tiles = {
+        (7, 5): (1280, 1280, 1280, 640), (8, 0): (19_840, 8064, 4608, 1920), (8, 9): (1280, 1280, 1280, 640),
+        (9, 0): (5632, 5632, 6528, 4224), (10, 0): (8448, 5632, 5760, 4224),
+    }  # fmt: skip
+    for capability, each in tiles.items():
+        gpu = Gpu(capability=capability)
+        assert [cub.unique(gpu, 1_000_000, width) for width in (1, 2, 4, 8)] == list(map(bytes_of, each))
+        assert cub.unique(gpu, 1_000_000, 2, plain=False) == bytes_of(1280)
+
+
+def test_what_different_numbers_take_beside_sorts() -> None:
+    """Of bool nothing is sorted. ``isin`` of numbers that differ is certain, and along an axis Thrust's temporaries are not."""
+    mask, two = empty(5000, dtype=BOOL), empty(2, dtype=BOOL)
+    counts = [empty(5000, dtype=LONG), empty(2, dtype=LONG)]
+    assert written(LATE, aten._unique2.default, mask, True, True, True, outs=[two, *counts]) == "+4 +21503 -1 = = = -0"
+    assert written(LATE, aten._unique2.default, mask, outs=[two, NO_IDS, NO_IDS]) == "= = +4 +21503 -1 = +16 -2 -0"
+    for func, args in ((aten.unique_dim, (1,)), (aten.unique_consecutive, (False, False, 1))):
+        assert beside(LATE, func.default, empty(5, 6), *args, outs=[empty(5, 6), NO_IDS, NO_IDS]).bounds
+    assert not beside(LATE, aten.unique_consecutive.default, IDS, False, False, 0, outs=[IDS, NO_IDS, NO_IDS]).bounds
+    known = beside(LATE, aten.isin.Tensor_Tensor, IDS, IDS, assume_unique=True, outs=mask)
+    assert (asked(known)[:3], known.bounds) == ([48_000_000] * 3, ())
+    assert beside(LATE, aten._unique2.default, NO_IDS, outs=[NO_IDS] * 3).steps == ()

@@ -5,6 +5,8 @@ The formulas are those of CUB 3.0.1 (CUDA 13.0), files ``cub/device/dispatch/dis
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .call import Gpu, up
 
 _ALIGNMENT = 256
@@ -106,11 +108,35 @@ def unique_by_key(gpu: Gpu, count: int, width: int) -> int:
     return aliased(_states(up(count, _tile(gpu, width, measured, 64 * max(1, 11 * 4 // width))), 16))
 
 
-def _tile(gpu: Gpu, width: int, measured: dict[int, tuple[int, int]], other: int) -> int:
-    """Elements of a tile for keys of 4 or of 8 bytes, by generation of GPUs. CUB has measured none after the A100 and before
-    Hopper."""
+def unique(gpu: Gpu, count: int, width: int, plain: bool = True) -> int:
+    """Bytes of a selection of the first of each of equal keys; ``plain``: C++ has their type.
+
+    Source: ``dispatch_select_if.cuh``, ``Invoke``; ``tuning_select_if.cuh``.
+    """
+    hopper, ampere = (256 * 22, 256 * 22, 384 * 17, 384 * 11), (992 * 20, 576 * 14, 256 * 18, 192 * 10)
+    measured = {10: (384 * 22, 256 * 22, 384 * 15, 384 * 11), 9: hopper, 8: ampere}
+    return aliased(_states(up(count, _tile(gpu, width, measured if plain else {}, 128 * min(10, 40 // width))), 8))
+
+
+def running_sum(gpu: Gpu, count: int) -> int:
+    """Bytes of a sum of integers of 4 bytes and all before them. Source: ``dispatch_scan.cuh``; ``tuning_scan.cuh``."""
+    hopper = (128 * 24, 0)
+    return aliased(_states(up(count, _tile(gpu, 4, {10: hopper, 9: hopper, 8: (320 * 12, 0)}, 128 * 15)), 8))
+
+
+def run_lengths(count: int) -> int:
+    """Bytes of counting equal keys of up to 8 bytes, in 8 bytes: a state for each tile, and 32 before them.
+
+    Source: ``dispatch_reduce_by_key.cuh``, ``Invoke``; ``tuning_run_length_encode.cuh``, ``DefaultPolicy``.
+    """
+    return aliased((up(count, 128 * 6) + 32) * 16)
+
+
+def _tile(gpu: Gpu, width: int, measured: Mapping[int, tuple[int, ...]], other: int) -> int:
+    """Elements of a tile, by generation of GPUs; of its numbers the last is for keys of 8 bytes, that before it for 4, and so
+    on. CUB has measured none after the A100 and before Hopper."""
     generation = 0 if (8, 0) < gpu.capability < (9, 0) else min(gpu.capability[0], 10)
-    return measured[generation][width == 8] if generation in measured else other
+    return measured[generation][width.bit_length() - 5] if generation in measured else other
 
 
 def reduce(gpu: Gpu, count: int, width: int) -> int:
@@ -159,5 +185,5 @@ def select(gpu: Gpu, count: int) -> int:
 
     Source: ``dispatch_select_if.cuh``; ``tuning_select_if.cuh``.
     """
-    known = {9: (0, 384 * 11), 8: (0, 384 * 6)}
+    known = {10: (320 * 11,), 9: (384 * 11,), 8: (384 * 6,)}
     return aliased(_states(up(count, _tile(gpu, 8, known, 128 * 5)), 8))

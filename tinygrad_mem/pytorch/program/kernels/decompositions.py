@@ -59,7 +59,7 @@ def _geqrf(call: KernelCall, matrix: torch.Tensor) -> None:
         return addresses(call, batch * bool(nbytes(matrix)), 2)
     with call.within():
         call.temporary(NUMBER)
-        solver(call, _QR + 600 * n * (n > 32), matrix, "geqrf")
+        solver(call, _QR + 602 * n * (n > 128), matrix, "geqrf")
 
 
 def _orgqr(call: KernelCall, matrix: torch.Tensor) -> None:
@@ -86,6 +86,7 @@ def householder(call: KernelCall) -> None:
     "geqrf",
     takes="an integer and cuSOLVER's workspace, or addresses of small matrices and cuBLAS's workspace",
     source=f"{_CUDA}, geqrf_kernel",
+    seen="h100 (square matrices)",
 )
 def reflections(call: KernelCall) -> None:
     _geqrf(call, call["self"])

@@ -8,9 +8,10 @@ from math import prod
 import torch
 
 from .call import LONG, KernelCall, accumulated, nbytes, on_host, one_axis, row
-from .cub import radix_sort, scan, scan_by_key, select, unique_by_key
+from .cub import radix_sort, scan, scan_by_key, select, unique, unique_by_key
 from .cub import reduce as cub_reduce
 from .reductions import number
+from .sorting import sorted_along
 
 _ROWS = 10  # of a partial sum: NROWS_PER_THREAD
 _FEW = 3072  # indices that are not sorted
@@ -239,11 +240,20 @@ def masked_scatter_backward(call: KernelCall) -> None:
 
 @row(
     "embedding_renorm_",
-    takes="sorted copies of the indices, their order, the temporary storage of the sort, and the different ones: a bound",
+    takes="sorted indices, and what their sort allocates; the different ones, how many (8 bytes), and CUB's selection",
     source="cuda/Embedding.cu, embedding_renorm_cuda_",
+    seen="h100",
 )
 def embedding_renorm(call: KernelCall) -> None:
-    call.bound(8 * LONG * prod(call["indices"].shape) + (1 << 16), "embedding_renorm_ sorts the indices")
+    indices = call["indices"]
+    if not indices.numel():
+        return
+    call.temporary(nbytes(indices))
+    with call.within():
+        call.temporary(indices.numel() * LONG)
+        sorted_along(call, indices, -1)
+    call.temporary(nbytes(indices), LONG)
+    call.once(unique(call.gpu, indices.numel(), indices.element_size()))
 
 
 @row(

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, log, log2, prod
 
 import torch
 
 from .call import LONG, Gpu, KernelCall, nbytes, row, up
-from .cub import aliased, radix_sort, scan, scan_by_key, thrust_extreme, thrust_reduce_by_key, thrust_sort
+from .cub import (
+    aliased,
+    radix_sort,
+    run_lengths,
+    running_sum,
+    scan,
+    scan_by_key,
+    thrust_extreme,
+    thrust_reduce_by_key,
+    thrust_sort,
+)
 from .cub import reduce as cub_reduce
+from .cub import unique as distinct
 from .reductions import number, plain, reduce, summed
 
 _PAIR = 8
@@ -182,21 +194,76 @@ def _checks(call: KernelCall, tensor: torch.Tensor, rows: int) -> None:
 
 
 @row(
-    "_unique2 unique_dim unique_consecutive _unique",
-    takes="sorted copies of values and indices: a bound, because the number of results depends on values",
-    source="cuda/UniqueCub.cu, compute_unique",
+    "_unique _unique2 unique_consecutive",
+    takes="a copy of an input that is not contiguous. Unless consecutive: a sorted copy, and CUB's sort, for the inverse of "
+    "indices too (8 bytes each, twice); for the inverse, a running sum (8 bytes for each element; consecutive: marks of 4 "
+    "bytes) and CUB's scan; how many differ (8 bytes), and CUB's selection or counts. Of bool: its sum and two counts. "
+    "unique_consecutive along an axis: as unique_dim",
+    source="cuda/UniqueCub.cu, compute_unique, UniqueCub; CUB dispatch_select_if.cuh, dispatch_reduce_by_key.cuh",
+    seen="h100 (int64)",
 )
 def unique(call: KernelCall) -> None:
+    tensor, inverse, counts = call["self"], call["return_inverse"], call.get("return_counts", False)
+    consecutive = "consecutive" in call.name
+    if call.get("dim") is not None and (tensor.dim() != 1 or call.get("dim") != 0):
+        return along_an_axis(call)
+    if not tensor.numel():
+        return
+    call.contiguous(tensor)
+    if tensor.dtype is torch.bool and not consecutive:
+        call.ask(4)
+        call.once(cub_reduce(call.gpu, tensor.numel(), 4))
+        call.result(0)
+        call.temporary(0 if counts else 2 * LONG)
+        call.result(*([2] if counts else []), *([1] if inverse else []))
+    else:
+        _different(call, tensor, inverse, counts, consecutive, call.result)
+
+
+def _different(
+    call: KernelCall, tensor: torch.Tensor, inverse: bool, counts: bool, consecutive: bool, result: Callable[[int], object]
+) -> None:
+    """Ask for what finding different numbers takes; ``result`` is called where a result is asked for: 0 the numbers, 1 the
+    inverse, 2 counts. Source: ``cuda/UniqueCub.cu``, ``UniqueCub``, ``compute_unique``."""
+    gpu, count, width = call.gpu, tensor.numel(), tensor.element_size()
+    blocks = []
+    if not consecutive:
+        blocks.append(call.temporary(nbytes(tensor)))  # sorted
+        numbers = call.temporary(count * LONG * inverse)
+        blocks.append(call.temporary(count * LONG * inverse))  # and the places where they were
+        call.once(radix_sort(gpu, count, width, LONG * inverse, 8 * width))
+        call.free(numbers)
+    if inverse:
+        result(1)
+        sums = call.temporary(count * (4 if consecutive else LONG))
+        call.once(running_sum(gpu, count))
+        call.free(sums)
+    result(0)
+    blocks.append(call.temporary(LONG))  # how many differ
+    if counts:
+        result(2)
+    call.once(run_lengths(count) if counts else distinct(gpu, count, width, plain(tensor.dtype)))
+    call.free(*reversed(blocks))
+
+
+@row(
+    "unique_dim",
+    takes="sorted copies of values and indices: a bound, because the number of results depends on values",
+    source="cuda/Unique.cu, unique_dim_cuda_template",
+)
+def along_an_axis(call: KernelCall) -> None:
     tensor = call["self"]
     size = 3 * nbytes(tensor) + 4 * LONG * prod(tensor.shape) + 8 * 512
-    call.bound(size, "the temporaries of unique depend on the values that it sorts")
+    call.bound(size, "the temporaries of unique along an axis depend on the values that it sorts")
 
 
 @row(
     "isin.Tensor_Tensor",
-    takes="for a few test elements, a mask of each element with each of them, and one of the elements; else sorted copies and "
-    "masks: a bound",
+    takes="for a few test elements, a mask of each element with each of them, and one of the elements; else what _unique takes "
+    "for the elements, with the inverse, and for the test elements (if not assume_unique: all are counted as different), both "
+    "joined, a sort of that, and three masks",
     source="TensorCompare.cpp, isin_Tensor_Tensor_out, isin_sorting; cuda/TensorCompare.cpp, isin_default_kernel_gpu",
+    seen="h100 (int64)",
 )
 def isin(call: KernelCall) -> None:
     elements, tests = call["elements"], call["test_elements"]
@@ -206,8 +273,38 @@ def isin(call: KernelCall) -> None:
         call.ask(count * most)
         call.ask(count)
     elif count:
-        size = (count + most) * (6 * max(elements.element_size(), tests.element_size()) + 8 * LONG + 4)
-        call.bound(size, "the temporaries of isin depend on the values that it sorts")
+        _isin_sorting(call, elements, tests)
+
+
+def _isin_sorting(call: KernelCall, elements: torch.Tensor, tests: torch.Tensor) -> None:
+    """Source: ``TensorCompare.cpp``, ``isin_sorting``."""
+    kept: dict[int, int] = {}  # the inverse stays until the end, both lists of different numbers until they are joined
+
+    def keep(tensor: torch.Tensor) -> Callable[[int], object]:
+        return lambda result: kept.setdefault(result, call.temporary(tensor.numel() * LONG if result else nbytes(tensor)))
+
+    lists = [call.contiguous(each) for each in (elements, tests)]
+    if not call["assume_unique"]:
+        lists = []
+        for each in (elements, tests):
+            _different(call, each, each is elements, False, False, keep(each))
+            lists.append(kept.pop(0))
+    total, dtype = elements.numel() + tests.numel(), torch.result_type(elements, tests)
+    joined = elements.new_empty(total, dtype=dtype)
+    whole = call.temporary(nbytes(joined))
+    call.free(*reversed(lists))
+    ordered, order = call.temporary(nbytes(joined)), call.temporary(total * LONG)
+    with call.within():
+        sorted_along(call, joined, 0)
+    same = call.temporary(total)
+    call.once(total, "TEMPORARY")
+    mask = call.temporary(total)
+    if kept:
+        call.once(elements.numel(), "TEMPORARY")
+    call.free(mask, same, ordered, order, whole, *kept.values())
+    if not call["assume_unique"]:
+        less = total * (4 * dtype.itemsize + 3 * LONG + 3) + 16 * 512
+        call.bound(less, "isin was counted as if all numbers differed. With equal ones it needs less")
 
 
 @row(
