@@ -78,7 +78,7 @@ class LoggingDriver(Driver):
     """A driver that writes down what it gives and takes, as a snapshot has it."""
 
     def __init__(self, log: list[dict[str, Any]], capacity: int | None = None) -> None:
-        super().__init__(capacity)
+        super().__init__(capacity, rising=True)
         self.log = log
 
     def _note(self, action: str, address: int, size: int, stream: int) -> None:

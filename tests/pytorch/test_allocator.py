@@ -181,7 +181,7 @@ def test_a_block_is_split_where_enough_is_left():
 
 def test_the_smallest_block_that_fits_is_taken_and_of_equal_ones_the_lowest():
     """``BlockComparatorSize`` of PyTorch's CUDACachingAllocator.cpp, as the functions named below: stream, size, address."""
-    allocator = CachingAllocator()
+    allocator = CachingAllocator(driver=Driver(rising=True))
     large, middle, also, _ = [allocator.malloc(size * MIB) for size in (60, 30, 30, 40)]
     for address in (also, large, middle):
         allocator.free(address)
@@ -203,10 +203,21 @@ def test_max_split_size_keeps_large_blocks_whole():
     assert allocator.malloc(44 * MIB) != large
 
 
-def test_a_driver_may_give_falling_addresses():
-    driver = Driver(falling=True)
+def test_a_driver_may_give_rising_addresses():
+    driver = Driver(rising=True)
     first, second, third = (driver.malloc(size, 0) for size in (3 << 20, 2 << 20, 2 << 20))
-    assert (first - second, second - third) == (2 << 20, 2 << 20)
+    assert (second - first, third - second) == (4 << 20, 2 << 20)
+
+
+def test_addresses_are_those_of_gaps_or_below_all_others():
+    """As an H100 gave them to a GPT-2 (148 and 100 MiB, then 2 and 20 MiB in the gaps), and what is freed is a gap, too."""
+    driver, sizes = Driver(), [148, 20, 20, 100, 100, 2, 20, 20, 20]
+    given = [driver.malloc(size * MIB, 0) for size in sizes]
+    lowest = min(given)
+    assert [(address - lowest) // MIB for address in given] == [352, 320, 288, 160, 32, 132, 134, 260, 0]
+    for place in (5, 1, 6, 4):  # two gaps, of 140 and of 44 MiB, with those beside what is freed
+        driver.free(given[place], sizes[place] * MIB, 0)
+    assert [(driver.malloc(size * MIB, 0) - lowest) // MIB for size in (128, 33, 30, 2)] == [20, 308, -32, -2]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +298,7 @@ def test_garbage_collection_needs_a_fraction():
 
 def test_max_split_size_gives_back_only_as_much_as_is_needed():
     """``release_available_cached_blocks``."""
-    allocator = CachingAllocator("max_split_size_mb:24", capacity=200 * MIB)
+    allocator = CachingAllocator("max_split_size_mb:24", driver=Driver(200 * MIB, rising=True))
     blocks = [allocator.malloc(size * MIB) for size in (40, 60, 90)]
     for address in blocks:
         allocator.free(address)

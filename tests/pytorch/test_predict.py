@@ -735,20 +735,21 @@ def test_each_way_into_another_stream_is_bounded(enters: str):
 
 def test_a_peak_that_depends_on_the_drivers_addresses_is_bounded():
     """11.5 MiB find two free blocks of 12 MiB: a whole segment, and what is left of one of 20 MiB. Where they take the first,
-    the last 11 MiB are split from 20 MiB; where they take the other, they get the 12 MiB whole."""
+    the last 11 MiB are split from 20 MiB; where they take the other, they get the 12 MiB whole. That of 20 MiB lies below the
+    other, since 14 MiB fill the gap beside that."""
 
     def run(last: float) -> None:
         def ask(mebibytes: float) -> torch.Tensor:
             return torch.empty(int(mebibytes * 2**20), dtype=torch.uint8, device=GPU)
 
-        first, second = ask(11.5), ask(8)
+        first, between, second = ask(11.5), ask(14), ask(8)
         del first
         third = ask(11.5)
         del second
-        return third, ask(last)
+        return third, ask(last), between
 
     found = pytorch.predict(run, 11)
-    assert found.peak == 23 << 20
+    assert found.peak == 38 << 20
     ((why, most),) = found.unknown.items()
     assert most == 1 << 20
     assert "addresses the driver gives" in why

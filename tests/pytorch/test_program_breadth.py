@@ -7,6 +7,7 @@ import copy
 import gc
 import io
 import logging
+import os
 import random
 import struct
 import threading
@@ -84,6 +85,8 @@ def settings():
     torch.use_deterministic_algorithms(True)
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = not torch.backends.cudnn.benchmark
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":16:8"  # which the next prediction would read
     torch.set_printoptions(precision=2)
     warnings.simplefilter("ignore")
     gc.enable()
@@ -336,6 +339,19 @@ def functions_of_functions():
         flex_attention(*[torch.randn(1, 2, 128, 16, device="cuda")] * 3)
 
 
+def packed_for_another_library():
+    torch.utils.dlpack.to_dlpack(torch.zeros(3, device="cuda"))
+
+
+@torch.library.custom_op("tinygrad_mem_tests::no_shapes", mutates_args=())
+def of_its_own(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+def an_op_of_its_own():
+    of_its_own(torch.zeros(3, device="cuda"))
+
+
 def traced():
     torch.jit.trace(nn.Linear(4, 4), torch.zeros(1, 4))
 
@@ -364,6 +380,12 @@ REFUSED = [
     ),
     (functions_of_functions, NotOfferedError, r"functions_of_functions: flex_attention takes functions.*plain functions"),
     (traced, NotOfferedError, r"traced: torch\.jit\.trace records a run with real tensors.*Predict the module itself"),
+    (packed_for_another_library, NotOfferedError, r"another_library: DLPack gives the memory .*Leave it out of what is"),
+    (
+        an_op_of_its_own,
+        NotOfferedError,
+        r"an_op_of_its_own: There was no fake impl.*use `of_its_own\.register_fake`.*A prediction",
+    ),
     (exported, NotOfferedError, r"exported: torch\.export\.export records a run with real tensors"),
     (a_subclass, NotOfferedError, r"a_subclass: a TwoTensor: what such tensors hold is not predicted\. Use plain tensors"),
     (nests, NotOfferedError, r"nests: nested tensors: their memory is not predicted. Use padded tensors with a mask"),
@@ -376,7 +398,11 @@ REFUSED = [
     (counts, DataDependenceError, r"counts: zeros: a size or an index .*not known .*Give it a fixed number"),
     (a_bound, DataDependenceError, r"a_bound: a tensor is used as a plain number.*Give it a fixed"),
     (a_graph, NotOfferedError, r"a_graph: torch\.cuda\.graph: a graph keeps a pool.*without it"),
-    (in_a_thread, NotOfferedError, r"thread that it starts, .*Call the thread's function directly"),
+    (
+        in_a_thread,
+        NotOfferedError,
+        r"breadth\.py:\d+ net: the program uses .* thread that it starts, .*Call the thread's function directly",
+    ),
     (moves_a_module, DeviceError, r"moves_a_module: a BatchNorm1d that was made outside .* is moved.*Make the model inside"),
     (sets_data, DeviceError, r"sets_data: \.data is set for a tensor that was made outside"),
     (wants_gradients, DeviceError, r"wants_gradients: requires_grad is set for a tensor that was made outside"),
@@ -386,6 +412,42 @@ REFUSED = [
         r"predicts_inside: .*inside a program that is being predicted. Run one prediction after the other",
     ),
 ]
+
+
+@torch.compile(backend="eager")
+def compiled_before(x: torch.Tensor) -> torch.Tensor:
+    return x.sin() + 1
+
+
+COMPILED = "torch.compile: the function was predicted as it is written"
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: lambda x: torch.compile(torch.sin)(x), COMPILED),
+        (lambda: compiled_before, COMPILED),
+        (lambda: torch.compile(nn.Flatten(), backend="eager"), COMPILED),
+        (lambda: torch.jit.script(nn.Flatten()), "torch.jit.script: the function was predicted op by op"),
+        (lambda: torch.jit.script(half), "torch.jit.script: the function was predicted op by op"),
+    ],
+)
+def test_what_a_compiler_would_run_otherwise_is_noted_wherever_it_was_compiled(make, said):
+    run = make()
+    track = predict(lambda: run(torch.zeros(3, 3, device="cuda")))
+    assert [note for note in track.notes if note.startswith(said)]
+    assert not predict(lambda: torch.zeros(3, device="cuda").sin()).notes
+
+
+def half(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2).relu()
+
+
+def test_shared_memory_is_the_tensors_own_on_a_gpu_and_refused_on_the_cpu():
+    assert predict(lambda: nn.Linear(4, 4, device="cuda").share_memory()).peak == 1024
+    with pytest.raises(NotOfferedError, match=r"allocator does not count\. Leave it out"):
+        predict(lambda: nn.Linear(4, 4).share_memory(), device="cpu")
 
 
 # --- what must be as before -----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import copy
 import ctypes
 import inspect
 import operator
+import os
 import pickle
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -275,3 +276,28 @@ def test_blocks_that_are_never_split_are_counted(settings: str, count: int):
         assert [stats[f"oversize_{what}.current"] for what in ("allocations", "segments")] == [max(count - 1, 0), count]
 
     predict(run, settings=settings)
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_settings_that_the_program_or_the_process_has_in_the_environment_hold(name: str, monkeypatch: pytest.MonkeyPatch):
+    """PyTorch reads them when its allocator is asked for the first time. What is passed goes before them."""
+
+    def run(settings: str = "") -> None:
+        if settings:
+            os.environ[name] = settings
+        torch.empty(3 << 20, device="cuda")
+
+    growing = "expandable_segments:True"
+    plain, there = predict(run), predict(run, growing)
+    assert (plain.settings, there.settings, name in os.environ) == ("", growing, False)
+    assert there.peak_reserved == predict(run, settings=growing).peak_reserved != plain.peak_reserved
+    monkeypatch.setenv(name, growing)
+    assert predict(run).settings == growing
+    assert predict(run, settings="max_split_size_mb:64").peak_reserved == plain.peak_reserved
+    monkeypatch.setenv(name, "backend:cudaMallocAsync")
+    with pytest.raises(
+        ValueError, match=rf"{name}='backend:cudaMallocAsync': settings: .*Change the variable, or pass settings="
+    ):
+        predict(run)
+    with pytest.raises(NotOfferedError, match=r"_set_allocator_settings changes a real allocator\. Pass settings="):
+        predict(lambda: torch.cuda.memory._set_allocator_settings(growing))

@@ -29,7 +29,7 @@ class CachingAllocator:
     Args:
         settings: as in ``PYTORCH_CUDA_ALLOC_CONF``, such as ``"max_split_size_mb:128"``.
         capacity: bytes that the driver has for this process, or ``"24 GiB"``; with ``None`` it never refuses.
-        driver: gives segments and their addresses; by default in rising order.
+        driver: gives segments and their addresses; by default as an H100's does.
 
     Attributes:
         stats: the counters of ``torch.cuda.memory_stats``, see :meth:`memory_stats`.

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+from bisect import bisect
+
 from ..memory.sizes import parse_bytes
 
 _FIRST = 0x7F0000000000  # addresses on a GPU look like this
-_STEP = 2 << 20
+_STEP, _WHOLE = 2 << 20, 32 << 20
 SPACE = 1 << 40  # bytes of addresses for an expandable segment on a card of unknown size
 
 
 class Driver:
-    """A driver that gives addresses in rising order. A real one may choose others: an H100's gave two thirds of 3,300 segments
-    a lower address than the one before.
+    """A driver that gives addresses as an H100's did: in the lowest gap that is large enough, else below all others, from a
+    multiple of 32 MiB on. What is left of that is a gap, and so is what is freed. So in a new process large segments fall, and
+    small ones rise between them.
 
     Args:
         capacity: bytes that it has, or ``"24 GiB"``; ``None`` for no limit.
-        falling: it gives addresses in falling order.
+        rising: it gives addresses in rising order.
 
     Attributes:
         taken: bytes that are in use now; ``peak``: the most at once.
     """
 
-    def __init__(self, capacity: int | str | None = None, falling: bool = False) -> None:
+    def __init__(self, capacity: int | str | None = None, rising: bool = False) -> None:
         self.capacity = parse_bytes(capacity) if isinstance(capacity, str) else capacity
-        self.taken, self.peak, self._falling = 0, 0, falling
+        self.taken, self.peak, self._rising = 0, 0, rising
         self._next = _FIRST
+        self._gaps: list[tuple[int, int]] = []  # begin and end, in order
 
     @property
     def available(self) -> int:
@@ -40,12 +44,14 @@ class Driver:
     def free(self, address: int, size: int, stream: int) -> None:
         """Free a segment (``cudaFree``)."""
         self.unmap(address, size, stream)
+        if not self._rising:
+            self._leave(address, address + _up(size, _STEP))
 
     def reserve(self, page: int, stream: int) -> tuple[int, int]:
         """Reserve addresses for an expandable segment (``cuMemAddressReserve``), without memory: 1 1/8 of the card, as PyTorch
         asks."""
         size = SPACE if self.capacity is None else self.capacity + self.capacity // 8
-        size = -(-size // page) * page
+        size = _up(size, page)
         return self._addresses(size), size
 
     def map(self, address: int, size: int, stream: int) -> bool:
@@ -61,6 +67,29 @@ class Driver:
         self.taken -= size
 
     def _addresses(self, size: int) -> int:
-        whole = -(-size // _STEP) * _STEP
-        self._next += -whole if self._falling else whole
-        return self._next if self._falling else self._next - whole
+        size = _up(size, _STEP)
+        if self._rising:
+            self._next += size
+            return self._next - size
+        for place, (begin, end) in enumerate(self._gaps):
+            if end - begin >= size:
+                self._gaps[place : place + 1] = [(begin + size, end)] if end - begin > size else []
+                return begin
+        whole = _up(size, _WHOLE)
+        self._next -= whole
+        if whole > size:
+            self._leave(self._next + size, self._next + whole)
+        return self._next
+
+    def _leave(self, begin: int, end: int) -> None:
+        """A gap, which is one with those beside it."""
+        gaps, place = self._gaps, bisect(self._gaps, (begin, end))
+        if place < len(gaps) and gaps[place][0] == end:
+            end = gaps.pop(place)[1]
+        if place and gaps[place - 1][1] == begin:
+            begin, place = gaps.pop(place - 1)[0], place - 1
+        gaps.insert(place, (begin, end))
+
+
+def _up(size: int, step: int) -> int:
+    return -(-size // step) * step

@@ -102,7 +102,8 @@ def predict(
         gpu: the card, such as ``"RTX 4090"``, one of :data:`.cards.CARDS`. Kernels, their launches and what libraries take are
             chosen as there (environment variables such as ``CUBLAS_WORKSPACE_CONFIG`` as in this process), and its memory is
             the ``capacity`` if none is given. ``""``: an A100 that never refuses.
-        settings: settings of PyTorch's CUDA allocator, as in ``PYTORCH_CUDA_ALLOC_CONF``.
+        settings: settings of PyTorch's CUDA allocator, as in ``PYTORCH_CUDA_ALLOC_CONF``. ``""``: those of this variable, which
+            the program may set before it asks for memory.
         capacity: the card's memory for PyTorch, in bytes or as text such as ``"24 GiB"``. If it is too small, the program gets
             PyTorch's ``torch.OutOfMemoryError``.
         world_size, rank: ``run`` calls ``torch.distributed.init_process_group``, with any backend, and is process ``rank`` of
@@ -187,5 +188,5 @@ def predicted(
     with _lock:
         log, attributes = run_program(run, place, settings, card, capacity, process, version)
         prediction = Prediction.of(log)
-        vars(prediction).update(attributes, settings=settings)
+        vars(prediction).update(attributes)
         return prediction

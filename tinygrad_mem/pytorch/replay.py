@@ -61,8 +61,8 @@ class Replay:
 class _RecordedDriver(Driver):
     """A driver that gives the recorded addresses, if it is asked for the recorded segments."""
 
-    def __init__(self, replay: Replay) -> None:
-        super().__init__()
+    def __init__(self, replay: Replay, rising: bool) -> None:
+        super().__init__(rising=rising)
         self.due: list[tuple[Action, int, int]] = []  # what the driver gave before the next request, according to the recording
         self.refuses = False
         self._replay = replay
@@ -101,13 +101,15 @@ class _Replayer:
         address: recorded address of a block -> its address here.
     """
 
-    def __init__(self, recording: Recording, settings: str | None, capacity: int | None, anew: bool = False) -> None:
+    def __init__(
+        self, recording: Recording, settings: str | None, capacity: int | None, anew: bool = False, rising: bool = True
+    ) -> None:
         self.recording = recording
         same = settings in (None, recording.settings) and not anew
         self.as_recorded = same and capacity is None
         self.result = Replay(recording.settings if settings is None else settings)
         recorded = _recorded(recording.settings)
-        self.driver = _RecordedDriver(self.result) if self.as_recorded else Driver(capacity)
+        self.driver = _RecordedDriver(self.result, rising) if self.as_recorded else Driver(capacity, rising)
         self.allocator = CachingAllocator(recorded if settings is None else settings, capacity, self.driver)
         older, self.result.assumed = recording.at_beginning(recorded)
         self.address: dict[int, int] = {}
@@ -317,12 +319,13 @@ def replay(
         ValueError: PyTorch would refuse the settings; the recorded ones are not known; or there are several devices and none
             is named.
     """
+    rising = not isinstance(source, Track)  # addresses beside recorded ones
     if isinstance(source, Track):
         source = of_track(source)
     elif not isinstance(source, Recording):
         source = read(source).of(device)
     room = None if capacity is None else parse_bytes(capacity)
-    return _Replayer(source, settings, room, anew).run()
+    return _Replayer(source, settings, room, anew, rising).run()
 
 
 def of_track(track: Track) -> Recording:

@@ -5,6 +5,7 @@ Source: PyTorch 2.13, "CUDA semantics: Memory management", and ``c10/core/Alloca
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ LARGE_SEGMENT = 20 * MIB  # bytes of a segment for a large request below OWN_SEG
 OWN_SEGMENT = 10 * MIB  # requests from this size on get their own segment, a multiple of 2 MiB
 _INTERVALS = 16  # powers of two from 1 MiB to 64 GiB: each may have its own number of divisions
 _UNLIMITED = 1 << 63
+_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,17 @@ def parse(text: str) -> Settings:
                 f"settings: {key} must be at least {settings.large_segment // MIB}, the size of a large segment"
             )
     return settings
+
+
+def of_environment() -> str:
+    """The settings in the environment variables that PyTorch reads, the first one that is there."""
+    name = next((name for name in _VARIABLES if os.environ.get(name)), "")
+    text = os.environ.get(name, "")
+    try:
+        parse(text)
+    except ArgumentError as error:
+        raise ArgumentError(f"{name}={text!r}: {error}. Change the variable, or pass settings=") from None
+    return text
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:

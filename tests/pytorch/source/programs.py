@@ -11,6 +11,7 @@ from typing import Any
 
 from tinygrad_mem.errors import OutOfMemoryError
 from tinygrad_mem.pytorch import CachingAllocator
+from tinygrad_mem.pytorch.driver import Driver
 from tinygrad_mem.pytorch.settings import parse
 
 RECORDING = Path(__file__).parent / "answers-2.6.0.json.gz"
@@ -113,7 +114,8 @@ class Ours:
 
     def __init__(self, program: Program) -> None:
         settings = dataclasses.replace(parse(program.settings), per_process_memory_fraction=program.share or None)
-        self.allocator = CachingAllocator(settings, program.capacity or None)
+        capacity = program.capacity or None
+        self.allocator = CachingAllocator(settings, capacity, Driver(capacity, rising=True))  # as the driver below its C++
         self._done: list[int] = []  # blocks whose streams are done: PyTorch finds out when it allocates next
 
     def __call__(self, call: Call) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo import eval_frame
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import transformer
 from torch.nn.parallel import comm
@@ -35,8 +37,10 @@ from .saving import saving
 from .unknown import SIZE
 from .watch import Watch
 
+_C: Any = torch._C
 _PACKAGE = __name__.rpartition(".")[0]
 _COMPILED = "torch.compile: the function was predicted as it is written. A compiled one may need less, or more"
+_SCRIPTED = "torch.jit.script: the function was predicted op by op. Its compiler may join ops, which then need less"
 _GRAPHED = "torch.cuda.make_graphed_callables: predicted without graphs. A graph keeps a pool of memory of its own"
 _BETWEEN_GPUS = ("broadcast", "broadcast_coalesced", "gather", "reduce_add", "reduce_add_coalesced")
 _NESTED = ("nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged", "narrow", "masked_select")
@@ -77,6 +81,8 @@ def around(watch: Watch) -> Iterator[None]:
         (comm, {"scatter": _scatter, **dict.fromkeys(_BETWEEN_GPUS, _several)}),
         (torch.nested, dict.fromkeys(_NESTED, _nested)),
         (torch.cuda.jiterator._JittedFunction, {"__call__": _jitted}),
+        handled(watch, eval_frame, _callback_from_stance=_in_eager),
+        *[handled(watch, each, __call__=_scripted) for each in (_C.ScriptFunction, _C.ScriptMethod)],
         (torch.jit, {"trace": refused(_RECORDED.format("torch.jit.trace"))}),
         (torch.export, {"export": refused(_RECORDED.format("torch.export.export"))}),
         (torch.overrides, {"has_torch_function": _overridden}),
@@ -98,12 +104,25 @@ def around(watch: Watch) -> Iterator[None]:
         stack.enter_context(lazy_modules(watch))
         stack.enter_context(saving(watch))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
+        warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")  # which are ours
         yield
 
 
 def _compile(watch: Watch, model: Any = None, *args: Any, **kwargs: Any) -> Any:
     watch.note(_COMPILED)
     return (lambda function: function) if model is None else model
+
+
+def _in_eager(watch: Watch, own: Callable[[Any], Any], callback: Any) -> Any:
+    """Note that a compiled function runs as it is written, also where it was compiled before the prediction."""
+    if callback not in (None, False):
+        watch.note(_COMPILED)
+    return own(callback)
+
+
+def _scripted(watch: Watch, own: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+    watch.note(_SCRIPTED)
+    return own(function, *args, **kwargs)
 
 
 def _range(watch: Watch, own: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -248,9 +267,9 @@ class _Elsewhere(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if of_prediction(func, args, kwargs):
-            self._watch.elsewhere = (
+            self._watch.elsewhere = NotOfferedError(
                 "the program uses tensors in a thread that it starts, and only one thread is predicted. Call the thread's "
                 "function directly"
             )
-            raise NotOfferedError(self._watch.elsewhere)
+            raise self._watch.elsewhere
         return func(*args, **kwargs)

@@ -87,6 +87,19 @@ def _pinned(watch: Watch, tensor: Tensor, device: Any = None) -> Tensor:
     return tensor if _is_pinned(watch, tensor) else pin(tensor.clone() if isinstance(tensor, FakeTensor) else tensor)
 
 
+@handles(Tensor.share_memory_)
+def _shared(watch: Watch, tensor: Tensor) -> Tensor:
+    """``share_memory_`` does nothing for a tensor of the GPU. On the CPU PyTorch copies it to memory of the system."""
+    if not isinstance(watch.local(tensor), FakeTensor):
+        return tensor.share_memory_()
+    if watch.device.type == tensor.device.type == "cpu":
+        raise NotOfferedError(
+            "share_memory_() moves a tensor to memory that PyTorch's CPU allocator does not count. Leave it out of what is "
+            "predicted"
+        )
+    return tensor
+
+
 def pin(tensor: Tensor) -> Tensor:
     """Note that the memory of ``tensor`` is pinned, as programs may ask."""
     tensor.untyped_storage().pinned = True  # type: ignore[attr-defined]

@@ -27,6 +27,10 @@ OTHER_STREAM = (
 )
 _NO_LIMIT = "set_per_process_memory_fraction: the card here never refuses, so no limit holds. Give gpu= or capacity="
 _LEAVE_OUT = "Leave it out of what is predicted"
+_SETTINGS = (
+    "torch.cuda.memory._set_allocator_settings changes a real allocator. Pass settings= to the prediction, or set "
+    "PYTORCH_CUDA_ALLOC_CONF before the program asks for memory"
+)
 _OF_ACCELERATORS = (
     "memory_stats", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
     "reset_peak_memory_stats", "empty_cache",
@@ -313,7 +317,7 @@ def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
         "synchronize": _nothing,
         **{name: answers[name] for name in _OF_ACCELERATORS},
     }
-    without = {"_record_memory_history": _nothing, "_dump_snapshot": _nothing}
+    without = {"_record_memory_history": _nothing, "_dump_snapshot": _nothing, "_set_allocator_settings": refused(_SETTINGS)}
     changes = [
         (torch.cuda, answers | {"default_generators": lambda: (_Generator(),)}),
         (torch._C, _below(answers) | {"_get_accelerator": _the_gpu}),

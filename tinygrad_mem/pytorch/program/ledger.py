@@ -12,7 +12,7 @@ from ...memory.log import Kind, Log
 from ...memory.sizes import bytes_text
 from ..allocator import CachingAllocator
 from ..driver import Driver
-from ..settings import SMALL
+from ..settings import SMALL, of_environment
 
 _ROLE = 9  # the column of an event
 
@@ -52,26 +52,36 @@ class Ledger:
 
     Args:
         device: ``"cuda:0"`` or ``"cpu"``.
-        settings: of PyTorch's CUDA allocator.
+        settings: of PyTorch's CUDA allocator; ``""``: those of the environment when it is asked for the first time, as PyTorch
+            reads them.
         capacity: bytes of the card; ``None``: it never refuses.
 
     Attributes:
-        allocator: the model of PyTorch's CUDA allocator; ``None`` on the CPU, where each request goes to the machine.
         live: the blocks in use, by address.
         other_streams: the number of streams, other than the default one, that the program has entered.
         looks: the program has looked at the memory of the card, or changed what the allocator has.
     """
 
     def __init__(self, device: str, settings: str = "", capacity: int | None = None) -> None:
-        self.device, self._settings, self._capacity = device, settings, capacity
-        self.allocator: CachingAllocator | None = None
-        if device != "cpu":
-            self.allocator = CachingAllocator(settings, capacity, _Driver(capacity, self._segment))
+        self.device, self.settings, self._capacity = device, settings, capacity
+        self._given = settings
+        self._allocator = self._made() if settings and device != "cpu" else None
         self.live: dict[int, HeldBlock] = {}
         self.looks, self.other_streams = False, 0
         self._events: list[list] = []
         self._names: dict[int, str] = {}  # by the id of a block's first event: whose gradient or state it has been since
         self._began, self._next = perf_counter_ns(), 1 << 12
+
+    @property
+    def allocator(self) -> CachingAllocator | None:
+        """The model of PyTorch's CUDA allocator; ``None`` on the CPU, where each request goes to the machine."""
+        if self._allocator is None and self.device != "cpu":
+            self.settings = of_environment()
+            self._allocator = self._made()
+        return self._allocator
+
+    def _made(self) -> CachingAllocator:
+        return CachingAllocator(self.settings, self._capacity, _Driver(self._capacity, self._segment))
 
     def malloc(self, size: int, place: Place, role: str = "TEMPORARY", note: str = "") -> HeldBlock:
         """A block of ``size`` bytes."""
@@ -131,18 +141,18 @@ class Ledger:
 
     def restart(self) -> None:
         """Drop all events so far: they were not the program's."""
-        self.__init__(self.device, self._settings, self._capacity)
+        self.__init__(self.device, self._given, self._capacity)
 
     @property
     def peak_reserved(self) -> int:
         """The most bytes that the allocator had from the driver."""
-        return 0 if self.allocator is None else self.allocator.driver.peak
+        return 0 if self._allocator is None else self._allocator.driver.peak
 
     def changed_by_addresses(self) -> int:
-        """Bytes by which the peak would differ if the driver gave falling addresses: the first of equal free blocks is used."""
-        if self.allocator is None or all(event[3] <= SMALL for event in self._events):
+        """Bytes by which the peak would differ if the driver gave rising addresses: the first of equal free blocks is used."""
+        if self._allocator is None or all(event[3] <= SMALL for event in self._events):
             return 0  # a small block is as large as its request, wherever it lies
-        other, blocks, now, peak = CachingAllocator(self._settings, driver=Driver(falling=True)), {}, 0, 0
+        other, blocks, now, peak = CachingAllocator(self.settings, driver=Driver(rising=True)), {}, 0, 0
         for kind, _, address, requested, rounded, *_ in self._events:
             if kind == Kind.MALLOC:
                 blocks[address], now = other.malloc(requested), now + rounded

@@ -70,8 +70,8 @@ def run_program(
             result = run()
         except torch.OutOfMemoryError as error:
             refused = str(error)
-        if watch.elsewhere:
-            raise NotOfferedError(watch.elsewhere)
+        if watch.elsewhere is not None:
+            raise watch.elsewhere
         roles.finish()
         result = None  # noqa: F841 (what it returns ends here)
         watch.end()
@@ -83,7 +83,7 @@ def run_program(
         log = ledger.log()
     attributes: dict[str, Any] = {"peak_reserved": ledger.peak_reserved, "out_of_memory": refused, "looks": ledger.looks}
     attributes["grid"] = None if watch.processes is None else watch.processes.grid
-    return log, attributes | {"notes": watch.notes, "unknown": watch.unknown}
+    return log, attributes | {"notes": watch.notes, "unknown": watch.unknown, "settings": ledger.settings}
 
 
 def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
@@ -117,6 +117,11 @@ _GENERATOR = (
     "import it inside the function"
 )
 _SAFETENSORS = "safetensors reads and writes values, which a prediction does not have. "
+_OWN_OP = "A prediction runs it in place of the op, whose memory beside its results is not counted"
+_DLPACK = (
+    "DLPack gives the memory of a tensor to another library, and in a prediction there is none. Leave it out of what is "
+    "predicted"
+)
 _MAKING = "Make the model from its configuration"
 _SAVING = (
     "Leave saving out of the prediction, since it takes no memory of the GPU; or write torch.save(model.state_dict(), file), "
@@ -172,6 +177,10 @@ def _explained(error: Exception, watch: Watch) -> tuple[type[Exception], str] | 
         )
     if "not linked with support" in str(error):  # what only PyTorch's C++ makes, such as a sparse tensor of the GPU
         return NotOfferedError, f"PyTorch's C++ asks for a real GPU here: {error}. Leave it out of what is predicted"
+    if "no fake impl registered" in str(error):
+        return NotOfferedError, f"{error} {_OWN_OP}"
+    if "Cannot pack tensors on meta" in str(error):
+        return NotOfferedError, _DLPACK
     if "CUDA generator" in str(error):  # of PyTorch's own class, which cannot be replaced
         return NotOfferedError, _GENERATOR
     if isinstance(error, UnsupportedFakeTensorException):

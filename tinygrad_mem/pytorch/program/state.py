@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -40,7 +41,14 @@ def _attribute(owner: Any, name: str) -> Pair:
     return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
 
+def _set_environment(kept: dict[str, str]) -> None:
+    for name in os.environ.keys() - kept.keys():
+        del os.environ[name]
+    os.environ.update(kept)
+
+
 STATES: dict[str, Pair] = {
+    "environment": (lambda: dict(os.environ), _set_environment),
     "random (Python)": (random.getstate, random.setstate),
     "random (NumPy)": (np.random.get_state, np.random.set_state),
     "random (PyTorch)": (torch.get_rng_state, torch.set_rng_state),
@@ -64,6 +72,7 @@ STATES: dict[str, Pair] = {
     "sdp flash": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
     "sdp efficient": (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp),
     "sdp math": (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
+    "sdp cudnn": (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
     "threads": (torch.get_num_threads, torch.set_num_threads),
     "printing": (lambda: dict(vars(PRINT_OPTS)), lambda kept: vars(PRINT_OPTS).update(kept)),
 }

@@ -70,7 +70,7 @@ class Watch(Storages, TorchDispatchMode):
         self.keys: tuple[Any, Any] | None = None
         self.assumed = ""
         self.sure: int | None = None
-        self.elsewhere = ""  # why what another thread does cannot be counted
+        self.elsewhere: NotOfferedError | None = None  # why what another thread does cannot be counted
         self.gpu, self._table = gpu, Kernels(gpu)
         self.in_place = AutogradWrites(self.born)
         self.kernels: dict[str, Kernel] = {"linear": self.in_place.linear_layer, "max_pool1d": max_pool1d}
