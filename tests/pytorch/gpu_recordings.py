@@ -171,7 +171,8 @@ _HEAD = """# PyTorch's memory on a real GPU: recorded, and predicted
 and each free. `pytorch.predict(program, gpu="H100", version="2.11")` predicts them on a machine without a GPU.
 
 - *events*: every allocation and every free is predicted, with its size and in its order. The peak is too, unless it depends on
-  the driver's addresses: they decide which of two equal free blocks is taken, and what is left of it.
+  the driver's addresses: they decide which of two equal free blocks is taken, and what is left of it. A prediction is of a new
+  process. Most programs here ran in one that had run others, whose addresses the driver gave again.
 - *peak*: the peak is predicted to the byte, but not each event: the order of some differs, or a workspace below the peak.
 - *bounded*: the peak differs by no more than the prediction's own bound (`Prediction.unknown`). Such bytes are mostly
   workspaces that cuDNN chooses by unpublished tables.
