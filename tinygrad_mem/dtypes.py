@@ -182,15 +182,6 @@ def want_fitting(dtype: np.dtype, *numbers: Any) -> None:
             fitting(number, arithmetic(dtype))
 
 
-def wrapped(number: Any, dtype: np.dtype) -> Any:
-    """A Python integer as PyTorch compares it with integers of ``dtype``: wrapped round. Beyond 64 bits, as it is."""
-    if dtype.kind not in "iu" or type(number) is not _builtin_int or not -(1 << 63) <= number < 1 << 64:
-        return number
-    limits = np.iinfo(dtype)
-    least = _builtin_int(limits.min)
-    return (number - least) % (1 << limits.bits) + least
-
-
 def want_held(dtype: np.dtype, *numbers: Any) -> None:
     """Check that an integer dtype holds the integers among ``numbers``. Raises: OverflowError, as NumPy: one is too large."""
     if dtype.kind in "iu":

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..devices import device as Device
-from ..dtypes import borrowed, plain, wrapped
+from ..dtypes import borrowed, plain
 from ..errors import DeviceError, GraphError, ShapeError
 from ..ops.base import address_of
 from ..scope import local
@@ -137,10 +137,8 @@ class Exchange(Shaped):
         return int(self.item())
 
     def __contains__(self, element: Any) -> bool:
-        values, element = self._known_values(), plain(element)
-        return bool(
-            (values == (element._known_values() if isinstance(element, Exchange) else wrapped(element, values.dtype))).any()
-        )
+        wanted = element._known_values() if isinstance(element, Exchange) else plain(element)
+        return bool((self._known_values() == wanted).any())
 
     def _known_values(self) -> np.ndarray:
         """The values on the host; in a dry run, if they are known."""

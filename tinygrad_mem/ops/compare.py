@@ -17,10 +17,7 @@ class Compare(Op):
         want_numbers(kernel, **{which: z for which, z in (("input", x), ("other", y)) if not hasattr(z, "dtype")})
         shape = broadcast(kernel, *[z.shape for z in (x, y) if hasattr(z, "shape")])
         out = ctx.output(shape, dtypes.bool)
-        x, y = alike(ctx, x, y)
-        if not kernel.startswith("logical"):
-            x, y = dtypes.wrapped(x, getattr(y, "dtype", out.dtype)), dtypes.wrapped(y, getattr(x, "dtype", out.dtype))
-        getattr(ctx.kernels, kernel)(x, y, out=out)
+        getattr(ctx.kernels, kernel)(*alike(ctx, x, y), out=out)
         return out
 
 
