@@ -63,6 +63,7 @@ def state() -> dict[str, Any]:
         "recursion limit": sys.getrecursionlimit(),
         "settings of NumPy": (np.geterr(), np.getbufsize()),
         "options of PyTorch": {name: getattr(torch, name)() for name in _OPTIONS} if torch else None,
+        "checks of PyTorch's distributions": torch and torch.distributions.Distribution._validate_args,
         "switches of PyTorch's cuDNN": {name: getattr(torch._C, name)() for name in _CUDNN} if torch else None,
         "precision of products": tm.get_float32_matmul_precision(),
         "hooks of CuPy's memory": hooks and [name for name in hooks.get_memory_hooks() if not name.startswith("tinygrad_mem")],

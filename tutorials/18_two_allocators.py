@@ -165,9 +165,9 @@ for name, settings in SETTINGS.items():
 
 # %% [markdown]
 # `max_split_size_mb` changes nothing, because no block has 24 MiB; it is for a few large requests among small ones. With
-# rounding there are fewer different sizes, and less is reserved, but the run fails at the same step. Garbage collection
-# releases free segments earlier, but stuck bytes are not in free segments. Only expandable segments help: stuck bytes lie
-# between the borders of segments, and an expandable segment has none.
+# rounding there are fewer different sizes, and a card that never refuses has less reserved. But each block is larger, and on
+# this card the run fails earlier. Garbage collection releases free segments earlier, but stuck bytes are not in free segments.
+# Only expandable segments help: stuck bytes lie between the borders of segments, and an expandable segment has none.
 #
 # ## Measured
 #

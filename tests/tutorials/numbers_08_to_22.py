@@ -161,7 +161,7 @@ def lesson_18(found: dict[str, float], dev: str) -> None:
     assert found[f"{grown}: out of memory on the card, step"] == 0
     steps = [found[f"{name}: out of memory on the card, step"] for name in (plain, "max_split_size_mb:24")]
     assert 1 < steps[0] == steps[1] == found["garbage_collection_threshold:0.8: out of memory on the card, step"] <= 400
-    assert found["roundup_power2_divisions:4: out of memory on the card, step"] == steps[0]
+    assert 0.9 * steps[0] < found["roundup_power2_divisions:4: out of memory on the card, step"] < steps[0]
     assert found["roundup_power2_divisions:4: reserved"] < found[f"{plain}: reserved"]
     assert found["max_split_size_mb:24: reserved"] == found[f"{plain}: reserved"]
     assert 1 < found["CuPy: out of memory on the card, step"] <= steps[0]
