@@ -411,6 +411,8 @@ def i(*shape: int) -> tm.Tensor:
         (lambda: ours.huber_loss(z(2), z(2), delta=0), ValueError, "does not support non-positive values for delta"),
         (lambda: ours.binary_cross_entropy(z(2), z(3)), ValueError, r"different to the input size \(\[2\]\)"),
         (lambda: ours.binary_cross_entropy(z(2) - 1, z(2)), RuntimeError, "all elements of input should be between 0 and 1"),
+        (lambda: ours.binary_cross_entropy(z(2), z(2) + 2), RuntimeError, "all elements of target should be between 0 and 1"),
+        (lambda: ours.binary_cross_entropy(z(2), z(2) * float("nan")), RuntimeError, "all elements of target should be"),
         (lambda: ours.binary_cross_entropy_with_logits(z(2), z(3)), ValueError, "must be the same as input size"),
         (lambda: distance.cosine_embedding_loss(z(2, 3), z(2, 3), z(2, 2)), RuntimeError, "0D or 1D target tensor expected"),
         (

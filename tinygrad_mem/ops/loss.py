@@ -83,7 +83,7 @@ class BCELoss(_Pair):
 
     @classmethod
     def forward(cls, ctx, x, y, *weights, scale, numbers=()):
-        ctx.kernels.check_probabilities(x)
+        ctx.kernels.check_probabilities(x, y)
         return super().forward(ctx, x, y, *weights, scale=scale, numbers=numbers)
 
 

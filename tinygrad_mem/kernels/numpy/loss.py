@@ -144,12 +144,12 @@ def huber_loss_backward(gy, x, y, delta, factor, scale, out):
     return np.minimum(np.maximum(x - y, delta * -1), delta) * factor
 
 
-def check_probabilities(x):
-    """Refuse elements outside of [0, 1]. Raises: ArgumentError: there is one, or a nan."""
-    if x.size and not (np.minimum.reduce(x, axis=None) >= 0 and np.maximum.reduce(x, axis=None) <= 1):
-        raise ArgumentError(
-            "all elements of input should be between 0 and 1: pass it through sigmoid(), or use the _with_logits loss"
-        )
+def check_probabilities(x, y):
+    """Refuse elements outside of [0, 1]. Raises: ArgumentError: x or y has one, or a nan."""
+    hint = "pass it through sigmoid(), or use the _with_logits loss"
+    for name, z, what in (("input", x, hint), ("target", y, "divide labels or pixels by their largest value")):
+        if z.size and not (np.minimum.reduce(z, axis=None) >= 0 and np.maximum.reduce(z, axis=None) <= 1):
+            raise ArgumentError(f"all elements of {name} should be between 0 and 1: {what}")
 
 
 def _weighed(loss, weight):
