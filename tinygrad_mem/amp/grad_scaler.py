@@ -347,7 +347,7 @@ class GradScaler:
         mapping("GradScaler.load_state_dict", state_dict, _STATE)
         for name in _STATE:
             like(f"GradScaler.load_state_dict: {name!r}", state_dict[name], 0.0)
-        found = map(state_dict.__getitem__, _STATE)
+        found = [state_dict[name] for name in _STATE]
         scale, growth, backoff, interval, tracker = [x.item() if hasattr(x, "item") else x for x in found]
         rounded = _float32(scale)
         self._init_scale, self._init_growth_tracker = scale, tracker
@@ -373,7 +373,7 @@ def _float32(number: float) -> float:
 
 
 def _refuse_steps_in_backward(loss: Tensor) -> None:
-    """Raises: GraphError: a parameter under ``loss`` is updated in backward: with a scaled gradient."""
+    """Refuse a loss whose backward steps an optimizer: it would use scaled gradients. Raises: GraphError."""
     if not scope.stepping_in_backward:
         return  # skip the walk below, whose time grows with the graph
     for leaf in leaves(loss):

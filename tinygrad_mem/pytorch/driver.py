@@ -13,8 +13,8 @@ SPACE = 1 << 40  # bytes of addresses for an expandable segment on a card of unk
 
 class Driver:
     """A driver that gives addresses as an H100's did: in the lowest gap that is large enough, else below all others, from a
-    multiple of 32 MiB on. What is left of that is a gap, and so is what is freed. So in a new process large segments fall, and
-    small ones rise between them.
+    multiple of 32 MiB on. What a segment leaves of these 32 MiB is a gap, and so is a freed segment. So in a new process the
+    addresses of large segments fall, and small segments lie between them.
 
     Args:
         capacity: bytes that it has, or ``"24 GiB"``; ``None`` for no limit.
