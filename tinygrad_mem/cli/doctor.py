@@ -25,7 +25,7 @@ from ..errors import install
 from ..memory.sizes import bytes_text
 from . import checks, choices
 from .checks import Check
-from .screen import screen
+from .screen import screen, with_columns
 
 PACKAGE = "tinygrad_mem"
 CORE_TYPES = {
@@ -194,9 +194,7 @@ def advice(rates: dict[str, float]) -> str:
 
 def _table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Group:
     """A title and a table below it, as one group to print."""
-    table = Table()
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    table = with_columns(Table(), *columns)
     for row in rows:
         table.add_row(*map(Text, row))
     return Group(Text(title, "bold"), table)

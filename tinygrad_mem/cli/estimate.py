@@ -29,13 +29,12 @@ def run(**options: Any) -> int:
         asked.check_torch()
         return estimate_torch.run(asked)
     asked.check()
-    room = asked.room
     if asked.ranks is not None and estimate_mesh.is_meant(asked):
-        return estimate_mesh.run(asked, asked.ranks, room)
+        return estimate_mesh.run(asked, asked.ranks)
     named = _network(asked)
     if asked.ranks is not None:
-        return estimate_ranks.run(asked, named, asked.ranks, room)
-    found = EstimateRun(asked, named, room).estimate()
+        return estimate_ranks.run(asked, named, asked.ranks)
+    found = EstimateRun(asked, named).estimate()
     if asked.as_json:
         print(json.dumps(asdict(found), indent=2))
     else:

@@ -14,6 +14,7 @@ from ..memory.accounting import Layer
 from ..memory.ranks import in_runs
 from ..memory.unroll import NUMBER
 from ..text import visible
+from .screen import with_columns
 
 _BOTH = 80  # a narrower terminal has no room for sizes in MB and in MiB, or for wide gaps
 _BYTES_ALONE = 60  # a narrower terminal has no room for sizes in MiB beside those in bytes
@@ -151,15 +152,13 @@ def _name(layers: list[Layer]) -> str:
 
 
 def _totals(found: Estimate, width: int) -> Table:
-    table = Table(title=f"the peak, in {found.phase} of the second step", title_justify="left", title_style="bold")
-    table.add_column("", overflow="fold")
     units = {"bytes": 1, "MB (1000²)": 10**6, "MiB (1024²)": 1 << 20}
     if width < _BOTH:
         del units["MB (1000²)"]
     if width < _BYTES_ALONE:
         del units["MiB (1024²)"]
-    for unit in units:
-        table.add_column(unit, justify="right", no_wrap=True)
+    table = Table(title=f"the peak, in {found.phase} of the second step", title_justify="left", title_style="bold")
+    with_columns(table, "", *(f">{unit}" for unit in units))
     rows = sorted(found.by_category.items(), key=lambda item: -item[1])
     for name, size in (*rows, ("peak used", found.peak_used), ("reserved by the pool", found.peak_reserved)):
         if name == "peak used":

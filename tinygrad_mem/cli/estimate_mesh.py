@@ -11,7 +11,7 @@ from ..errors import ArgumentError
 from ..models.names import NETWORKS
 from ..models.parallel import SIZES, Mesh, MeshTraining, TransformerSize
 from .estimate_options import EstimateOptions
-from .estimate_ranks import TRAINING, ZERO, answer, facts_of
+from .estimate_ranks import TRAINING, ZERO, answer
 from .networks import over_mesh, unwrapped
 
 _RECOMPUTE = {None: "", "selective": "selective", "every-block": "full"}
@@ -22,8 +22,8 @@ def is_meant(asked: EstimateOptions) -> bool:
     return asked.is_divided or (asked.network in SIZES and asked.network not in NETWORKS)
 
 
-def run(asked: EstimateOptions, ranks: int, room: int | None) -> int:
-    """Predict every different rank, and print. Returns 1 if the largest peak exceeds ``room``, else 0."""
+def run(asked: EstimateOptions, ranks: int) -> int:
+    """Predict every different rank, and print. Returns 1 if one needs more than the budget, else 0."""
     size, mesh = _size(asked), _mesh(asked, ranks)
     kind, options = unwrapped(asked.rule)
     counts = []
@@ -39,9 +39,8 @@ def run(asked: EstimateOptions, ranks: int, room: int | None) -> int:
     parts = {name: getattr(mesh, name) for name in ("data", "pipeline", "context", "tensor")}
     grid = " x ".join(f"{name} {count}" for name, count in parts.items() if count > 1) or "one rank"
     title = f"{asked.network} on {ranks} ranks: {grid}; micro-batches: {mesh.count} of {mesh.micro}; {ZERO[mesh.zero]}"
-    facts = facts_of(asked) | {"mesh": parts, "parameters_of_a_rank": max(counts), "loss": "cross-entropy"}
     said = f"A rank keeps at most {max(counts):,} parameters. The loss is cross-entropy."
-    return answer(found, title, said, facts, room, asked.picture, asked.as_json)
+    return answer(found, asked, title, said, mesh=parts, parameters_of_a_rank=max(counts), loss="cross-entropy")
 
 
 def _size(asked: EstimateOptions) -> TransformerSize:

@@ -117,3 +117,4 @@ class EstimateOptions:
             raise ArgumentError("--quantize freezes the weights, so that nothing would be trained: give --lora too")
         check_parts(self.batch, self.accumulate)
         steps_in_backward(self.optimizer, self.accumulate, self.precision, self.ranks)
+        size_of("--budget", self.budget)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from ..text import visible
 from .estimate_layers import say_if_it_fits
 from .estimate_options import EstimateOptions
 from .networks import unwrapped
-from .screen import screen
+from .screen import screen, with_columns
 
 ZERO = (
     "data parallel: nothing is divided",
@@ -42,8 +41,8 @@ _SIZES = 36  # characters of the columns of peak and reserved bytes, and of the 
 _ROWS = 12  # different ranks that are shown: those with the largest peaks
 
 
-def run(asked: EstimateOptions, named: Named, ranks: int, room: int | None) -> int:
-    """Predict every different rank, and print. Returns 1 if the largest peak exceeds ``room``, else 0."""
+def run(asked: EstimateOptions, named: Named, ranks: int) -> int:
+    """Predict every different rank, and print. Returns 1 if one needs more than the budget, else 0."""
     count, loss = 0, ""
 
     def steps() -> None:
@@ -59,35 +58,29 @@ def run(asked: EstimateOptions, named: Named, ranks: int, room: int | None) -> i
     found = memory.predict(steps, like=asked.on, world_size=ranks, ranks="all").since(TRAINING)
     title = f"{asked.network} on {ranks} ranks, batch {asked.batch} on each, {asked.on}; {ZERO[asked.zero]}"
     said = f"The network has {count:,} parameters. The loss is {loss}."
-    return answer(found, title, said, facts_of(asked) | {"parameters": count, "loss": loss}, room, asked.picture, asked.as_json)
+    return answer(found, asked, title, said, parameters=count, loss=loss)
 
 
-def facts_of(asked: EstimateOptions) -> dict[str, Any]:
-    """The options of an estimate of ranks, for ``--json``."""
-    names = ("network", "ranks", "zero")
-    return {name: getattr(asked, name) for name in names} | {"batch_size": asked.batch, "device": asked.on}
-
-
-def answer(
-    found: memory.AllRanks, title: str, said: str, facts: dict[str, Any], room: int | None, picture: Path | None, as_json: bool
-) -> int:
-    """Print the memory of all ranks from the mark :data:`TRAINING` on. Returns 1 if a rank needs more than ``room``, else 0.
+def answer(found: memory.AllRanks, asked: EstimateOptions, title: str, said: str, **facts: Any) -> int:
+    """Print the memory of all ranks from the mark :data:`TRAINING` on. Returns 1 if one needs more than the budget, else 0.
 
     Args:
         said: a sentence about the network.
-        facts: for ``as_json``.
+        facts: about it, for ``--json``.
     """
-    largest = max(found, key=lambda each: each.peak)
+    largest, room = max(found, key=lambda each: each.peak), asked.room
     fits = None if room is None else all(each.track.fits(room, each.since) for each in found)
-    if picture is not None:
-        found.plot(picture, title=title)
-    if as_json:
+    if asked.picture is not None:
+        found.plot(asked.picture, title=title)
+    if asked.as_json:
+        options = {name: getattr(asked, name) for name in ("network", "ranks", "zero")}
+        options |= {"batch_size": asked.batch, "device": asked.on}
         different = [
             {"ranks": each.ranks, "by_category": each.used, "peak_used": each.peak, "peak_reserved": each.reserved}
             | {"peak_with_the_making": each.track.peak}
             for each in found
         ]
-        print(json.dumps({**facts, "different": different, "budget": room, "fits": fits}))
+        print(json.dumps({**options, **facts, "different": different, "budget": room, "fits": fits}))
     else:
         console = screen()
         _show(title, found, largest, said, console)
@@ -151,10 +144,7 @@ def _peaks(found: memory.AllRanks, width: int) -> Table:
     left = width - _SIZES - min(30, max(len(found.label(each)) for each in _shown(found)))
     ends = np.cumsum([len(kind.value) + 3 for kind in most])
     differ = [kind for kind in spread if kind in most[: max(1, int((ends <= left).sum()))] and len(set(spread[kind])) > 1]
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("", overflow="fold")
-    for name in ("peak used", "reserved", *(kind.value for kind in differ)):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = with_columns(Table(box=SIMPLE_HEAD), "", ">peak used", ">reserved", *(f">{kind.value}" for kind in differ))
     for each in _shown(found):
         sizes = [each.reserved, *(each.used.get(kind, 0) for kind in differ)]
         table.add_row(found.label(each), f"{each.peak:,}", *map(bytes_text, sizes))

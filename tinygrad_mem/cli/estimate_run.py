@@ -20,16 +20,12 @@ from .estimate_options import EstimateOptions
 
 
 class EstimateRun:
-    """Two steps of a network.
+    """Two steps of a network."""
 
-    Args:
-        room: the budget in bytes.
-    """
-
-    def __init__(self, asked: EstimateOptions, named: Named, room: int | None) -> None:
+    def __init__(self, asked: EstimateOptions, named: Named) -> None:
         self.asked, self.named = asked, named
         self._packed = 0  # how many more weights there are than codes
-        self._found = Estimate(asked.network, asked.batch, asked.on, budget=room)
+        self._found = Estimate(asked.network, asked.batch, asked.on, budget=asked.room)
 
     def estimate(self) -> Estimate:
         """Predict the step."""

@@ -19,8 +19,12 @@ def screen(**options: Any) -> Console:
 
 
 def table(*columns: str, gap: int = 2) -> Table:
-    """A table without edges. Columns whose names begin with ``>`` have numbers: at the right, never wrapped."""
-    made = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0))
+    """A table without edges: see :func:`with_columns`."""
+    return with_columns(Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap, 0, 0)), *columns)
+
+
+def with_columns(made: Table, *columns: str) -> Table:
+    """Add columns to a table. Those whose names begin with ``>`` have numbers: at the right, never wrapped."""
     for name in columns:
         if name.startswith(">"):
             made.add_column(name[1:], justify="right", no_wrap=True)

@@ -6,7 +6,6 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 from .. import memory
 from ..memory import Track
@@ -99,7 +98,7 @@ class Case:
         choices: causes to guess from.
         right: the number of the right one, from 0.
         before, after: the program that shows it, and the fixed one.
-        explain: makes the answer of both runs.
+        explain: makes the answer from the run of ``before``.
         thread: where it was asked, on GitHub, such as ``"pytorch/pytorch/issues/78731"``.
         reports: what the thread says, in our words. Its numbers are quoted: nothing here computes them.
     """
@@ -109,11 +108,11 @@ class Case:
     right: int
     before: Program
     after: Program
-    explain: Callable[[Run, Run], Finding]
+    explain: Callable[[Run], Finding]
     thread: str
     reports: str
 
-    @cached_property
+    @property
     def name(self) -> str:
         """The name of the file, and of the case on the command line."""
         return self.explain.__module__.rpartition(".")[2]
@@ -133,5 +132,5 @@ def run(program: Program) -> Run:
 
 def examine(case: Case) -> tuple[Run, Run, Finding]:
     """Run both programs, and explain: (before, after, the answer)."""
-    before, after = run(case.before), run(case.after)
-    return before, after, case.explain(before, after)
+    before = run(case.before)
+    return before, run(case.after), case.explain(before)

@@ -9,7 +9,7 @@ import tinygrad_mem as tm
 
 from .. import nn
 from ..techniques import InPlaceABN, compressed, save_on_cpu
-from .tip import RESNET, VGG, Case, Scene, Tip, Training, classify, inference, momentum, plain, varied
+from .tip import RESNET, VGG, Case, Scene, Tip, Training, classify, inference, plain, varied
 
 # --- in-place activations
 
@@ -124,24 +124,6 @@ def activated_norm(scene: Scene) -> Training:
     return classify(scene, model)
 
 
-# --- elsewhere, and in fewer bits
-
-
-def forward_under(scene: Scene, context: Any) -> Training:
-    model, (x, y) = scene.model(), scene.data()
-    rule = momentum(model.parameters())
-
-    def step() -> float:
-        rule.zero_grad()
-        with context():
-            loss = scene.loss(model(x), y)
-        loss.backward()
-        rule.step()
-        return loss.item()
-
-    return Training(step, model)
-
-
 def _in_both_modes(build: Any, **option: tuple[bool, bool]) -> tuple[Case, ...]:
     """Two cases of a tip that changes one option: one in training, one in inference."""
     return varied(build, "training", run=classify, **option), varied(build, "inference", run=inference, **option)
@@ -166,10 +148,10 @@ TIPS = (
     Tip("inplace", "Replace batch norm and activation by in-place ABN.", (Case(norm_and_activation, activated_norm),), VGG),
     Tip(
         "offload", "Keep activations in the host's memory until backward.",
-        (Case(plain, partial(forward_under, context=save_on_cpu)),), RESNET, free=True,
+        (Case(plain, partial(classify, region=save_on_cpu)),), RESNET, free=True,
     ),
     Tip(
         "compression", "Keep activations in 8 bits until backward.",
-        (Case(plain, partial(forward_under, context=compressed)),), RESNET, free=True,
+        (Case(plain, partial(classify, region=compressed)),), RESNET, free=True,
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ import tinygrad_mem as tm
 from .. import amp, nn
 from ..models.names import Named
 from .digits import MOMENTUM, learner
-from .tip import Case, Scene, SlimVGG, Tip, Training, classify, momentum, plain, varied
+from .tip import Case, Scene, SlimVGG, Tip, Training, classify, plain, varied
 
 
 def half(scene: Scene) -> Training:
@@ -20,18 +20,8 @@ def half(scene: Scene) -> Training:
 
 
 def autocast(scene: Scene, model: Any = None) -> Training:
-    model, (x, y) = model or scene.model(), scene.data()
-    rule = momentum(model.parameters())
-
-    def step() -> float:
-        rule.zero_grad()
-        with amp.autocast(x.device.type, dtype=tm.float16):
-            loss = scene.loss(model(x), y)
-        loss.backward()
-        rule.step()
-        return loss.item()
-
-    return Training(step, model)
+    model, data = model or scene.model(), scene.data()
+    return classify(scene, model, data=data, region=partial(amp.autocast, data[0].device.type, dtype=tm.float16))
 
 
 def _wide() -> nn.Module:

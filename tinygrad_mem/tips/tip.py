@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -142,13 +143,20 @@ RESNET = Scene(Named(resnet20, (3, 32, 32), 10), 32)
 
 
 def classify(
-    scene: Scene, model: nn.Module | None = None, *, batch_size: int | None = None, optimizer: Any = None, data: Any = None
+    scene: Scene,
+    model: nn.Module | None = None,
+    *,
+    batch_size: int | None = None,
+    optimizer: Any = None,
+    data: Any = None,
+    region: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Training:
     """The plain training step that most tips change: the scene's model and data, and SGD with momentum by default.
 
     Args:
         optimizer: a function of the parameters.
         data: inputs and targets.
+        region: what forward and loss run in.
     """
     trained: Any = scene.model() if model is None else model
     x, y = data or scene.data(batch_size)
@@ -156,7 +164,8 @@ def classify(
 
     def step() -> float:
         rule.zero_grad()
-        loss = scene.loss(trained(x), y)
+        with region():
+            loss = scene.loss(trained(x), y)
         loss.backward()
         rule.step()
         return loss.item()

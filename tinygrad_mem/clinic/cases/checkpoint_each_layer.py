@@ -37,7 +37,7 @@ def each_eight() -> None:
     x.sum().backward()
 
 
-def explain(before: Run, after: Run) -> Finding:
+def explain(before: Run) -> Finding:
     plain = run(Program(no_checkpoints))
     same = "to the byte the same" if plain.peak == before.peak else "no less"
     return Finding(

@@ -23,7 +23,7 @@ def long_first() -> None:
             model(tm.empty(64, length, 1024))
 
 
-def explain(before: Run, after: Run) -> Finding:
+def explain(before: Run) -> Finding:
     sizes = [4 * 64 * length * 1024 for length in LENGTHS]
     weights = 22 * MIB  # a segment for large requests below 10 MiB has 20, one for small ones has 2
     return Finding(

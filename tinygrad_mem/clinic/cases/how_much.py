@@ -37,7 +37,7 @@ def eight_bits() -> None:
         rule.zero_grad()
 
 
-def explain(before: Run, after: Run) -> Finding:
+def explain(before: Run) -> Finding:
     return Finding(
         cause="The file has the weights alone. Training with Adam has them four times: weights, gradients and two moments, "
         f"4 bytes each. Of {PARAMETERS:,} parameters these are {16 * PARAMETERS:,} bytes. Activations come on top: the step "

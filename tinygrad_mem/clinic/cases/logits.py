@@ -28,7 +28,7 @@ def in_tiles() -> None:
     loss.backward()
 
 
-def explain(before: Run, after: Run) -> Finding:
+def explain(before: Run) -> Finding:
     logits = 4 * TOKENS * VOCABULARY
     rest = 4 * VOCABULARY * WIDTH + 4 * TOKENS * WIDTH + 8 * TOKENS + 2 * 512
     return Finding(

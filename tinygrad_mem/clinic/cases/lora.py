@@ -50,7 +50,7 @@ def with_checkpoints() -> None:
         rule.step()
 
 
-def explain(before: Run, after: Run) -> Finding:
+def explain(before: Run) -> Finding:
     frozen, learning = LAYERS * WIDTH * WIDTH, LAYERS * 2 * WIDTH * RANK
     kept = LAYERS * (4 * ROWS * WIDTH + 4 * ROWS * RANK)
     return Finding(

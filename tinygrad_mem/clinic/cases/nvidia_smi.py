@@ -24,7 +24,7 @@ def in_parts() -> None:
             model(tm.empty(4096, 1024))
 
 
-def explain(before: Run, after: Run) -> Finding:
+def explain(before: Run) -> Finding:
     assert before.replay is not None
     line = before.replay.timeline
     allocated, reserved = line[-1, 1:].tolist()

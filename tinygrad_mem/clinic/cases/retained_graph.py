@@ -32,7 +32,7 @@ def added() -> None:
         (first + second).backward()
 
 
-def explain(before: Run, after: Run) -> Finding:
+def explain(before: Run) -> Finding:
     return Finding(
         cause="retain_graph=True keeps all that backward needs for another backward. The last one of a step frees nothing "
         "then: the graph lives until y, first and second are given new values, and that is after the next forward. Two "

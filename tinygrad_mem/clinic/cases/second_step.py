@@ -34,7 +34,7 @@ def eight_bits() -> None:
         memory.mark(f"step {step} ends")
 
 
-def explain(before: Run, after: Run) -> Finding:
+def explain(before: Run) -> Finding:
     first, parameters = before.peak_until("step 1 ends"), BLOCKS * (8 * WIDTH**2 + 5 * WIDTH)
     return Finding(
         cause=f"Adam makes its two moments when it first steps: after the backward of the first step, when the activations are "

@@ -21,7 +21,7 @@ def program() -> None:
         rule.zero_grad()
 
 
-def explain(before: Run, after: Run) -> Finding:
+def explain(before: Run) -> Finding:
     assert before.replay is not None
     event = before.replay.out_of_memory[0]
     line = before.replay.timeline

@@ -19,7 +19,7 @@ def program() -> None:
     del weights
 
 
-def explain(before: Run, after: Run) -> Finding:
+def explain(before: Run) -> Finding:
     cycle = 91 * MIB + 91 * MIB // 2 + 2 * MIB
     needed = 64 * MIB + CYCLES * cycle
     return Finding(

@@ -32,7 +32,7 @@ def without_graph() -> None:
             del scores
 
 
-def explain(before: Run, after: Run) -> Finding:
+def explain(before: Run) -> Finding:
     return Finding(
         cause="eval() changes what dropout and batch norm compute. It does not say that no backward will come. Each "
         "convolution keeps its input for that backward, until the scores are dropped.",
