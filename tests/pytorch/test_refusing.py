@@ -50,6 +50,8 @@ SHAPES: dict[str, Program] = {
     "packed, the longest last": lambda d: packed(ones(d, 5, 2, 4), 3, 5),
     "packed, without numbers": lambda d: packed(ones(d, 5, 2, 0), 5, 3),
     "padded": lambda d: nn.utils.rnn.pad_packed_sequence(packed(ones(d, 5, 2, 4), 5, 3), total_length=4),
+    "view": lambda d: ones(d, 4, 5)[:, :3].view(-1),
+    "view in place of reshape": lambda d: ones(d, 4, 5).t().view(2, 10),
 }
 DTYPES: dict[str, Program] = {
     "embedding_bag": lambda d: F.embedding_bag(ones(d, 3), ones(d, 3, 4), ones(d, 1, dtype=LONG)),

@@ -2,7 +2,7 @@
 
 Formulas of shapes accept dtypes that kernels refuse, and their errors have other words. So PyTorch's CPU runs a doubtful call
 once, on tensors that repeat one element: of the same shapes if the formula has refused them, of the smallest if dtypes differ.
-What the call writes to has memory of its own.
+What the call writes to has memory of its own. ``view`` looks at strides, so it runs on meta, with the tensor's own.
 """
 
 from __future__ import annotations
@@ -114,7 +114,10 @@ def _asked(func: Any, args: tuple, kwargs: dict[str, Any], most: int | None) -> 
     named = dict(zip([each.name for each in func._schema.arguments], args, strict=False)) | kwargs
     with without_modes(), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        real = {name: _real(value, most, name in written) for name, value in named.items()}
+        if func is torch.ops.aten.view.default:
+            real = {name: _with_strides(value) for name, value in named.items()}
+        else:
+            real = {name: _real(value, most, name in written) for name, value in named.items()}
         given = [real.pop(each.name) for each in func._schema.arguments[: len(args)]]
         try:
             func(*given, **real)
@@ -131,3 +134,9 @@ def _real(value: Any, most: int | None, written: bool = False) -> Any:
     if isinstance(value, torch.device):
         return torch.device("cpu")
     return type(value)([_real(each, most, written) for each in value]) if type(value) in (list, tuple) else value
+
+
+def _with_strides(value: Any) -> Any:
+    if isinstance(value, FakeTensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return value
