@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.distributed import all_gather_object, broadcast_object_list  # noqa: E402
+from torch.distributed import all_gather_object, broadcast_object_list, pipelining  # noqa: E402
 from torch.distributed.checkpoint import save  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
@@ -27,6 +28,7 @@ from tinygrad_mem.pytorch import predict  # noqa: E402
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`broadcast_buffers` is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:`torch.distributed.:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:barrier\\(\\). using the device:UserWarning"),  # PyTorch's, with NCCL
 ]
 MIB = 1 << 20
 WEIGHTS = 4 * 512 * 512 * 4 + 2 * 512 * 4
@@ -88,9 +90,9 @@ def test_the_reducer_makes_its_buckets_again_in_the_second_step():
 def test_collectives_that_ask_for_nothing_are_predicted_and_others_refused():
     assert predict(train, "cuda", {}, 3, world_size=2, waits=True).peak == predict(train, "cuda", {}, 3, world_size=2).peak
 
-    def sends():
+    def receives():
         dist.init_process_group()
-        dist.send(torch.zeros(2, device="cuda"), 1)
+        dist.recv(torch.zeros(2, device="cuda"))  # from any process
 
     def shards():
         dist.init_process_group("nccl")
@@ -104,8 +106,8 @@ def test_collectives_that_ask_for_nothing_are_predicted_and_others_refused():
         dist.new_group([0, 3])
 
     assert predict(told, world_size=4, rank=3).peak == 1024
-    with pytest.raises(NotImplementedError, match=r"send of several processes is not predicted.* Use all_reduce, "):
-        predict(sends, world_size=2)
+    with pytest.raises(NotImplementedError, match=r"recv_any_source of several processes is not predicted.* Use all_reduce, "):
+        predict(receives, world_size=2)
     assert not dist.is_initialized()
     assert "WORLD_SIZE" not in os.environ
 
@@ -218,6 +220,72 @@ def test_reduce_and_gather_of_nccl_take_no_memory():
     }
     assert peaks.pop(("gather", 0)) == 5 * 512
     assert set(peaks.values()) == {512}
+
+
+SENT: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "send": lambda x, y: dist.send(x, 1),
+    "recv": lambda x, y: dist.recv(y, 1),
+    "batch_isend_irecv": lambda x, y: [
+        each.wait() for each in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 1), dist.P2POp(dist.irecv, y, 1)])
+    ],
+    "all_to_all": lambda x, y: dist.all_to_all(list(y.split(32)), list(x.split(32))),
+    "all_to_all_single": lambda x, y: dist.all_to_all_single(y, x, [8, 120, 0, 0], [128, 0, 0, 0]),
+    "all_reduce_coalesced": lambda x, y: dist.all_reduce_coalesced([x, y]),
+}
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_what_nccl_sends_from_one_tensor_to_another_takes_no_memory(name: str):
+    """Source: ``ProcessGroupNCCL.cpp``: it passes their addresses on. What is received has no known values."""
+
+    def run():
+        dist.init_process_group("nccl")
+        x, y = torch.zeros(128, device="cuda"), torch.zeros((), device="cuda")
+        received = y.expand(128).clone()
+        SENT[name](x, received)
+        if name != "send":
+            found.append(str(received.sum().item()))
+
+    found: list[str] = []
+    assert predict(run, world_size=4).peak == 3 * 512 + 512 * (name != "send")
+    assert found == ["unknown"] * (name != "send")
+
+
+@pytest.mark.parametrize(("kind", "fewer"), [("1F1B", 1), ("GPipe", 0)])
+def test_a_stage_of_a_pipeline_keeps_batches_until_their_backward(kind: str, fewer: int):
+    """With 1F1B a stage has as many under way as stages follow it. Each keeps what ``sigmoid`` has made."""
+
+    def run(given: bool = True):
+        dist.init_process_group("nccl")
+        rank, size, device = dist.get_rank(), dist.get_world_size(), torch.device("cuda", 0)
+        like = torch.zeros(2, 1024, device="meta", requires_grad=True)
+        shapes: dict[str, Any] = {"input_args": (like,), "output_args": (like,)} if given else {}
+        layers = nn.Sequential(nn.Linear(1024, 1024, bias=False), nn.Sigmoid(), nn.Dropout(0.0)).to(device)
+        stage = pipelining.PipelineStage(layers, rank, size, device, **shapes)
+        schedule = pipelining.schedules.get_schedule_class(kind)(stage, 4, loss_fn=lambda made, wanted: (made - wanted).sum())
+        x = torch.zeros(8, 1024, device=device)
+        schedule.step(*[x] * (rank == 0), target=x if rank == size - 1 else None)
+
+    peaks = {rank: predict(run, world_size=4, rank=rank).peak for rank in (1, 2)}
+    assert peaks[1] - peaks[2] == fewer * 2 * 1024 * 4
+    with pytest.raises(NotImplementedError, match=r"recv_object_list receives what another.* give each PipelineStage"):
+        predict(run, False, world_size=4)
+
+
+def test_objects_are_sent_from_the_gpu_by_nccl_alone():
+    """A pickle, its length and a list of lengths. Source: ``broadcast_object_list``."""
+
+    def run(backend: str | None, scatters: bool = False):
+        dist.init_process_group(backend)
+        if scatters:
+            dist.scatter_object_list([None], ["x" * 5000] * 4)
+        dist.broadcast_object_list(["x" * 5000])
+        dist.send_object_list(["x" * 5000], 1)
+
+    assert predict(run, "nccl", world_size=4).peak == 5120 + 512 + 512
+    assert predict(run, None, world_size=4).peak == 0
+    with pytest.raises(NotImplementedError, match="scatter_object_list receives what another process sends"):
+        predict(run, "nccl", True, world_size=4)
 
 
 def test_the_mesh_of_fully_shard_is_one_of_gpus_by_default():

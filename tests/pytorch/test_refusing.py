@@ -12,8 +12,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.testing._internal.common_methods_invocations import op_db
 
+from tests.opinfo.said import tables
 from tinygrad_mem.pytorch import predict
 from tinygrad_mem.pytorch.program import refusing
 from tinygrad_mem.pytorch.program.dispatcher import operators
@@ -50,7 +50,7 @@ SHAPES: dict[str, Program] = {
     "packed, the longest last": lambda d: packed(ones(d, 5, 2, 4), 3, 5),
     "packed, without numbers": lambda d: packed(ones(d, 5, 2, 0), 5, 3),
     "padded": lambda d: nn.utils.rnn.pad_packed_sequence(packed(ones(d, 5, 2, 4), 5, 3), total_length=4),
-    "view": lambda d: ones(d, 4, 5)[:, :3].view(-1),
+    "view of a part": lambda d: ones(d, 4, 5)[:, :3].view(-1),
     "view in place of reshape": lambda d: ones(d, 4, 5).t().view(2, 10),
 }
 DTYPES: dict[str, Program] = {
@@ -118,7 +118,7 @@ WHOLE = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.in
 
 def test_what_a_gpu_takes_of_whole_numbers_beside_the_cpu_is_what_pytorchs_own_table_says():
     """What PyTorch's CPU refuses is refused for a GPU, too, but for these. ``softsign`` is of ``abs``."""
-    more = {op.name for op in op_db if op.dtypesIfCUDA & WHOLE - op.dtypes}
+    more = {op.name for op in tables.op_db if op.dtypesIfCUDA & WHOLE - op.dtypes}
     assert more <= {
         *(op._schema.name.removeprefix("aten::") for op in refusing._MORE_ON_A_GPU),
         "nn.functional.softsign",
@@ -135,7 +135,7 @@ BY_BUILD = {
 
 def taken_by_the_cpu_alone() -> Iterator[tuple[Any, torch.dtype]]:
     """Rows of PyTorch's own table of what kernels take, with a dtype that its CPU takes and no GPU."""
-    for op in [each for each in op_db if not each.name.startswith("histogram")]:  # which no prediction takes
+    for op in [each for each in tables.op_db if not each.name.startswith("histogram")]:  # which no prediction takes
         for dtype in sorted(op.dtypes - op.dtypesIfCUDA - BY_BUILD - {torch.complex32}, key=str):
             yield op, dtype
 

@@ -215,12 +215,12 @@ def test_what_is_not_predicted_is_refused():
 
     def pipes():
         dist.init_process_group()
-        dist.send(torch.zeros(2, device="cuda"), 1)
+        dist.recv(torch.zeros(2, device="cuda"))
 
     for run, words in (
         (older, "FullyShardedDataParallel is not predicted for PyTorch: use fully_shard"),
         (of_a_tensor, "DeviceMesh: a tensor of ranks has no values in a prediction. Give it a list"),
-        (pipes, "send of several processes is not predicted, because its allocations are not known"),
+        (pipes, "recv_any_source of several processes is not predicted, because its allocations are not known"),
         (symmetric, "set_symm_mem is not predicted for PyTorch: leave it out"),
     ):
         with pytest.raises(NotImplementedError, match=words):

@@ -6,6 +6,7 @@ NCCL takes no memory from PyTorch's allocator for these. Gloo takes some on the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +24,19 @@ _INTO_FIRST = (  # they write into their first argument
     c10d.allreduce_.default, c10d.broadcast_.default, c10d.scatter_.default, _GATHER[0], _SCATTER[0]
 )  # fmt: skip
 _LISTS = c10d.allgather_.default, c10d.reduce_scatter_.default  # they gather into a list, or scatter one
-_WITHOUT_MEMORY = c10d.reduce_.default, c10d.gather_.default  # NCCL's, into tensors that the program has
+# NCCL's, into tensors that the program has. Source: ``torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp``, ``collective``,
+# ``collectiveCoalesced``, ``pointToPoint``
+_WITHOUT_MEMORY: dict[Any, Callable[[tuple[Any, ...]], list[torch.Tensor]]] = {  # -> what they write
+    c10d.reduce_.default: itemgetter(0),
+    c10d.gather_.default: lambda args: [each for part in args[0] for each in part],
+    c10d.send.default: lambda args: [],
+    c10d.recv_.default: itemgetter(0),
+    c10d.alltoall_base_.default: lambda args: [args[0]],
+    c10d.alltoall_.default: itemgetter(0),
+    c10d.allreduce_coalesced_.default: itemgetter(0),
+    c10d.allgather_into_tensor_coalesced_.default: itemgetter(0),
+    c10d.reduce_scatter_tensor_coalesced_.default: itemgetter(0),
+}
 _BARRIER = c10d.barrier.default  # NCCL's sums up one float32
 _WAIT = functional.wait_tensor.default
 _NUMBER = 8  # bytes of the number of processes, by which gloo divides
@@ -54,10 +67,10 @@ class Collectives:
                 self._for_a_moment(4)
             return _done([])
         if func in _WITHOUT_MEMORY and self._watch.device.type == "cuda":
-            written = args[0] if func is _WITHOUT_MEMORY[0] else [each for part in args[0] for each in part]
+            written = _WITHOUT_MEMORY[func](args)
             for tensor in written:
                 self._watch.numbers.written(tensor)
-            return _done(written)
+            return (written, _done(written)) if func is c10d.alltoall_.default else _done(written)
         if func in _MADE:
             return self._made(func, args)
         if func is _LISTS[0] or (func is _LISTS[1] and self._watch.device.type == "cuda"):
@@ -66,8 +79,8 @@ class Collectives:
             name = func._opname.strip("_")
             raise NotOfferedError(
                 f"torch.distributed: {name} of several processes is not predicted, because its allocations are not known. Use "
-                "all_reduce, reduce, broadcast, scatter, gather, all_gather, all_gather_into_tensor, reduce_scatter_tensor or "
-                "all_to_all_single"
+                "all_reduce, broadcast, scatter, all_gather, all_gather_into_tensor or reduce_scatter_tensor; on a GPU also "
+                "reduce, gather, send, recv and all_to_all"
             )
         written = args[0] if isinstance(args[0], list) else [args[0]]
         self._beside(func, written[0], args[1], self.averages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,11 @@ _ALIKE = "torch.distributed: objects that other processes send were assumed to b
 _FROM_ANOTHER = (
     "torch.distributed: {} receives what process {} sends, which is not known in a prediction of process {}. Predict that one "
     "with rank={}, or make the objects in each process"
+)
+
+_NOT_KNOWN = (
+    "torch.distributed: {} receives what another process sends, which is not known in a prediction of this one. Make the "
+    "objects in each process. torch.distributed.pipelining sends shapes so: give each PipelineStage input_args and output_args"
 )
 
 
@@ -68,3 +73,8 @@ def broadcast(
     if here != sender:
         raise NotOfferedError(_FROM_ANOTHER.format("broadcast_object_list", sender, here, sender))
     own(object_list, src, *args, **kwargs)
+
+
+def not_known(name: str, *args: Any, **kwargs: Any) -> NoReturn:
+    """A function whose objects only the sender knows."""
+    raise NotOfferedError(_NOT_KNOWN.format(name))

@@ -44,6 +44,7 @@ _OBJECTS = {
     "all_gather_object": objects.gathered,
     "gather_object": objects.gathered_by_one,
     "broadcast_object_list": objects.broadcast,
+    **{name: partial(objects.not_known, name) for name in ("recv_object_list", "scatter_object_list")},
 }
 _CHECKPOINTS = ("save", "load", "async_save")
 _DDP = "DistributedDataParallel"
@@ -113,7 +114,8 @@ class Processes:
         changes = [
             (groups, {"rendezvous": self._meeting, "_get_default_timeout": lambda backend: groups.default_pg_timeout}),
             handled(self, groups, _new_process_group_helper=_group),
-            handled(self, dist, get_backend=_backend),
+            *[handled(self, owner, get_backend=_backend) for owner in (dist, groups)],
+            handled(self, groups, _get_object_coll_device=_place_of_objects),
             *[
                 handled(self.watch, owner, **{name: handler})
                 for name, handler in _OBJECTS.items()
@@ -179,6 +181,11 @@ def _backend(processes: Processes, own: Callable[..., Any], group: Any = None) -
     found: str = own(group)
     name = (group or groups._get_default_group()).group_name or ""
     return dist.Backend(processes.backends.get(name, found))
+
+
+def _place_of_objects(processes: Processes, own: Callable[..., Any], group: Any = None) -> str:
+    """The device by which pickles are sent: NCCL sends only from a GPU."""
+    return "cuda" if groups.get_backend(group) == dist.Backend.NCCL else own(group)
 
 
 def _reducing(collectives: Collectives, own: Callable[..., Any], group: Any, *args: Any) -> Any:

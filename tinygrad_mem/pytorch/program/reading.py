@@ -35,6 +35,8 @@ _VECTORS = "was counted with its vectors, which it does not make without gradien
 _COUNTED = "torch.bincount: the numbers were assumed to be below minlength. With a larger one the result is longer"
 _AS_ARRAY = f"Write tensor.numpy() in its place. {TO_NUMPY}"
 _LBFGS = "torch/optim/lbfgs.py"
+_PIPELINING = "torch/distributed/pipelining/schedules.py"
+_AGREED = "torch.distributed.pipelining: all processes were assumed to give input_args and output_args, or none"
 _GENERATE = "transformers/generation/utils.py"
 _MASKS = "transformers/masking_utils.py"
 _ONE_SEQUENCE = (
@@ -90,8 +92,18 @@ def _item(watch: Watch, tensor: Tensor) -> Any:
         return 0.0  # gradients do not overflow
     if path.endswith("torch/optim/_adafactor.py"):
         return 1.0  # it clips by norms
+    if path.endswith(_PIPELINING) and function.endswith("._warmup_p2p"):
+        return _all_static(watch)
     kind = "b" if tensor.dtype is torch.bool else "c" if tensor.is_complex() else "f" if tensor.is_floating_point() else "i"
     return UnknownNumber.of(kind, watch)
+
+
+def _all_static(watch: Watch) -> int:
+    """1 if each stage of a pipeline is assumed to know its shapes, because this one does. Source: ``pipelining/stage.py``."""
+    watch.note(_AGREED)
+    asking = reader()
+    needs = asking.f_globals["InferenceMode"].needs_dynamic
+    return int(not needs(asking.f_locals["stage"]._user_meta, asking.f_locals["has_backward"]))
 
 
 def _known(watch: Watch, tensor: Tensor) -> Tensor | None:
