@@ -120,7 +120,7 @@ def test_offload_from_a_gpu(monkeypatch: pytest.MonkeyPatch, gpu_pool: Any, pinn
             del x, loss
         return model, losses
 
-    monkeypatch.setattr(groups._process, "default", Alone(0, [0], 60.0))
+    monkeypatch.setattr(groups._process, "process_group", Alone(0, [0], 60.0))
     alone, wanted = trained("cpu")
     model, found = trained("cuda", offload_policy=CPUOffloadPolicy(pin_memory=pinned))
     np.testing.assert_allclose(found, wanted, rtol=1e-10)

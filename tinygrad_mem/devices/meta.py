@@ -59,9 +59,14 @@ class Meta(CPU, kind="meta"):
     """``device("meta")``: nothing is computed, everything is counted."""
 
     lacking = None
-    draws: Apart  # in a dry run: its states of generators
-    default_dtype: np.dtype  # in a dry run: its default dtype
-    place: tuple[int, int] | None = None  # in a dry run: the rank that it plays, and the number of ranks
+    # of a dry run
+    draws: Apart  # its states of generators
+    default_dtype: np.dtype
+    place: tuple[int, int] | None = None  # the rank that it plays, and the number of ranks
+    process_group: Any = None  # the default one
+    answers: dict[bytes, np.ndarray]  # what each rank would have been told, where that depends on the rank
+    mesh: tuple[tuple[str, ...], np.ndarray] | None = None  # the names and the ranks of the first one
+    sent = 0  # bytes that the rank would have sent
 
     def _open(self) -> None:
         self.xp = np
@@ -74,7 +79,7 @@ class Meta(CPU, kind="meta"):
         self: Any = object.__new__(cls)
         self.type, self.index, self.xp, self.whose, self.like = DryName("meta"), None, np, " of a prediction", like
         self.kernels, self.pool = cls.kernels_like(like), _DryPool("meta", reserve=False)
-        self.draws, self.default_dtype = Apart(), get_default_dtype()
+        self.draws, self.default_dtype, self.answers = Apart(), get_default_dtype(), {}
         self.generator = Generator()  # without a device: a reference cycle would live until the garbage collector runs
         self.draws.set(self.generator, device("cpu").generator.state)
         return self

@@ -26,13 +26,13 @@ NOT_A_MEMBER = -1
 def note(answer: np.ndarray) -> None:
     """Record the answer that each rank of the world would get, if the answers differ."""
     if local.dry is not None and (answer != answer[0]).any():
-        local.dry.__dict__.setdefault("answers", {})[answer.tobytes()] = answer
+        local.dry.answers[answer.tobytes()] = answer
 
 
 def note_mesh(names: tuple[str, ...], ranks: np.ndarray) -> None:
     """Note the first mesh that a program makes, for tables and pictures of its ranks."""
-    if local.dry is not None:
-        local.dry.__dict__.setdefault("mesh", (names, ranks))
+    if local.dry is not None and local.dry.mesh is None:
+        local.dry.mesh = names, ranks
 
 
 def sent() -> int:
@@ -50,13 +50,13 @@ def sent() -> int:
     """
     if local.dry is None:
         raise ArgumentError("sent: only a prediction counts what a rank sends: call it in what memory.predict() runs")
-    return local.dry.__dict__.get("sent", 0)
+    return local.dry.sent
 
 
 def _count(size: int) -> None:
     """Count bytes that are sent, in a prediction."""
     if local.dry is not None:
-        local.dry.__dict__["sent"] = sent() + size
+        local.dry.sent += size
 
 
 class FakeGroup(ProcessGroup):

@@ -32,12 +32,12 @@ class GroupMember:
     NON_GROUP_MEMBER = object()
 
 
-_process = SimpleNamespace(default=None)
+_process = SimpleNamespace(process_group=None)
 
 
 def _state() -> Any:
-    """The holder of the default group: of this process, or of a dry run."""
-    return _process if local.dry is None else local.dry.__dict__.setdefault("process_groups", SimpleNamespace(default=None))
+    """The holder of the default group: this process, or a dry run."""
+    return _process if local.dry is None else local.dry
 
 
 def is_available() -> bool:
@@ -73,7 +73,7 @@ def is_torchelastic_launched() -> bool:
 
 def is_initialized() -> bool:
     """Return True between :func:`init_process_group` and :func:`destroy_process_group`."""
-    return _state().default is not None
+    return _state().process_group is not None
 
 
 def init_process_group(
@@ -103,7 +103,7 @@ def init_process_group(
         RankError: another process did not come in time.
     """
     state = _state()
-    if state.default is not None:
+    if state.process_group is not None:
         raise ArgumentError("trying to initialize the default process group twice! Call destroy_process_group() first.")
     if timeout is not None and not isinstance(timeout, timedelta):
         raise ArgumentTypeError(f"Expected timeout argument to be of type datetime.timedelta, got {timeout}")
@@ -116,7 +116,7 @@ def init_process_group(
             else f"init_process_group: the backend {backend!r} is not offered outside of a prediction: leave it out"
         )
     if local.dry is not None or name == "fake":
-        state.default = _fake(rank, world_size, seconds)
+        state.process_group = _fake(rank, world_size, seconds)
         return
     if name == "mpi":
         from .mpi import world_group as made
@@ -128,7 +128,7 @@ def init_process_group(
             f"init_process_group: rank={rank}, world_size={world_size} were given, mpiexec started this process as rank "
             f"{group.rank()} of {group.size()}: leave them out, or start the program with python -m tinygrad_mem launch -n N"
         )
-    state.default = group
+    state.process_group = group
 
 
 def _fake(rank: int, size: int, timeout: float) -> FakeGroup:
@@ -146,14 +146,14 @@ def _fake(rank: int, size: int, timeout: float) -> FakeGroup:
 def destroy_process_group(group: Any = None) -> None:
     """Remove ``group``; without one, the default group."""
     state = _state()
-    if group is None or group is state.default:
-        state.default = None
+    if group is None or group is state.process_group:
+        state.process_group = None
 
 
 def member(group: Any = None) -> ProcessGroup | None:
     """The group, or the default one; ``None`` if this process does not belong to it."""
     if group is None:
-        group = _state().default
+        group = _state().process_group
         if group is None:
             raise ArgumentError("Default process group has not been initialized, please make sure to call init_process_group.")
     if group is GroupMember.NON_GROUP_MEMBER:

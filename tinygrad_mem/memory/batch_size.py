@@ -41,7 +41,7 @@ def find_batch_size(
     found = None if here.type == "meta" else _predicted(fn, here, room, start, most)
     with Limit(room, here), here:
         if found is None:
-            found = _largest(fn, here, start, most)
+            found = largest(lambda size: _fits(fn, size, here), start, most) if _fits(fn, start, here) else 0
         else:
             while found >= start and not _fits(fn, found, here):
                 found -= max(1, found // 64)
@@ -77,8 +77,8 @@ def _predicted(fn: Callable[[int], Any], device: Device, room: int, start: int, 
         return None
     try:
         with scope.listening(elsewhere), Limit(room, device), Limit(left, meta), meta:
-            _fits(fn, start, meta)  # does it run on meta only?
-            found = 0 if elsewhere.allocated else _largest(fn, meta, start, most)
+            fits = _fits(fn, start, meta)  # does it run on meta only?
+            found = largest(lambda size: _fits(fn, size, meta), start, most) if fits and not elsewhere.allocated else 0
     except (DataDependenceError, DeviceError):
         return None
     finally:
@@ -96,14 +96,12 @@ def _fits(fn: Callable[[int], Any], size: int, device: Device) -> bool:
     return True
 
 
-def _largest(fn: Callable[[int], Any], device: Device, start: int, most: int) -> int:
-    """The largest size that fits on ``device``, by doubling and then bisection; 0 if ``start`` does not fit."""
-    if not _fits(fn, start, device):
-        return 0
-    good, bad = start, most + 1
+def largest(fits: Callable[[int], bool], good: int, most: int) -> int:
+    """The largest size up to ``most`` that fits, by doubling and then bisection; ``good`` is known to fit."""
+    bad = most + 1
     while bad - good > 1:
         size = min(good * 2, most) if bad > most else (good + bad) // 2
-        if _fits(fn, size, device):
+        if fits(size):
             good = size
         else:
             bad = size

@@ -132,8 +132,8 @@ def of_all(predict: Callable[[int], tuple[Track, Any]], size: int) -> AllRanks:
     """
     found = AllRanks()
     for ranks, track, meta in different(predict, size):
-        if not found and "mesh" in vars(meta):
-            found.grid = Grid(*vars(meta)["mesh"])
+        if not found and meta.mesh is not None:
+            found.grid = Grid(*meta.mesh)
         found.append(Alike(ranks, track))
     return found
 
@@ -150,7 +150,7 @@ def different(predict: Callable[[int], tuple[T, Any]], size: int) -> Iterator[tu
         rank = int(rest[0])
         result, meta = predict(rank)
         same = np.ones(size, bool)
-        for answer in vars(meta).get("answers", {}).values():
+        for answer in meta.answers.values():
             same &= answer == answer[rank]
         yield tuple(rest[same[rest]].tolist()), result, meta
         rest = rest[~same[rest]]

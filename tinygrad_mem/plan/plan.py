@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, BudgetError, is_whole
 from ..files import cache_folder
+from ..memory import batch_size
 from ..memory.predict import dry_run, predict
 from ..memory.sizes import bytes_text, parse_bytes
 from ..memory.stats import where
@@ -226,14 +227,17 @@ def largest(build: Callable[[int], T], most: int = 1 << 20) -> tuple[int, T]:
     Raises:
         BudgetError: not even 1 fits.
     """
-    good, found, bad = 1, build(1), most + 1
-    while bad - good > 1:
-        n = min(2 * good, most) if bad > most else (good + bad) // 2
+    found = build(1)
+
+    def fits(n: int) -> bool:
+        nonlocal found
         try:
-            found, good = build(n), n
+            found = build(n)
         except BudgetError:
-            bad = n
-    return good, found
+            return False
+        return True
+
+    return batch_size.largest(fits, 1, most), found
 
 
 def _allowed(allow: str | Iterable[str], useless: dict[str, str]) -> tuple[str, ...]:

@@ -23,18 +23,13 @@ def table(front: list[Point], chosen: Point, plain: Point, width: int) -> str:
 
     from ..memory.render.terminal import text
 
+    points = front if chosen in front else [*front, chosen]
+    short = [""] if width >= _WIDE else []
+    offloaded, sends = any(point.host for point in points), any(point.sent for point in points)
     shown = Table(title=Text("memory against time"), title_justify="left", title_style="bold")
     shown.add_column("", no_wrap=True)
-    short = [""] if width >= _WIDE else []
-    for name in ("peak, bytes", *short, "reserved", "time"):
+    for name in ("peak, bytes", *short, "reserved", "time", *["on the host"] * offloaded, *["sent"] * sends):
         shown.add_column(name, justify="right", no_wrap=True)
-    points = front if chosen in front else [*front, chosen]
-    offloaded = any(point.host for point in points)
-    if offloaded:
-        shown.add_column("on the host", justify="right", no_wrap=True)
-    sends = any(point.sent for point in points)
-    if sends:
-        shown.add_column("sent", justify="right", no_wrap=True)
     shown.add_column("techniques", overflow="fold")
     for point in sorted(points, key=lambda p: (p.time, -p.peak)):
         mark = "→" if point.choice == chosen.choice else ""

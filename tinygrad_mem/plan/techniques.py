@@ -118,11 +118,7 @@ class InPlace(Applied):
     rows = ("inplace_activations",)
 
     def prepare(self, step: Prepared) -> None:
-        for path in self.paths:
-            module: Any = _part(step.model, path, f"an activation {path!r}")
-            if not hasattr(module, "inplace"):
-                raise _other_model(f"an activation {path!r}", f"a {type(module).__name__}")
-            module.inplace = True
+        _set_on(step.model, self.paths, "inplace", True, "an activation")
 
     def __str__(self) -> str:
         return f"{len(self.paths)} activation{'s' * (len(self.paths) > 1)} in place"
@@ -170,11 +166,7 @@ class Tiles(Applied):
     rows, said = ("chunking",), "{tokens} tokens at a time"
 
     def prepare(self, step: Prepared) -> None:
-        for path in self.paths:
-            module: Any = _part(step.model, path, f"a module with a tile {path!r}")
-            if not hasattr(module, "tile"):
-                raise _other_model(f"a module with a tile {path!r}", f"a {type(module).__name__} without")
-            module.tile = self.tokens
+        _set_on(step.model, self.paths, "tile", self.tokens, "a module with a tile")
 
 
 @dataclass(frozen=True)
@@ -288,6 +280,15 @@ def reason_against(a: type[Applied] | Applied, b: type[Applied] | Applied) -> st
     """Say why the two cannot be used together; ``None`` if they can."""
     reasons = (catalogue.reason_against(one, other) for one, other in product(a.rows, b.rows))
     return next((reason for reason in reasons if reason), None)
+
+
+def _set_on(model: Module, paths: tuple[str, ...], name: str, value: Any, expected: str) -> None:
+    """Set an attribute of the modules at these paths, which have it."""
+    for path in paths:
+        module = _part(model, path, f"{expected} {path!r}")
+        if not hasattr(module, name):
+            raise _other_model(f"{expected} {path!r}", f"a {type(module).__name__} without")
+        setattr(module, name, value)
 
 
 def _part(model: Module, path: str, expected: str) -> Module:

@@ -90,7 +90,7 @@ def checkpoint(
     debug = debug if local.debug is None else local.debug
     forward, again = context_fn()
     check = determinism_check == "default"
-    frame = Frame(function, args, kwargs, again, preserve_rng_state, stop, check, debug)
+    frame = Frame(function, args, kwargs, again=again, rng=preserve_rng_state, stop=stop, check=check, debug=debug)
     with forward, frame.draws, saved_tensors_hooks(frame.note, frame.hand_out):
         del frame
         return function(*args, **kwargs)

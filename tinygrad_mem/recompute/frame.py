@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from typing import Any, ClassVar, NamedTuple
 
 from .. import scope
@@ -80,10 +80,23 @@ class Frame:
 
     The nodes that the call recorded refer to the frame. It refers to none of them, and not to the result. Separate nodes save
     the call's inputs: so these are counted, checked for in-place writes, and packed by an outer checkpoint.
+
+    Args:
+        again: a context for the recomputation.
+        rng, stop, check, debug: ``preserve_rng_state``, ``early_stop``, ``determinism_check`` and ``debug`` of a checkpoint.
     """
 
     def __init__(
-        self, function: Callable, args: tuple, kwargs: dict, again: Any, rng: bool, stop: bool, check: bool, debug: bool
+        self,
+        function: Callable,
+        args: tuple,
+        kwargs: dict,
+        *,
+        again: AbstractContextManager = nullcontext(),  # noqa: B008 (it has no state)
+        rng: bool = True,
+        stop: bool = True,
+        check: bool = True,
+        debug: bool = False,
     ) -> None:
         tensors: list[Tensor] = []
         self.function, self.again = function, again

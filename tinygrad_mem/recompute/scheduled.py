@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -96,7 +95,7 @@ def _run(stages: list[list[Module]], items: Items, x: Any, *rest: Any, **named: 
                 local.saved_hooks = local.saved_hooks[:-1]
                 local.draws.__exit__()
             elif isinstance(step, tuple):
-                frame = Frame(partial(_run, stages, step), (x, *rest), named, nullcontext(), True, True, True, False)
+                frame = Frame(partial(_run, stages, step), (x, *rest), named)
                 frame.draws.__enter__()
                 saved_tensors_hooks(frame.note, frame.hand_out).__enter__()
                 del frame

@@ -186,9 +186,8 @@ def lora(
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     for name, each in made.items():
-        above, _, last = name.rpartition(".")
         each.lora_A.requires_grad_(train_a)
-        setattr(model.get_submodule(above), last, each)
+        model.set_submodule(name, each)
     return model
 
 

@@ -149,9 +149,7 @@ def quantize_frozen(
     for name in list(found):
         layer = found.pop(name)  # so that its weight is freed before the next one is quantized
         made = QuantizedLinear(layer, quant_type, quant_type == "nf4" and double_quantization is not False)
-        made.train(layer.training)
-        above, _, last = name.rpartition(".")
-        setattr(model.get_submodule(above), last, made)
+        model.set_submodule(name, made.train(layer.training))
         del layer
     return model
 

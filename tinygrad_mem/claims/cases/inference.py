@@ -33,14 +33,14 @@ def keys_and_values(tokens: int) -> Counted:
     return Counted(sum(block.requested for block in track.live("made")), track=track)
 
 
-def beside_weights(tokens: int = 2048) -> Counted:
-    """The peak of reading a prompt, over the weights of Llama with 7 billion parameters in float16, less these."""
+def beside_weights() -> Counted:
+    """The peak of reading 2,048 tokens, over the weights of Llama with 7 billion parameters in float16, less these."""
 
     def run() -> None:
         model: Any = Step("float16", "cpu").make(LLAMA_7B)
         memory.mark("loaded")
         with tm.no_grad():
-            model(tm.zeros(1, tokens, dtype=tm.int64), Cache(model.config, 1, tokens, dtype=tm.float16), last=1)
+            model(tm.zeros(1, 2048, dtype=tm.int64), Cache(model.config, 1, 2048, dtype=tm.float16), last=1)
 
     track = memory.predict(run)
     return Counted(Fraction(track.at_peak("loaded").used, 2 * count(LLAMA_7B)) - 1, track=track)
