@@ -348,6 +348,12 @@ def plain(value: Any) -> Any:
     return _builtin_float(number) if isinstance(number, np.generic) else number  # a long double is its own item
 
 
+def size_or_data(value: Any) -> Any:
+    """An argument of ``Tensor(...)``: NumPy's whole number, or its array of one without dimensions, is a size, as in PyTorch."""
+    whole = isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in "iu"
+    return value.item() if whole else plain(value)
+
+
 FOREIGN = (np.ndarray, complex, np.generic)
 """Operands that an op accepts besides tensors and its own numbers."""
 

@@ -254,6 +254,28 @@ def test_random_einsums(data):
     against_torch(lambda *t: tm.einsum(equation, *t), lambda *t: torch.einsum(equation, *t), arrays, tolerance=(1e-9, 1e-9))
 
 
+@given(st.data())
+def test_random_einsums_of_integers_that_broadcast(data):
+    """A sum of int32 is int64: which dimensions are summed before a product also decided whether it wrapped round."""
+    sizes = {c: data.draw(st.integers(1, 3)) for c in LETTERS}
+    terms = data.draw(st.lists(st.lists(st.sampled_from(LETTERS), unique=True, max_size=3).map("".join), min_size=1, max_size=3))
+    used = sorted({c for t in terms for c in t})
+    result = "".join(data.draw(st.lists(st.sampled_from(used), unique=True, max_size=4))) if used else ""
+    dtype = data.draw(st.sampled_from(["int32", "int64", "uint8"]))
+    rng = np.random.default_rng(0)
+    shapes = [[data.draw(st.sampled_from([1, sizes[c]])) for c in t] for t in terms]
+    arrays = [np.asarray(rng.integers(0, 99, shape), dtype) for shape in shapes]
+    equation = ",".join(terms) + "->" + result
+    try:
+        theirs = torch.einsum(equation, *map(torch.tensor, arrays))
+    except RuntimeError as error:  # it multiplies a sum by what is not summed, and refuses its own int64
+        assert "expected scalar type" in str(error) or "same dtype" in str(error)
+        return
+    mine = tm.einsum(equation, *map(tm.tensor, arrays))
+    assert mine.dtype == theirs.numpy().dtype
+    np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+
+
 def test_einsum_forms():
     x, y = values(2, 3), values(3, 4)
     against_torch(lambda x, y: tm.einsum("ij,jk", [x, y]), lambda x, y: torch.einsum("ij,jk", [x, y]), [x, y])

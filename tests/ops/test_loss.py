@@ -211,6 +211,19 @@ def test_scores_of_any_size(size: float, shift: float, dtype: str):
         against_torch(ours.cross_entropy, T.cross_entropy, [scores, t], dtype, tolerance=tolerance)
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_on_a_gpu_what_is_no_probability_makes_the_loss_nan(dtype: str):
+    """PyTorch's kernel asserts there. Masks of 255 gave a loss that somebody would believe."""
+    good = [0.0, 0.25, 0.5, 1.0]
+    for bad in (255.0, -0.01, 1.01, float("nan"), float("inf")):
+        for x, y in (([*good, 0.5], [*good, bad]), ([*good, bad], [*good, 0.5])):
+            for reduction in ("none", "mean"):
+                x, y = (tm.tensor(z, dtype=getattr(tm, dtype), device="cuda") for z in (x, y))
+                found = ours.binary_cross_entropy(x, y, reduction=reduction).isnan().tolist()
+                assert found == ([False] * 4 + [True] if reduction == "none" else True), f"{bad}, {reduction}"
+
+
 def test_extremes_equal_pytorch():
     for p, y in ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0), (1.0, 1.0)):
         x, t = np.array([p]), np.array([y])

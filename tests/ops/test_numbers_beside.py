@@ -105,11 +105,14 @@ def test_a_number_of_numpys_is_a_number_of_pythons(name: str, dtype: str, dev: s
 def test_numpys_whole_numbers_are_sizes():
     """``FloatTensor(n, m)`` of sizes that NumPy computed held the two numbers."""
     for name in ("Tensor", "FloatTensor", "LongTensor"):
-        for sizes in ((np.int64(3),), (np.int32(3), 2), (2, np.int64(0))):
+        for sizes in ((np.int64(3),), (np.int32(3), 2), (2, np.int64(0)), (np.array(3),), (np.array(2, np.int32), 2)):
             mine, theirs = (getattr(lib, name)(*sizes) for lib in (tm, torch))
             assert (mine.shape, f"torch.{mine.dtype}") == (tuple(theirs.shape), str(theirs.dtype))
     for make in (tm.nn.LayerNorm, tm.nn.RMSNorm):
         assert make(cast(Any, np.int64(2))).normalized_shape == (2,)
+
+
+    assert tm.Tensor(np.array(3.5)).item() == torch.Tensor(np.array(3.5)).item() == 3.5
 
 
 def test_bytes_that_can_change_are_numbers():

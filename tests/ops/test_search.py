@@ -66,6 +66,17 @@ def test_searchsorted_of_unsorted_lines_nan_and_more_than_a_tile():
     both(lambda lib, a, v: (lib.searchsorted(a, v), lib.searchsorted(a, v, right=True)), line, np.array([np.nan, 1.0]))
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_searchsorted_in_lines_that_end_with_nan(dtype: str, dev: str):
+    """Each number finds its place before the nan, as NumPy's. PyTorch's 0 is behind [1, nan, nan]."""
+    values = np.array([0, 1, 1.5, 2, np.inf, -np.inf], dtype)
+    for numbers in ([1, 2], [1], [], [-1, 0, 1, 1, 2, 3], list(range(20))):
+        for count, side in itertools.product((1, 2, 5), ("left", "right")):
+            line = np.array([*numbers, *[np.nan] * count], dtype)
+            mine = tm.searchsorted(tm.tensor(line, device=dev), tm.tensor(values, device=dev), side=side)
+            assert mine.tolist() == np.searchsorted(line, values, side).tolist()
+
+
 @given(SHAPES, st.integers(0, 12), KINDS, KINDS, st.booleans())
 def test_isin(shape, count, dtype, other, invert):
     both(lambda lib, x, t: lib.isin(x, t, invert=invert), some(shape, dtype), some((count,), other, 1))
@@ -101,6 +112,17 @@ def test_histc_does_not_count_nan_and_closes_the_last_interval():
     both(lambda lib, x: lib.histc(x, 3), np.full(5, 2.0))
     assert tm.histc(tm.full((5000,), 0.5, dtype=tm.float16), 4, 0, 1).tolist() == [0, 0, 5000, 0]  # PyTorch says 4096
     both(lambda lib, x: lib.histc(x, 50), np.random.default_rng(0).standard_normal(100_000))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("bounds", [(0, 0), (-1, 1), (-0.5, 1.25), (0, 300)])
+def test_histc_of_halves_counts_in_the_intervals_of_their_numbers(dtype: str, bounds: tuple):
+    """PyTorch rounds each step to a half: of 1,200 calls 204 count elements beside their intervals."""
+    rng = np.random.default_rng(0)
+    for scale, bins in itertools.product((1, 10, 100), (1, 3, 7, 10, 100)):
+        x = tm.tensor(rng.standard_normal(200) * scale).to(getattr(tm, dtype))
+        low, high = tm.tensor(bounds).to(x.dtype).tolist()
+        np.testing.assert_array_equal(x.histc(bins, *bounds).float(), torch.tensor(x.float().numpy()).histc(bins, low, high))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

@@ -64,7 +64,7 @@ class Tensor(Exchange, _Base):
 
     def __init__(self, *data: Any, device: Any = None) -> None:
         self.device = Device(device or local.default_device or "cpu")
-        data = tuple(map(dtypes.plain, data))
+        data = tuple(map(dtypes.size_or_data, data))
         if data and all(isinstance(n, int) for n in data):
             self.array = self.device.empty(tuple(data), dtypes.get_default_dtype())
             return

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from .. import dtypes
 from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..errors import DimensionError, ShapeError
@@ -65,6 +66,8 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
                 raise ShapeError(f"einsum: subscript {letter!r} has size {n} and {sizes[letter]} in {equation!r}")
             sizes[letter] = n if sizes[letter] == 1 else sizes[letter]
     first, *rest = [_take_diagonals(term, x) for term, x in zip(terms, tensors, strict=True)]
+    if rest:
+        first, *rest = [_drop_ones(term, x, result) for term, x in (first, *rest)]
     for i, (term, x) in enumerate(rest):
         later = set(result).union(*[t for t, _ in rest[i + 1 :]])
         first = _contract(*first, term, x, later)
@@ -132,15 +135,21 @@ def _take_diagonals(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
     return term, x
 
 
+def _drop_ones(term: list[str], x: Tensor, result: list[str]) -> tuple[list[str], Tensor]:
+    """The operand without dimensions of size 1 that are not in the result: what they broadcast to is summed elsewhere."""
+    kept = [c for c, n in zip(term, x.shape, strict=True) if n != 1 or c in result]
+    return kept, _reshape(x, [n for c, n in zip(term, x.shape, strict=True) if c in kept])
+
+
 def _contract(left: list[str], a: Tensor, right: list[str], b: Tensor, later: set[str]) -> tuple[list[str], Tensor]:
     """Two operands as one batched matrix product; letters that are not needed later are summed."""
-    alike = a.dtype == b.dtype
     a, left = _sum_out(a, left, set(right) | later)
     b, right = _sum_out(b, right, set(left) | later)
-    if alike and a.dtype != b.dtype:  # sums of integers are int64
-        a, b = a.long(), b.long()
     batch = [c for c in left if c in right and c in later]
     inner = [c for c in left if c in right and c not in later]
+    if a.dtype != b.dtype and (not inner or not (a.is_floating_point() or b.is_floating_point())):  # sums are int64
+        common = dtypes.promote_types(a.dtype, b.dtype)
+        a, b = a.to(common), b.to(common)
     rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]
     size = {c: max(n, 1) if n else 0 for c, n in zip(right, b.shape, strict=True)}
     for c, n in zip(left, a.shape, strict=True):

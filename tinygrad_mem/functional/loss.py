@@ -313,7 +313,7 @@ def binary_cross_entropy(
     Raises:
         DTypeError: both are not of one floating dtype.
         ValueError: the shapes differ.
-        RuntimeError: an input or a target outside of [0, 1]; on the cpu.
+        RuntimeError: an input or a target outside of [0, 1]; on the cpu. On a GPU, which is not waited for, it gives nan.
     """
     _want_floating("binary_cross_entropy", input, target, one_dtype=True)
     reduction = reduction_of(reduction, size_average, reduce)

@@ -30,7 +30,8 @@ def searchsorted(
 ) -> Tensor:
     """The position at which each value can be inserted into a sorted line: int64, of input's shape. No gradient.
 
-    Both are compared in their common dtype.
+    Both are compared in their common dtype. nan is behind all numbers, as :func:`sort` puts it, also in ``sorted_sequence``.
+    (PyTorch's depends there on where its halving meets a nan: 0 is after ``[1, nan, nan]``.)
 
     Args:
         sorted_sequence: one line for all, or one (the last dimension) for each line of ``input``.
@@ -126,7 +127,9 @@ def isin(
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """The number of elements in each of ``bins`` equal intervals from ``min`` to ``max``, in input's dtype. No gradient.
 
-    If ``min`` equals ``max``, the smallest and the largest element are used; the last interval includes ``max``.
+    If ``min`` equals ``max``, the smallest and the largest element are used; the last interval includes ``max``. The
+    intervals of halves are those of the same numbers in float32. (PyTorch rounds each step to a half: an element near an edge
+    is counted beside its interval, and no count exceeds 2,048 or 256.)
 
     Raises:
         ArgumentError: no bins, ``max`` below ``min``, or bounds that are not finite.

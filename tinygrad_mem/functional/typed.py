@@ -31,7 +31,7 @@ class TensorType(type):
 
     def __call__(cls, *data: Any, device: Any = None) -> Tensor:
         """A new tensor of this dtype, from sizes or from data, as ``Tensor`` makes it."""
-        where, data = cls.kind if device is None else device, tuple(map(dtypes.plain, data))
+        where, data = cls.kind if device is None else device, tuple(map(dtypes.size_or_data, data))
         if all(isinstance(n, int) for n in data):
             return creation.empty(*(data or (0,)), dtype=cls.dtype, device=where)
         if len(data) != 1:

@@ -170,7 +170,7 @@ class _RowUpdate(_Update):
         return super().elementwise(given, tables, f"{place}\n{body}", wide)
 
 
-class _Loss(_Generated):
+class Loss(_Generated):
     """A loss: out = the formula of each element, or the sum of all times ``scale``, added in float64."""
 
     but = ("scale", "out")
@@ -216,7 +216,7 @@ def _by_ufunc(name: str, kernel: Any) -> Any:
     return wraps(kernel)(ufunc(getattr(cupy, kernel.ufunc.__name__), wide=kernel.traced == "arithmetic"))
 
 
-_BUILT = {"elements": _Generated, "update": _Update, "rows": _RowUpdate, "loss": _Loss, "gradient": _Gradient}
+_BUILT = {"elements": _Generated, "update": _Update, "rows": _RowUpdate, "loss": Loss, "gradient": _Gradient}
 _BUILT |= {"ufunc": _by_ufunc, "arithmetic": _by_ufunc}
 GENERATED = {name: _BUILT[each.traced](name, each) for name, each in vars(numpy).items() if hasattr(each, "traced")}
 """Kernels by their names. A ``def`` of the same name in this folder takes the place of one."""
