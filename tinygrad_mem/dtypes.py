@@ -349,7 +349,7 @@ def plain(value: Any) -> Any:
 
 
 def size_or_data(value: Any) -> Any:
-    """An argument of ``Tensor(...)``: NumPy's whole number, or its array of one without dimensions, is a size, as in PyTorch."""
+    """An argument of ``Tensor(...)``: as in PyTorch NumPy's whole number, or its array without dimensions, is a size."""
     whole = isinstance(value, np.ndarray) and not value.ndim and value.dtype.kind in "iu"
     return value.item() if whole else plain(value)
 

@@ -94,6 +94,32 @@ def test_what_is_made_in_inference_mode_takes_no_part(library):
         made[0] * library.ones(2, requires_grad=True)
 
 
+def test_a_view_is_of_inference_mode_if_its_base_is(library):
+    """One made outside of a base made inside was saved and written; one made inside of a base made outside was refused."""
+    y = library.ones(2)
+    with library.inference_mode():
+        x, other = library.ones(2), y.view(2)
+    view = x[:1]
+    assert (view.is_inference(), other.is_inference()) == (True, False)
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
+        view * library.ones(1, requires_grad=True)
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside InferenceMode is not allowed"):
+        view.add_(1.0)
+    assert (other * library.ones(2, requires_grad=True)).requires_grad
+
+
+def test_nothing_is_recorded_in_inference_mode_also_where_grad_mode_is_turned_on(library):
+    layer = library.nn.Linear(2, 2)
+    with library.inference_mode():
+        frozen = library.nn.Linear(2, 2)
+        for mode in (library.enable_grad(), library.set_grad_enabled(True)):
+            with mode:
+                for each in (layer, frozen):
+                    y = each(library.ones(1, 2))
+                    assert (y.requires_grad, y.is_inference()) == (False, True)
+    assert layer(library.ones(1, 2)).requires_grad
+
+
 def test_grad_makes_zeros_where_nothing_was_used(library):
     x, y = library.ones(2, requires_grad=True), library.ones(3, requires_grad=True)
     first, second = library.autograd.grad((x * 3.0).sum(), [x, y], materialize_grads=True)

@@ -111,7 +111,6 @@ def test_numpys_whole_numbers_are_sizes():
     for make in (tm.nn.LayerNorm, tm.nn.RMSNorm):
         assert make(cast(Any, np.int64(2))).normalized_shape == (2,)
 
-
     assert tm.Tensor(np.array(3.5)).item() == torch.Tensor(np.array(3.5)).item() == 3.5
 
 

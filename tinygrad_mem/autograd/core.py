@@ -212,7 +212,7 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
     elif local.dry is not None:
         for follow in scope.dry_run_hooks:
             follow(op, inputs, params, outputs)
-    if not enabled and local.inference:
+    if not enabled and local.inference and not op.view:
         made: Any = outputs if type(out) is tuple else (outputs,)
         for tensor in made:
             tensor._inference = True
@@ -242,6 +242,8 @@ def _share(op: type[Op], inputs: tuple, params: dict, view: Any, enabled: bool) 
     """Let the result of a view op share its source's storage, and record how it was made from the root."""
     source = inputs[0]
     view._storage = source.storage
+    if source._inference:
+        view._inference = True
     if enabled:
         view._view = ViewHistory(source, (op, inputs[1:], params))
     else:

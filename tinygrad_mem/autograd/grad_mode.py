@@ -19,7 +19,6 @@ class _GradMode:
     """Sets grad mode on entry and restores it on exit. It also decorates functions and generators."""
 
     mode: bool
-    inference = False
 
     def __init__(self) -> None:
         self._before: list[tuple[bool, bool]] = []
@@ -36,8 +35,7 @@ class _GradMode:
 
     def __enter__(self) -> None:
         self._before.append((local.grad_enabled, local.inference))
-        local.grad_enabled = self.mode
-        local.inference = local.inference or self.inference
+        local.grad_enabled = self.mode and not local.inference
 
     @signal_safe
     def __exit__(self, *exc: object) -> None:
@@ -87,7 +85,7 @@ class no_grad(_GradMode):
 
 
 class enable_grad(_GradMode):
-    """Inside, ops are recorded, also within a :class:`no_grad`."""
+    """Inside, ops are recorded, also within a :class:`no_grad`; but not within an :class:`inference_mode`, as in PyTorch."""
 
     mode = True
 
@@ -99,14 +97,14 @@ class set_grad_enabled(_GradMode):
         super().__init__()
         self.mode = bool(mode)
         self._initial = (local.grad_enabled, local.inference)
-        local.grad_enabled = self.mode
+        local.grad_enabled = self.mode and not local.inference
 
     def _clone(self) -> _GradMode:
         return enable_grad() if self.mode else no_grad()
 
     def __enter__(self) -> None:
         self._before.append(self._initial)
-        local.grad_enabled = self.mode
+        local.grad_enabled = self.mode and not local.inference
 
     def __call__(self, function: F) -> F:
         local.grad_enabled = self._initial[0]  # as a decorator: the mode is set in the function only
