@@ -94,8 +94,10 @@ def as_dtype(dtype: Any) -> np.dtype:
     """``dtype`` as one of ours, from a NumPy dtype, a Python type or a name.
 
     Raises:
-        DTypeError: it is not one of the offered dtypes.
+        DTypeError: it is not one of the offered dtypes, or a name that is another dtype in NumPy than in PyTorch.
     """
+    if isinstance(dtype, str) and dtype in ("float", "int", "byte"):
+        raise DTypeError(f"dtype: {dtype!r} is {np.dtype(dtype)} in NumPy and not in PyTorch; give the name with its bits")
     try:
         name = dtype if isinstance(dtype, str) and dtype in _NAMES else np.dtype(dtype).name
     except TypeError:

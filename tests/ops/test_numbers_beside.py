@@ -145,3 +145,12 @@ def test_a_border_below_zero_of_unsigned_numbers_is_refused(dev: str):
     """It was 255. ``full`` and ``fill_`` wrap round, as PyTorch's do; its ``pad`` refuses."""
     with pytest.raises(ArgumentError, match="pad: value -1 cannot be converted to type uint8 without overflow"):
         F.pad(tm.zeros(2, dtype=tm.uint8, device=dev), (1, 1), value=-1)
+
+
+@pytest.mark.parametrize("name", ["float", "int", "byte"])
+def test_a_name_that_numpy_and_pytorch_mean_differently_is_refused(name: str):
+    """``tm.float`` is float32, and ``dtype="float"`` made float64."""
+    for make in (lambda: tm.zeros(2, dtype=name), lambda: tm.tensor([1], dtype=name), lambda: tm.ones(2).to(name)):
+        with pytest.raises(RuntimeError, match=f"'{name}'"):
+            make()
+    assert tm.zeros(2, dtype="float32").dtype == tm.float
