@@ -19,7 +19,7 @@ from tinygrad_mem.cli.estimate_options import EstimateOptions
 from tinygrad_mem.cli.torch_programs import TorchProgram
 from tinygrad_mem.cli.users import is_torch
 from tinygrad_mem.memory.sizes import bytes_text
-from tinygrad_mem.pytorch.cards import CARDS, COMMON, CONTEXT, card_of
+from tinygrad_mem.pytorch.cards import CARDS, COMMON, CONTEXT, USUAL, card_of
 
 from . import inside
 
@@ -226,11 +226,14 @@ def test_what_is_not_known_without_the_gpu_is_said_and_decides_what_fits(files: 
 
 
 @pytest.mark.parametrize(("more", "said"), [(0, "fits"), (-1, "may fit"), (-1000, "may fit"), (-1001, "does not fit")])
-def test_on_the_cpu_too(more: int, said: str):
+def test_on_the_cpu_too(more: int, said: str, monkeypatch: pytest.MonkeyPatch):
     track = pytorch.predict(lambda: torch.randn(1000), device="cpu")
     track.unknown["values decide it"] = 500
-    refused = lambda settings, capacity: pytest.fail("there is no allocator to ask again")  # noqa: E731
-    answer = estimate_torch._verdict("the budget", None, track.peak + 500 + more, (0, 0), track, refused)
+    program: Any = None
+    made = estimate_torch._Predictions(program, print)
+    monkeypatch.setattr(made, "of", lambda card: track)
+    monkeypatch.setattr(made, "_predict", lambda *asked: pytest.fail("there is no allocator to ask again"))
+    answer = made.answer(USUAL, track.peak + 500 + more)
     assert (answer.fits, answer.unknown) == (said, 500)
 
 

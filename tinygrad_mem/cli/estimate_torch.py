@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -28,7 +27,6 @@ from .users import forgotten
 
 EXPANDABLE = "expandable_segments:True"
 _FITS, _EDGE, _NOT = "fits", "may fit", "does not fit"
-Again = Callable[[GraphicsCard, str, int | None], Prediction]
 
 
 @dataclass
@@ -105,13 +103,7 @@ def run(asked: EstimateOptions) -> int:
         raise ArgumentError("--advise works for one process: leave --ranks out")
     program = TorchProgram(asked)
     with telling(Console(stderr=True), "predicting") as tell:
-
-        def again(card: GraphicsCard, settings: str = "", capacity: int | None = None) -> Prediction:
-            within = "" if capacity is None else f" within {bytes_text(capacity)}"
-            tell(f"predicting for {card.name}{within} {settings}")
-            return _predict(program, card, settings, capacity)
-
-        found, advice = _estimate(program, cards[0] if gpu is not None else USUAL, room, cards, again), None
+        found, advice = _estimate(_Predictions(program, tell), cards[0] if gpu is not None else USUAL, room, cards), None
         if asked.advise:
             tell("predicting again with each change that could help")
             with redirect_stdout(sys.stderr), forgotten(program.module):
@@ -127,39 +119,73 @@ def run(asked: EstimateOptions) -> int:
     return int(found.fits is False or (gpu is not None and found.cards[0].fits in (_EDGE, _NOT)))
 
 
-def _predict(program: TorchProgram, card: GraphicsCard, settings: str, capacity: int | None) -> Prediction:
-    """The prediction. What the program prints goes to stderr; its errors name its line."""
-    try:
-        with redirect_stdout(sys.stderr), forgotten(program.module):
-            return predicted(program, program.device, settings, card, capacity, program.asked.place)
-    except ArgumentError:
-        raise
-    except TinygradMemError as error:
-        raise ArgumentError(str(error).removeprefix("predict: ")) from error
-    except Exception as error:
-        from ..pytorch.program.places import users_line
+class _Predictions:
+    """The predictions of one program. ``tell`` shows what is being predicted."""
 
-        message = f"{type(error).__name__}: {error}"
-        raise ArgumentError(
-            f"{program.asked.network} fails at {users_line(error)}: {message}\n"
-            "Fix this line. If it runs on a GPU, the prediction lacks something: --traceback shows where"
-        ) from error
+    def __init__(self, program: TorchProgram, tell: Callable[[str], None]) -> None:
+        self.program, self._tell = program, tell
+        self._found: dict[tuple, Prediction] = {}
+
+    def of(self, card: GraphicsCard) -> Prediction:
+        """The program on such a card that never refuses; cards with the same kernels share a prediction."""
+        kernels = card.capability, card.processors
+        if kernels not in self._found:
+            self._found[kernels] = self._predict(card)
+        return self._found[kernels]
+
+    def answer(self, card: GraphicsCard, budget: int | None = None) -> CardAnswer:
+        """The answer for a card, or for a budget of bytes that PyTorch may have of it.
+
+        Where the bytes alone do not tell, the program is predicted again within what the card has.
+        """
+        track, context = self.of(card), CONTEXT if budget is None else (0, 0)
+        capacity, unknown = card.bytes if budget is None else budget, sum(track.unknown.values())
+        least, most = capacity - context[1] - unknown, capacity - context[0] + unknown  # surely left for PyTorch, and perhaps
+        lacking = max(track.peak - least, 0)
+        if max(track.peak_reserved, track.peak) <= least:
+            fits = _FITS
+        elif track.peak > most:
+            fits = _NOT
+        elif track.device == "cpu":
+            fits = _EDGE
+        elif not lacking and self._predict(card, "", least).fits:
+            fits = _FITS
+        elif not lacking and self._predict(card, EXPANDABLE, least).fits:
+            fits = f"{_FITS} with {EXPANDABLE}"
+        else:
+            fits = _EDGE if least < most and self._predict(card, "", most).fits else _NOT
+        return CardAnswer(card.name, card.sold_as, capacity, track.peak, track.peak_reserved, fits, lacking, unknown)
+
+    def _predict(self, card: GraphicsCard, settings: str = "", capacity: int | None = None) -> Prediction:
+        """The prediction. What the program prints goes to stderr; its errors name its line."""
+        program, within = self.program, "" if capacity is None else f" within {bytes_text(capacity)}"
+        self._tell(f"predicting for {card.name}{within} {settings}")
+        try:
+            with redirect_stdout(sys.stderr), forgotten(program.module):
+                return predicted(program, program.device, settings, card, capacity, program.asked.place)
+        except ArgumentError:
+            raise
+        except TinygradMemError as error:
+            raise ArgumentError(str(error).removeprefix("predict: ")) from error
+        except Exception as error:
+            from ..pytorch.program.places import users_line
+
+            message = f"{type(error).__name__}: {error}"
+            raise ArgumentError(
+                f"{program.asked.network} fails at {users_line(error)}: {message}\n"
+                "Fix this line. If it runs on a GPU, the prediction lacks something: --traceback shows where"
+            ) from error
 
 
-# --- the answers ----------------------------------------------------------------------------------------------------------
-
-
-def _estimate(
-    program: TorchProgram, usual: GraphicsCard, room: int | None, cards: list[GraphicsCard], again: Again
-) -> TorchEstimate:
+def _estimate(made: _Predictions, usual: GraphicsCard, room: int | None, cards: list[GraphicsCard]) -> TorchEstimate:
     """The answer: in detail for the card ``usual``, in a line for each of ``cards``."""
-    asked, track = program.asked, again(usual, "", None)
+    program, asked, track = made.program, made.program.asked, made.of(usual)
     if not len(track.timeline()):
         raise ArgumentError(f"{asked.network} asked for no memory on {program.device}: does it put its model and data there?")
     moment = track.at_peak()
     event = track.log[moment.index]
     gpu = program.device == "cuda"
-    budget = None if room is None else _verdict("the budget", None, room, (0, 0), track, partial(again, usual))
+    budget = None if room is None else made.answer(usual, room)
     categories = sorted(((c.value, size) for c, size in moment.by_category.items() if size), key=lambda row: -row[1])
     return TorchEstimate(
         network=asked.network,
@@ -179,55 +205,13 @@ def _estimate(
         loss=program.loss,
         parameters=program.parameters,
         trained=program.trained,
-        cards=_of_cards(cards, {_kernels(usual): track}, again) if gpu else [],
+        cards=[made.answer(card) for card in cards] if gpu else [],
         budget=room,
         budget_answer="" if budget is None else budget.fits,
         fits=None if budget is None else budget.fits == _FITS,
         notes=[*program.notes, *track.notes],
         unknown=track.unknown,
     )
-
-
-def _of_cards(cards: list[GraphicsCard], tracks: dict[tuple, Prediction], again: Again) -> list[CardAnswer]:
-    """The answer for each card; cards with the same kernels share a prediction."""
-    answers = []
-    for card in cards:
-        track = tracks.get(_kernels(card))
-        if track is None:
-            track = tracks[_kernels(card)] = again(card, "", None)
-        answers.append(_verdict(card.name, card.sold_as, card.bytes, CONTEXT, track, partial(again, card)))
-    return answers
-
-
-def _kernels(card: GraphicsCard) -> tuple:
-    return card.capability, card.processors
-
-
-def _verdict(
-    name: str,
-    sold_as: int | None,
-    capacity: int,
-    context: tuple[int, int],
-    track: Prediction,
-    again: Callable[[str, int], Prediction],
-) -> CardAnswer:
-    """The answer for one card; the program is predicted again on the card where the bytes alone do not tell."""
-    unknown = sum(track.unknown.values())
-    least, most = capacity - context[1] - unknown, capacity - context[0] + unknown  # surely left for PyTorch, and perhaps
-    lacking = max(track.peak - least, 0)
-    if max(track.peak_reserved, track.peak) <= least:
-        fits = _FITS
-    elif track.peak > most:
-        fits = _NOT
-    elif track.device == "cpu":
-        fits = _EDGE
-    elif not lacking and again("", least).fits:
-        fits = _FITS
-    elif not lacking and again(EXPANDABLE, least).fits:
-        fits = f"{_FITS} with {EXPANDABLE}"
-    else:
-        fits = _EDGE if least < most and again("", most).fits else _NOT
-    return CardAnswer(name, sold_as, capacity, track.peak, track.peak_reserved, fits, lacking, unknown)
 
 
 def _users(line: str) -> str:

@@ -149,7 +149,7 @@ def _case(result: Measured | Failed) -> dict[str, Any]:
 
 
 def _effects(found: Comparison) -> dict[str, dict[str, int]]:
-    return {name: _effect(getattr(found, name)) for name in ("peak", "saved", "temporary")}
+    return {name: _effect(effect) for name, effect in found.effects.items()}
 
 
 def _effect(effect: Effect) -> dict[str, int]:

@@ -74,6 +74,11 @@ class Comparison:
     vanished: list[Change]
     moved: list[Change]
 
+    @property
+    def effects(self) -> dict[str, Effect]:
+        """``peak``, ``saved`` and ``temporary`` by their names."""
+        return {"peak": self.peak, "saved": self.saved, "temporary": self.temporary}
+
     def __str__(self) -> str:
         where = self.phase[0] if self.phase[0] == self.phase[1] else f"{self.phase[0]}, now {self.phase[1]}"
         lines = [f"peak       {self.peak} in {where}", f"saved      {self.saved}", f"temporary  {self.temporary}"]

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import product
 
 from ..memory.predict import dry_run
 from . import chains
@@ -87,16 +88,16 @@ class Search(Runs):
                 samples = len(self.recipe.batch()[1])
             parts = [Accumulation(n) for n in PARTS if n <= samples]
         bits = [Compression(n) for n in BITS] if Compression.name in self.allow else []
-        offload = [Offload(only_checkpoints=True), Offload()] if Offload.name in self.allow else []
+        inputs, offload = ([Offload(only)] if Offload.name in self.allow else [] for only in (True, False))
         tiles = self._tiles() if Tiles.name in self.allow else []
         autocast = [Autocast(self.like)] if Autocast.name in self.allow else []
-        found: list[Series] = [[()], *([(each,)] for each in offload), [(each,) for each in tiles], [(each,) for each in parts]]
-        found += [[(a, b) for b in tiles] for a in offload] + [[(a, b) for a in tiles[-1:] for b in parts]]
-        offload = offload[-1:]
-        found += [[(a, b) for a in offload for b in parts], [(each,) for each in autocast], [(each,) for each in bits]]
-        found += [[(a, b) for a in offload for b in autocast], [(a, b) for a in autocast for b in bits[:1]]]
-        found += [[(b, a) for a in autocast for b in parts], [(b, a) for a in bits[:1] for b in parts]]
-        return [each for each in found if each]
+        combined: list[tuple[Sequence[Applied], ...]] = [
+            *((), (inputs,), (offload,), (tiles,), (parts,)),
+            *((inputs, tiles), (offload, tiles), (tiles[-1:], parts), (offload, parts)),
+            *((autocast,), (bits,)),
+            *((offload, autocast), (autocast, bits[:1]), (parts, autocast), (parts, bits[:1])),
+        ]
+        return [each for each in (list(product(*some)) for some in combined) if each]
 
     def _tiles(self) -> list[Applied]:
         """Tiles of the tokens, which are the second axis of the inputs, for the modules that can compute in tiles."""

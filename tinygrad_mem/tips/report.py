@@ -33,9 +33,8 @@ def _row(tip: Tip, result: Measured | Failed, words: str) -> str:
     link = f"<td>{sheet.link(tip.name)}" + (f", {html.escape(result.when)}</td>" if result.when else "</td>")
     if isinstance(result, Failed):
         return f'<tr>{link}<td class="bad">{result.kind}</td>{"<td></td>" * 4}<td>{words}</td></tr>'
-    found, said = result.comparison, result.predicted
-    effects = [_effect(getattr(found, name), getattr(said, name)) for name in ("peak", "saved", "temporary")]
-    cells = [sheet.number(name, *effect) for name, effect in zip(("peak", "saved", "temporary"), effects, strict=True)]
+    said = result.predicted.effects
+    cells = [sheet.number(name, *_effect(found, said[name])) for name, found in result.comparison.effects.items()]
     time = sheet.number("time", 1 if result.time is None else result.time, time_words(result))
     return f'<tr>{link}{"".join(cells)}{time}<td data-name="result">{result_words(result)}</td><td>{words}</td></tr>'
 

@@ -59,18 +59,15 @@ def _cells(result: Measured | Failed, narrow: bool) -> list[Text]:
     if isinstance(result, Failed):
         said = Text(f"{result.kind}: {result.message.partition(': ')[2].partition(';')[0]}", STYLES[result.kind])
         return [said] if narrow else [Text(result.kind, STYLES[result.kind]), Text(), Text(), Text()]
-    effects = (result.comparison.peak, result.comparison.saved, result.comparison.temporary)
+    effects = result.comparison.effects
     last = f"{time_words(result)}, {result_words(result)}"
     if not result.exact:
         peak = result.predicted.peak.change
-        last += f", predicted {peak:+,}" if peak != effects[0].change else ", predicted otherwise at some event"
+        last += f", predicted {peak:+,}" if peak != effects["peak"].change else ", predicted otherwise at some event"
     if not narrow:
-        return [*(Text(f"{effect.change:+,}\n{_share(effect)}") for effect in effects), Text(last.replace(", ", "\n", 1))]
-    lines = [f"{name} {effect.change:+,} {_share(effect)}" for name, effect in zip(_NAMES, effects, strict=True)]
+        return [*(Text(f"{each.change:+,}\n{_share(each)}") for each in effects.values()), Text(last.replace(", ", "\n", 1))]
+    lines = [f"{name} {each.change:+,} {_share(each)}" for name, each in effects.items()]
     return [Text("\n".join([*lines, f"time {last}"]))]
-
-
-_NAMES = ("peak", "saved", "temporary")
 
 
 def _share(effect: Effect) -> str:
