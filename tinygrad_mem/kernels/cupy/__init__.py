@@ -8,6 +8,7 @@ from .block_codes import *
 from .blockwise import *
 from .computed import GENERATED
 from .conv import *
+from .cross_entropy import *
 from .ctc import *
 from .division import *
 from .dropout import *
@@ -21,6 +22,7 @@ from .join import *
 from .linalg import *
 from .linear_loss import *
 from .loss import *
+from .nll_loss import *
 from .norm import *
 from .optim import *
 from .pool import *
@@ -33,6 +35,7 @@ from .resize import *
 from .sample import *
 from .scan import *
 from .search import *
+from .soft_cross_entropy import *
 from .softmax import *
 from .sort import *
 from .svd import *

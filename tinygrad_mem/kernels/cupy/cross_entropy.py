@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from .lines import launch, strides
+from .lines import launch, seed, strides
 
 
 def check_target(target, classes, ignore):
     """Does nothing: reading the targets would make the host wait. A target that is not a class gives a nan loss."""
-
-
-def _seed(gy):
-    """A gradient and its two strides; a single number is used for all lines."""
-    return (gy, 0, 0) if gy.ndim == 0 else (gy, *strides(gy))
 
 
 def target_weight(target, weight, ignore, smoothing, out):
@@ -42,36 +35,5 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
 def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, out, first=0, classes=None):
     every = x.shape[1] if classes is None else classes
     goal = (target, *strides(target), weight, int(ignore), float(smoothing), norm)
-    arguments = (*_seed(gy), x, *strides(x), lse, *goal, int(first), int(every), out, *strides(out))
+    arguments = (*seed(gy), x, *strides(x), lse, *goal, int(first), int(every), out, *strides(out))
     launch("cross_entropy_backward", x.dtype.char, x.shape, *arguments, index=target.dtype.char)
-
-
-def _soft(mode, gy, count, x, target, weight, smoothing, lse, rows, out):
-    seed = (None, 0, 0) if gy is None else _seed(gy)
-    inputs = (x, *strides(x), target, *strides(target), weight, float(smoothing), lse)
-    result = (None, 0, 0, 0) if out is None else (out, *strides(out))
-    launch("soft_cross_entropy", x.dtype.char, x.shape, np.int32(mode), *seed, float(count), *inputs, rows, *result)
-
-
-def soft_cross_entropy(x, target, weight, smoothing, lse, rows):
-    _soft(0, None, 1, x, target, weight, smoothing, lse, rows, None)
-
-
-def soft_cross_entropy_backward(gy, x, target, weight, smoothing, lse, count, out):
-    _soft(1, gy, count, x, target, weight, smoothing, lse, None, out)
-
-
-def soft_cross_entropy_backward_target(gy, x, target, weight, smoothing, lse, count, out):
-    _soft(2, gy, count, x, target, weight, smoothing, lse, None, out)
-
-
-def nll_loss(x, target, weight, ignore, out):
-    goal = (target, *strides(target), weight, int(ignore), None, out)
-    arguments = (None, 0, 0, x, *strides(x), *goal, None, 0, 0, 0)
-    launch("nll", x.dtype.char, x.shape, *arguments, index=target.dtype.char)
-
-
-def nll_loss_backward(gy, target, weight, ignore, norm, out):
-    goal = (target, *strides(target), weight, int(ignore), norm, None)
-    arguments = (*_seed(gy), None, 0, 0, 0, *goal, out, *strides(out))
-    launch("nll", out.dtype.char, out.shape, *arguments, index=target.dtype.char)

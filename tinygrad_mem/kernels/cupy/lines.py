@@ -222,3 +222,8 @@ def launch(name, kind, shape, *arguments, index="l"):
         threads, total = _THREADS, outer * inner * lanes
     meanings = raw.types(kind) | {"I": raw.NAMES[index], "LANES": lanes}
     raw.launch(_SOURCE, name, meanings, total, *arguments, outer, classes, inner, threads=threads)
+
+
+def seed(gy):
+    """A gradient and its two strides; a single number is used for all lines."""
+    return (gy, 0, 0) if gy.ndim == 0 else (gy, *strides(gy))

@@ -6,6 +6,7 @@ from .attention import *
 from .block_codes import *
 from .blockwise import *
 from .conv import *
+from .cross_entropy import *
 from .ctc import *
 from .division import *
 from .dropout import *
@@ -19,6 +20,7 @@ from .join import *
 from .linalg import *
 from .linear_loss import *
 from .loss import *
+from .nll_loss import *
 from .norm import *
 from .optim import *
 from .piecewise import *
@@ -32,6 +34,7 @@ from .resize import *
 from .sample import *
 from .scan import *
 from .search import *
+from .soft_cross_entropy import *
 from .softmax import *
 from .sort import *
 from .svd import *

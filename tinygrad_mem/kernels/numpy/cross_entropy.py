@@ -4,16 +4,13 @@ from itertools import product
 
 import numpy as np
 
-from ...dtypes import arithmetic
 from ...errors import DimensionError
 from ..formula import formula
 from .fast.lines import LINES, pieces, stat, statistics, sum_lines, sum_powers
 from .fast.lines import lines as _lines
-from .fast.targets import patches, positions, subtract_at, total_weight, weights
+from .fast.targets import positions, subtract_at, total_weight, weights
 from .fast.threads import scratch
 from .fast.tiles import cuts
-from .index import gather as _gather
-from .index import scatter as _scatter
 
 _HUGE = 64.0  # beyond it, the rounding of a logarithm exceeds that of a softmax
 
@@ -42,11 +39,6 @@ def _of_target(target, weight, ignore):
 def _is_target(classes, target):
     """True where a class is the target: (outer, classes, inner)."""
     return np.arange(classes)[:, None] == target[:, None]
-
-
-def _wanted(x, target, weight, smoothing):
-    """The smoothed target probabilities, times the weights."""
-    return (target * (1 - smoothing) + smoothing / x.shape[1]) * (1 if weight is None else weight[:, None])
 
 
 def _target_weight(target, weight, ignore, smoothing):
@@ -83,18 +75,6 @@ def log_sum_exp(x, lse):
 def _is_huge(lse):
     """True if a number is nan, or so far from 0 that its rounding matters, or that its power of e overflows."""
     return not (np.minimum.reduce(lse, axis=None) >= -_HUGE and np.maximum.reduce(lse, axis=None) <= _HUGE)
-
-
-def _left_out(x, lse, slot):
-    """The sums of e**(x - lse) of whole lines, to broadcast over the classes; ``None`` if they are 1.
-
-    They are 1 up to the rounding of lse, which matters if the scores are huge.
-    """
-    if not _is_huge(lse):
-        return None
-    total = stat(x, lse.dtype, slot)
-    sum_powers(x, lse[:, None], total)
-    return total
 
 
 def _cross_entropy(x, target, weight, ignore, smoothing):
@@ -249,146 +229,3 @@ def scaled_sum(rows, norm, out):
     total = np.add.reduce(rows, axis=None, dtype=np.float64)
     divisor = 1.0 if norm is None else float(norm)
     out.fill(total / divisor if divisor else total / np.float64(divisor))
-
-
-def _soft_tiles(x, target, weight, smoothing, lse, run, summed=False):
-    """``run(index, wanted, logs, total)`` over pieces of lines: the target probabilities times the weights, ln softmax.
-
-    total is the sum of wanted over all classes of each line, where it is ``summed``.
-    """
-    wide = lse.dtype
-
-    def wish(a, piece, b):
-        wanted = scratch(x[a, piece, b].shape, wide, 0, 8)
-        np.multiply(target[a, piece, b], 1 - smoothing, out=wanted, dtype=wide)
-        np.add(wanted, smoothing / x.shape[1], out=wanted)
-        if weight is not None:
-            np.multiply(wanted, weight[piece, None], out=wanted)
-        return wanted
-
-    def lines(a, b):
-        part = x[a, :, b]
-        left, total = _left_out(part, lse[a, b], 7), None
-        if left is not None:
-            np.log(left, out=left)
-        if summed:
-            total = stat(part, wide, 4)
-            total.fill(0)
-            for piece in pieces(part):
-                sum_lines(wish(a, piece, b), total)
-        for piece in pieces(part):
-            logs = scratch(part[:, piece].shape, wide, 2, 8)
-            np.subtract(part[:, piece], lse[a, None, b], out=logs, dtype=wide)
-            if left is not None:
-                np.subtract(logs, left, out=logs)
-            run((a, piece, b), wish(a, piece, b), logs, total)
-
-    _lines(x.shape, lines)
-
-
-def _soft_cross_entropy(x, target, weight, smoothing, lse):
-    return {"rows": -np.sum(_wanted(x, target, weight, smoothing) * (x - lse[:, None]), axis=1)}
-
-
-@formula(_soft_cross_entropy)
-def soft_cross_entropy(x, target, weight, smoothing, lse, rows):
-    """rows (outer, inner) = -sum over the classes of weight * smoothed target * (x - lse)."""
-    rows.fill(0)
-
-    def run(index, wanted, logs, _):
-        np.multiply(wanted, logs, out=wanted)
-        found = stat(wanted, rows.dtype, 4)
-        found.fill(0)
-        sum_lines(wanted, found)
-        part = rows[index[0], index[2]]
-        np.subtract(part, found[:, 0], out=part)
-
-    _soft_tiles(x, target, weight, smoothing, lse, run)
-
-
-def _seed(gy, index, count, wide):
-    """gy / count of the lines of a tile, to broadcast over the classes."""
-    if gy.ndim == 0:
-        return float(gy) / count
-    part = gy[index[0], None, index[2]]
-    return np.divide(part, count, out=scratch(part.shape, wide, 6, 8), dtype=wide)
-
-
-def _soft_cross_entropy_backward(gy, x, target, weight, smoothing, lse, count):
-    wanted = _wanted(x, target, weight, smoothing)
-    gx = np.exp(x - lse[:, None]) * np.sum(wanted, axis=1, keepdims=True) - wanted
-    return (gy[:, None] if gy.ndim else gy) / count * gx
-
-
-@formula(_soft_cross_entropy_backward)
-def soft_cross_entropy_backward(gy, x, target, weight, smoothing, lse, count, out):
-    """out = gy / count * (softmax(x) * sum of wanted - wanted), wanted = weight * smoothed target."""
-
-    def run(index, wanted, logs, total):
-        np.exp(logs, out=logs)
-        np.multiply(logs, total, out=logs)
-        np.subtract(logs, wanted, out=logs)
-        np.multiply(logs, _seed(gy, index, count, lse.dtype), out=out[index], casting="unsafe")
-
-    _soft_tiles(x, target, weight, smoothing, lse, run, summed=True)
-
-
-def _soft_cross_entropy_backward_target(gy, x, weight, smoothing, lse, count):
-    gt = -(1 - smoothing) * (1 if weight is None else weight[:, None]) * (x - lse[:, None])
-    return (gy[:, None] if gy.ndim else gy) / count * gt
-
-
-@formula(_soft_cross_entropy_backward_target)
-def soft_cross_entropy_backward_target(gy, x, target, weight, smoothing, lse, count, out):
-    """out = -gy / count * (1 - smoothing) * weight * (x - lse)."""
-
-    def run(index, wanted, logs, _):
-        if weight is not None:
-            np.multiply(logs, weight[index[1], None], out=logs)
-        np.multiply(logs, smoothing - 1, out=logs)
-        np.multiply(logs, _seed(gy, index, count, lse.dtype), out=out[index], casting="unsafe")
-
-    _soft_tiles(x, target, weight, smoothing, lse, run)
-
-
-def _nll_loss(x, target, weight, ignore):
-    return -_of_target(target, weight, ignore) * np.sum(np.where(_is_target(x.shape[1], target), x, 0), axis=1)
-
-
-@formula(_nll_loss)
-def nll_loss(x, target, weight, ignore, out):
-    """out (outer, inner) = -weight[t] * x[t], 0 where ignored."""
-    for a, b in patches(target.shape):
-        goal, rows = target[a, b], out[a, b]
-        at, skip = scratch(goal.shape, np.int64, 6, 8), scratch(goal.shape, np.bool_, 7, 8)
-        np.copyto(at, goal, casting="unsafe")
-        np.equal(goal, ignore, out=skip)
-        np.copyto(at, 0, where=skip)
-        found = rows if rows.dtype == x.dtype else scratch(goal.shape, x.dtype, 7, 8)
-        _gather(x[a, :, b], 1, at[:, None], out=found[:, None])  # in scratch below slot 6
-        w = weights(weight, goal, ignore, out.dtype, 5)
-        np.multiply(found, w, out=rows)
-        np.negative(rows, out=rows)
-        np.copyto(rows, 0, where=scratch(goal.shape, np.bool_, 6, 8))  # as weights left it
-
-
-def _nll_loss_backward(gy, target, weight, ignore, norm, out):
-    g = -gy * _of_target(target, weight, ignore) / (1 if norm is None else norm)
-    return _is_target(out.shape[1], target) * g[:, None]
-
-
-@formula(_nll_loss_backward)
-def nll_loss_backward(gy, target, weight, ignore, norm, out):
-    """out (outer, class, inner), zeros before: -gy / norm * weight[t] at the targets."""
-    factor = -1.0 if norm is None else -1.0 / float(norm) if float(norm) else -np.inf
-    for a, b in patches(target.shape):
-        goal = target[a, b]
-        w = weights(weight, goal, ignore, arithmetic(out.dtype), 7)
-        skip = scratch(goal.shape, np.bool_, 6, 8)  # as weights left it
-        np.multiply(w, gy[a, b] if gy.ndim else gy, out=w, casting="unsafe")
-        np.multiply(w, factor, out=w)
-        np.copyto(w, 0, where=skip)
-        at = scratch(goal.shape, np.int64, 5, 8)
-        np.copyto(at, goal, casting="unsafe")
-        np.copyto(at, 0, where=skip)
-        _scatter(w[:, None], 1, at[:, None], out[a, :, b])  # in scratch below slot 5

@@ -14,7 +14,6 @@ import numpy as np
 
 from ...dtypes import arithmetic
 from ...errors import ArgumentError
-from .cross_entropy import *  # noqa: F403
 from .fast import threads, tiles
 from .fast.computed import Written
 from .fast.computed import log1p as _log1p
