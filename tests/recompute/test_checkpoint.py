@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 from collections import OrderedDict, defaultdict, namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,48 @@ def cut(numbers: list[int], draw: Any, depth: int) -> list:
 def test_random_networks_and_nestings_are_bit_for_bit_the_same(names: list[str], data: Any):
     tree = cut(list(range(len(names))), data.draw, 3)
     assert_same(everything(network(names), lambda b, x: nested(b, x, tree)), everything(network(names), plainly))
+
+
+def nestings(numbers: list[int], depth: int) -> Iterator[list]:
+    """All lists of ``numbers`` in order, of which some parts are in lists, at most ``depth`` deep."""
+    if not numbers:
+        yield []
+    for size in range(1, len(numbers) + 1):
+        firsts = [numbers[0]] * (size == 1) + (list(nestings(numbers[:size], depth - 1)) if depth else [])
+        yield from ([first, *rest] for first in firsts for rest in nestings(numbers[size:], depth))
+
+
+def test_all_nestings_of_three_are_bit_for_bit_the_same():
+    """All layers are alike, so that a recomputation that stops at another one finds arrays of the right shape."""
+    names = ["linear"] * 3
+    plain, trees = everything(network(names), plainly), list(nestings([0, 1, 2], 3))
+    assert len(trees) == 246
+    assert [[[0], 1], 2] in trees
+    for tree in trees:
+        assert_same(everything(network(names), lambda b, x, tree=tree: nested(b, x, tree)), plain)
+
+
+@pytest.mark.parametrize("recording", [0, 1])
+def test_ops_of_a_context_are_none_of_the_functions(recording: int):
+    """Either context records one; the function's last op is of a kind that a nested checkpoint has too."""
+
+    def contexts():
+        entered = [contextlib.nullcontext(), contextlib.nullcontext()]
+        entered[recording] = one_op()
+        return tuple(entered)
+
+    @contextlib.contextmanager
+    def one_op() -> Iterator[None]:
+        tm.ones(2, requires_grad=True).exp()
+        yield
+
+    def inner(blocks: list, x: tm.Tensor, tree: list) -> tm.Tensor:
+        return checkpoint(nested, blocks, x, tree, context_fn=contexts)
+
+    names = ["linear"] * 3
+    for tree in nestings([0, 1, 2], 1):
+        mine = everything(network(names), lambda b, x, tree=tree: checkpoint(inner, b, x, tree))
+        assert_same(mine, everything(network(names), plainly))
 
 
 @given(st.lists(st.sampled_from(sorted(BLOCKS)), min_size=1, max_size=8), st.data())

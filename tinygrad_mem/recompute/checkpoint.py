@@ -92,6 +92,7 @@ def checkpoint(
     check = determinism_check == "default"
     frame = Frame(function, args, kwargs, again=again, rng=preserve_rng_state, stop=stop, check=check, debug=debug)
     with forward, frame.draws, saved_tensors_hooks(frame.note, frame.hand_out):
+        frame.start = local.recorded[frame.depth]  # the context may have recorded ops
         del frame
         return function(*args, **kwargs)
 

@@ -145,6 +145,7 @@ class Frame:
                 args, kwargs = _put_in(self.layout, self._twins())
                 stack.enter_context(self.again)
                 stack.enter_context(saved_tensors_hooks(run.take, run.give))
+                run.start = local.recorded[run.depth]  # the recomputation of its inputs may have recorded ops
                 if run.spares:
                     run.before = local.run
                     stack.enter_context(scope.setting(run=run.between))
@@ -185,8 +186,7 @@ class Rerun:
         final = self.rows[self.last].order if self.last >= 0 else 0
         self.final = next((i for i, row in enumerate(self.rows) if row.order == final), 0)
         self.spares = frame.stop and self.last >= 0 and all(row.place is not None for row in self._finals())
-        self.depth = callback_depth()
-        self.start = local.recorded[self.depth]
+        self.depth, self.start = callback_depth(), 0
 
     def _finals(self) -> list[Row]:
         return self.rows[self.final : self.last + 1]
