@@ -15,7 +15,7 @@ import tinygrad_mem as tm
 from tinygrad_mem import memory
 from tinygrad_mem.autograd import Function, core
 from tinygrad_mem.devices import round_up
-from tinygrad_mem.errors import DTypeError, GraphError, ShapeError
+from tinygrad_mem.errors import DeviceError, DTypeError, GraphError, ShapeError
 
 from ..devices.test_pool import Failing
 
@@ -481,6 +481,37 @@ def test_a_hook_must_return_a_gradient_of_the_same_shape():
         (x * 2.0).sum().backward()
 
 
+def test_a_gradient_on_another_device_is_refused(dev: str):
+    """Memory of another device was read as this one's: zeros, where the hook gave ones."""
+    other = "meta" if dev == "cpu" else "cpu"
+
+    def run(how) -> None:
+        x = tm.ones(2, device=dev, requires_grad=True)
+        y = x * 2.0
+        with pytest.raises(DeviceError, match=f"expected (a gradient on )?{dev}.*, found .*{other}"):
+            how(x, y, tm.ones(2, device=other))
+
+    run(lambda x, y, g: y.backward(g))
+    run(lambda x, y, g: tm.autograd.grad(y, x, g))
+    run(lambda x, y, g: (x.register_hook(lambda _: g), y.sum().backward()))
+    run(lambda x, y, g: (y.register_hook(lambda _: g), (y * 3.0).sum().backward()))
+    run(lambda x, y, g: (y.grad_fn.register_prehook(lambda _: (g,)), (y * 3.0).sum().backward()))
+    run(lambda x, y, g: (y.grad_fn.register_hook(lambda grads, _: (g, *grads[1:])), (y * 3.0).sum().backward()))
+
+
+@pytest.mark.cuda
+def test_hooks_of_a_move_get_each_gradient_on_its_device():
+    for here, there in (("cpu", "cuda:0"), ("cuda:0", "cpu")):
+        x, seen = tm.ones(2, device=here, requires_grad=True), []
+        y = x.to(there)
+        y.grad_fn.register_hook(
+            lambda new, old, seen=seen: seen.append((str(new[0].device), str(old[0].device))) or (new[0] * 5,)
+        )
+        (y * 3.0).sum().backward()
+        assert seen == [(here, there)]
+        assert (str(x.grad.device), x.grad.tolist()) == (here, [15.0, 15.0])
+
+
 def test_post_accumulate_hooks_free_each_gradient_as_it_comes(no_gc):
     ws = [leaf(1000) for _ in range(4)]
     log = []
@@ -738,3 +769,8 @@ def test_a_gradient_of_another_shape_is_not_added_to_the_old_one():
         x.grad = None
         x.sum().backward()
         assert x.grad.tolist() == tm.ones_like(x).tolist()
+    x = tm.ones(2, requires_grad=True)
+    x.sum().backward()
+    x.data = tm.ones(2, device="meta")
+    with pytest.raises(RuntimeError, match=r"backward: .grad is on cpu and new on meta: set .grad to None"):
+        x.sum().backward()

@@ -168,14 +168,26 @@ def test_gradients_that_a_hook_keeps_stay_as_they_were():
     [
         ((None, None), "invalid number of grad_input: got 2, expected 1"),
         (tm.ones(5), r"grad_input of shape \[5\], expected \[1, 2\]"),
+        (tm.ones(1, 2, dtype=tm.int64), "grad_input of dtype int64, expected float32"),
+        (tm.ones(1, 2, device="meta"), "grad_input on meta, expected cpu"),  # its memory was read as zeros
     ],
-    ids=["count", "shape"],
+    ids=["count", "shape", "dtype", "device"],
 )
 def test_wrong_answers_of_backward_hooks(answer: Any, message: str):
     layer = nn.Linear(2, 2)
     layer.register_full_backward_hook(lambda m, gi, go: answer)
     with pytest.raises(RuntimeError, match=message):
         layer(tm.ones(1, 2, requires_grad=True)).sum().backward()
+
+
+def test_a_backward_hook_answers_tensors_in_a_tuple_or_a_list():
+    layer, x = nn.Linear(2, 2), tm.ones(1, 2, requires_grad=True)
+    layer.register_full_backward_hook(lambda m, gi, go: [tm.full((1, 2), 7.0)])
+    layer(x).sum().backward()
+    assert x.grad.tolist() == [[7.0, 7.0]]
+    layer.register_full_backward_hook(lambda m, gi, go: 3)
+    with pytest.raises(TypeError, match="returned a int as grad_input, expected a tensor or None"):
+        layer(x).sum().backward()
 
 
 def test_a_hook_without_an_input_gradient_answers_nothing():

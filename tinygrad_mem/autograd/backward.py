@@ -8,7 +8,7 @@ from typing import Any
 from .. import scope
 from ..devices import refuse_outside
 from ..dtypes import FLOATING
-from ..errors import ArgumentError, DTypeError, GraphError, NotOfferedError, ShapeError, clear_frames
+from ..errors import ArgumentError, DeviceError, DTypeError, GraphError, NotOfferedError, ShapeError, clear_frames
 from ..ops.base import RowsGradient
 from . import core
 from .core import accumulate
@@ -53,6 +53,10 @@ def _roots(outputs: list, grads: list) -> list:
             )
         if grad.array.dtype.kind not in FLOATING:
             raise DTypeError(f"backward: expected a gradient of a floating dtype, found {grad.dtype}")
+        if grad.device is not output.device:
+            raise DeviceError(
+                f"backward: expected a gradient on {output.device}, found one on {grad.device}: move it with .to()"
+            )
         roots.append((output.edge(), grad.array, False))
     return roots
 

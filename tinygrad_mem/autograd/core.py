@@ -634,6 +634,8 @@ def _add(leaf: Tensor, grad: Any, owned: bool) -> None:
             raise GraphError("backward: the memory of .grad is read-only, for example expanded; give it a clone()")
         if present.array.shape != grad.shape:  # .data was set to another shape
             raise GraphError(f"backward: .grad is {list(present.shape)} and new is {list(grad.shape)}: set .grad to None")
+        if present.device is not device:
+            raise DeviceError(f"backward: .grad is on {present.device} and new on {device}: set .grad to None")
         device.kernels.add(present.array, grad, out=present.array)
         present.storage.written("backward")
     else:

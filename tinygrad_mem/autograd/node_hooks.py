@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import scope
 from ..callbacks import callback_depth, finalizer
-from ..errors import ArgumentTypeError, DTypeError, GraphError, NotOfferedError, ShapeError
+from ..errors import ArgumentTypeError, DeviceError, DTypeError, GraphError, NotOfferedError, ShapeError
 from ..ops.base import RowsGradient
 from ..scope import local
 from .gradients import SparseTensor
@@ -56,12 +56,14 @@ class GradientHooks:
         """Call the hooks of a node with all gradients (and ``more``); each may return a tuple that replaces them.
 
         Raises:
-            ArgumentTypeError, GraphError, ShapeError, DTypeError: a hook returned no tuple, or other lengths, shapes or dtypes.
+            ArgumentTypeError, GraphError: a hook returned no tuple, or one of another length.
+            ShapeError, DTypeError, DeviceError: a gradient of another shape, dtype or device.
         """
+        devices = [edge[0].device if edge else node.device for edge in node.edges] if more else [node.device] * len(grads)
         for hook in list(hooks.values()):
-            answer = hook(tuple([gradient_tensor(g, node.device) for g in grads]), *more)
+            answer = hook(tuple(map(gradient_tensor, grads, devices)), *more)
             if answer is not None:
-                _check(node, answer, grads)
+                _check(node, answer, grads, devices)
                 grads = [a.rows if isinstance(a, SparseTensor) else None if a is None else a.array for a in answer]
         return grads
 
@@ -71,14 +73,20 @@ def gradient_tensor(grad: Any, device: Any) -> Any:
     return None if grad is None else SparseTensor(grad, device) if type(grad) is RowsGradient else Tensor._wrap(grad, device)
 
 
-def _check(node: Any, answer: Any, grads: list) -> None:
+def _want_device(hook: str, answer: Any, device: Any) -> None:
+    """Refuse a gradient on another device. Raises: DeviceError."""
+    if answer.device is not device:
+        raise DeviceError(f"{hook} has changed the device of the gradient: expected {device}, found {answer.device}")
+
+
+def _check(node: Any, answer: Any, grads: list, devices: list) -> None:
     if not isinstance(answer, tuple):
         raise ArgumentTypeError(f"a hook of {node.name()}: expected tuple, but hook returned {type(answer).__name__!r}")
     if len(answer) != len(grads):
         raise GraphError(
             f"a hook of {node.name()} has returned an incorrect number of values (got {len(answer)}, but expected {len(grads)})"
         )
-    for new, old in zip(answer, grads, strict=True):
+    for new, old, device in zip(answer, grads, devices, strict=True):
         if new is None:
             continue
         if not isinstance(new, (Tensor, SparseTensor)) or old is None or tuple(new.shape) != tuple(old.shape):
@@ -88,13 +96,14 @@ def _check(node: Any, answer: Any, grads: list) -> None:
             )
         if new.dtype != old.dtype:
             raise DTypeError(f"a hook of {node.name()} has changed the type of value: {old.dtype} became {new.dtype}")
+        _want_device(f"a hook of {node.name()}", new, device)
 
 
 def call_hooks(hooks: dict, grad: Any, owned: bool, device: Any) -> tuple[Any, bool]:
     """Call the hooks of a tensor with its gradient. Each may return a new one, or keep it: the engine does not own it then.
 
     Raises:
-        ShapeError, DTypeError: a hook returned something else than a tensor of the gradient's shape and dtype.
+        ShapeError, DTypeError, DeviceError: a hook returned something else than a tensor like the gradient.
     """
     if not hooks:
         return grad, owned
@@ -109,6 +118,7 @@ def call_hooks(hooks: dict, grad: Any, owned: bool, device: Any) -> tuple[Any, b
             raise ShapeError(f"a tensor hook must return None or a tensor of shape {list(grad.shape)}, found {answer!r}")
         if answer.array.dtype != grad.dtype:
             raise DTypeError(f"a tensor hook has changed the type of the gradient: expected {grad.dtype}, found {answer.dtype}")
+        _want_device("a tensor hook", answer, device)
         grad = answer.array
     return grad, False
 

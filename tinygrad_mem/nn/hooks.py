@@ -8,7 +8,7 @@ from typing import Any
 from ..autograd.border import behind_border
 from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tensor import Tensor
-from ..errors import ShapeError
+from ..errors import DeviceError, DTypeError, ShapeError
 from ..nesting import rebuilt
 from .tree import Module, Tree
 
@@ -125,12 +125,20 @@ def _answered(answer: Any, grads: tuple, name: str) -> tuple:
     """The gradients that a hook returned, checked. A hook that returned ``None`` leaves ``grads`` as they are."""
     if answer is None:
         return grads
-    answer = answer if isinstance(answer, tuple) else (answer,)
+    answer = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
     if len(answer) != len(grads):
         raise RuntimeError(f"backward hook returned an invalid number of {name}: got {len(answer)}, expected {len(grads)}")
     for given, seen in zip(answer, grads, strict=True):
-        if given is not None and seen is not None and given.shape != seen.shape:
+        if given is not None and not isinstance(given, Tensor):
+            raise TypeError(f"backward hook returned a {type(given).__name__} as {name}, expected a tensor or None")
+        if given is None or seen is None:
+            continue
+        if given.shape != seen.shape:
             raise ShapeError(f"backward hook returned a {name} of shape {list(given.shape)}, expected {list(seen.shape)}")
+        if given.dtype != seen.dtype:
+            raise DTypeError(f"backward hook returned a {name} of dtype {given.dtype}, expected {seen.dtype}")
+        if given.device is not seen.device:
+            raise DeviceError(f"backward hook returned a {name} on {given.device}, expected {seen.device}")
     return answer
 
 
