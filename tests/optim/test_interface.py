@@ -201,3 +201,15 @@ def test_no_method_takes_an_argument_that_pytorchs_refuses(mine: type, other: ty
     for name in (name for name in dir(mine) if not name.startswith("_") and inspect.isfunction(getattr(other, name, None))):
         taken, known = (inspect.signature(getattr(each, name)).parameters for each in (mine, other))
         assert set(taken) <= set(known), name
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Adagrad", "Adafactor", "Lion"])
+def test_a_gradient_that_stayed_on_another_device_is_refused(name: str):
+    """The step read the memory of ``meta`` as zeros, and changed nothing."""
+    p = tm.ones(2, 2, device="meta", requires_grad=True)
+    p.sum().backward()
+    optimizer = getattr(tm.optim, name)([p], lr=0.1)
+    p.data = tm.ones(2, 2)
+    with pytest.raises(RuntimeError, match=r"a parameter is on cpu and its \.grad on meta: call backward again"):
+        optimizer.step()
+    assert p.tolist() == [[1.0, 1.0], [1.0, 1.0]]

@@ -10,7 +10,7 @@ from ..autograd.gradients import SparseTensor
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import arithmetic
-from ..errors import ArgumentError
+from ..errors import ArgumentError, DeviceError
 from .state import has_master
 
 
@@ -27,9 +27,11 @@ class RowWise:
 
 
 def check(optimizer: object, due: list[tuple[dict[str, Any], Tensor]]) -> None:
-    """Refuse sparse gradients that the optimizer, or its options, cannot handle, before anything is written."""
+    """Refuse gradients on another device, and sparse ones that the optimizer cannot handle, before anything is written."""
     kind = type(optimizer).__name__
     for group, p in due:
+        if p._grad.device is not p.device:  # .data was set after backward
+            raise DeviceError(f"{kind}.step: a parameter is on {p.device} and its .grad on {p._grad.device}: call backward again")
         if not isinstance(p._grad, SparseTensor):
             continue
         if isinstance(optimizer, RowWise):
