@@ -30,9 +30,10 @@ def check(optimizer: object, due: list[tuple[dict[str, Any], Tensor]]) -> None:
     """Refuse gradients on another device, and sparse ones that the optimizer cannot handle, before anything is written."""
     kind = type(optimizer).__name__
     for group, p in due:
-        if p._grad.device is not p.device:  # .data was set after backward
-            raise DeviceError(f"{kind}.step: a parameter is on {p.device} and its .grad on {p._grad.device}: call backward again")
-        if not isinstance(p._grad, SparseTensor):
+        grad = p._grad
+        if grad is not None and grad.device is not p.device:  # .data was set after backward
+            raise DeviceError(f"{kind}.step: parameter on {p.device}, its .grad on {grad.device}: call backward again")
+        if not isinstance(grad, SparseTensor):
             continue
         if isinstance(optimizer, RowWise):
             why = optimizer.refuse_rows(group)
