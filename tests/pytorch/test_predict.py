@@ -454,7 +454,7 @@ def test_losses_may_be_logged():
         lambda: torch.randn(4, device=GPU).sum().item() > 0,
         lambda: range(int(torch.randn((), device=GPU))),
         lambda: torch.randn(4, device=GPU).repeat_interleave(torch.randint(1, 9, (4,), device=GPU)),
-        lambda: max(torch.randn(4, device=GPU).tolist()),
+        lambda: sorted([torch.randn(4, device=GPU).sum().item(), 0.5]),
     ],
 )
 def test_a_decision_by_a_value_is_refused_with_the_users_line(decide: Callable[[], object]):

@@ -165,3 +165,17 @@ def test_lengths_may_be_the_hosts():
     peaks = {predict(run, lengths).peak for lengths in given}
     assert len(peaks) == 1
     assert 2 * 8000 < peaks.pop() < 6 * 8000
+
+
+def test_targets_may_stand_one_behind_the_other():
+    """As transformers gives them. Lengths that are not known are taken to be alike, with a bound for one that is longer."""
+
+    def run(*shape: int, unknown: bool = False) -> Any:
+        targets, lengths = torch.ones(shape, dtype=torch.long, device="cuda"), torch.full((2,), 10, device="cuda")
+        lengths = torch.randint(10, 11, (2,), device="cuda") if unknown else lengths
+        return F.ctc_loss(trained(50, 2, 20).log_softmax(2), targets, torch.full((2,), 50, device="cuda"), lengths)
+
+    rows, known, alike = predict(run, 2, 10), predict(run, 20), predict(run, 20, unknown=True)
+    assert rows.peak == known.peak == alike.peak
+    (more,) = [size for why, size in alike.unknown.items() if "one length" in why]
+    assert more == 2 * 2 * 50 * 2 * 10 * 4

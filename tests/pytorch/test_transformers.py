@@ -59,3 +59,11 @@ def test_a_text_is_predicted_with_all_its_tokens(name: str):
     assert found.peak == pytorch_peak(lambda: written(name, do_sample=False, min_new_tokens=3))
     assert any("as many tokens as it may" in note for note in found.notes)
     assert predict(written, name, "cuda", do_sample=True, top_k=8, top_p=0.9).peak > 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_search_of_beams_is_predicted_with_all_its_tokens():
+    options: dict[str, Any] = {"do_sample": False, "min_new_tokens": 3, "num_beams": 3}
+    found = predict(written, "GPT-2", device="cpu", **options)
+    assert found.peak == pytorch_peak(lambda: written("GPT-2", **options))
+    assert any("as many tokens as it may" in note for note in found.notes)

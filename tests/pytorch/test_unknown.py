@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import math
 from collections import deque
 from collections.abc import Callable
 from math import exp
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,7 +110,16 @@ def weighted(model: Any, optimizer: Any, loss: Any, history: Any) -> None:
     (loss.item() * model.weight.sum() + model.bias.sum() / history[-1][1]).backward()
 
 
-SILENT = [averages, perplexity, logs, progress, on_a_plateau, rate_from_the_loss, weighted]
+def best_of_all(model: Any, optimizer: Any, loss: Any, history: Any) -> None:
+    print(min(value for _, value in history) if len(history) > 1 else "")
+    best = max([value for _, value in history]) + max(loss.item(), 1) + max(0.5, history[-1][0])
+    assert str(best) == "unknown"
+    assert isinstance(best, float)
+    loss = loss / max(1, history[-1][0])
+    assert (max(2, 3), min([2, 3]), max("ab"), max({1: 2}), max([], default=4)) == (3, 2, "b", 1, 4)
+
+
+SILENT = [averages, perplexity, logs, progress, on_a_plateau, rate_from_the_loss, weighted, best_of_all]
 
 
 @pytest.mark.parametrize("use", SILENT)
@@ -139,6 +150,31 @@ def in_an_array(model: Any, optimizer: Any, loss: Any, history: Any) -> None:
     losses[0] = loss.item()
 
 
+def nan_is_not_itself(model: Any, optimizer: Any, loss: Any, history: Any) -> None:
+    if loss.item() != loss.item():
+        raise ValueError("diverged")
+
+
+def too_large(model: Any, optimizer: Any, loss: Any, history: Any) -> None:
+    if history and not 0 <= loss.item() < 1e4:
+        message = f"diverged: {loss.item()}"
+        raise RuntimeError(message)
+
+
+def labels_in_range(model: Any, optimizer: Any, loss: Any, history: Any) -> None:
+    if (model.weight > 9).any() or (model.weight < -9).any():
+        raise ValueError(f"weights of {model.weight.min()}")
+
+
+def checked_by_pytorch(model: Any, optimizer: Any, loss: Any, history: Any) -> None:
+    torch._check(loss.item() > 0 if history is None else (loss > 0).item())
+
+
+def finite_weights(model: Any, optimizer: Any, loss: Any, history: Any) -> None:
+    if torch.isnan(model.weight).any() or not torch.isfinite(model.weight).all():
+        model.weight.grad.zero_()
+
+
 _PLAIN = "a plain number is needed, and 1 was taken"
 SAID = {
     nan_stops: "whether a number is finite",
@@ -146,6 +182,9 @@ SAID = {
     plain_tensor: _PLAIN,
     imported_before: _PLAIN,
     in_an_array: _PLAIN,
+    **dict.fromkeys(
+        (nan_is_not_itself, too_large, labels_in_range, checked_by_pytorch), "check that raises an error was assumed"
+    ),
 }
 
 
@@ -163,19 +202,19 @@ def best(model: Any, optimizer: Any, loss: Any, history: Any) -> None:
         raise StopIteration
 
 
-def best_of_all(model: Any, optimizer: Any, loss: Any, history: Any) -> None:
-    print(min(value for _, value in history) if len(history) > 1 else "")
-
-
 def clipped(model: Any, optimizer: Any, loss: Any, history: Any) -> None:
     scale = 1.0 / (nn.utils.clip_grad_norm_(model.parameters(), 1.0).item() + 1e-6)
     if scale < 1:
         model.weight.grad.mul_(scale)
 
 
-def nan_is_not_itself(model: Any, optimizer: Any, loss: Any, history: Any) -> None:
-    if loss.item() != loss.item():
-        raise ValueError("diverged")
+def leaves_the_loop(model: Any, optimizer: Any, loss: Any, history: Any) -> None:
+    while loss.item() > 1:
+        raise StopIteration("of an Error")
+
+
+def either_way(model: Any, optimizer: Any, loss: Any, history: Any) -> None:
+    raise ValueError("low") if loss.item() < 1 else RuntimeError("high")
 
 
 def all_right(model: Any, optimizer: Any, loss: Any, history: Any) -> None:
@@ -183,10 +222,73 @@ def all_right(model: Any, optimizer: Any, loss: Any, history: Any) -> None:
         raise StopIteration
 
 
-@pytest.mark.parametrize("use", [best, best_of_all, clipped, nan_is_not_itself, all_right])
+@pytest.mark.parametrize("use", [best, clipped, leaves_the_loop, either_way, all_right])
 def test_no_program_decides_by_it(use: Callable[..., Any]):
     with pytest.raises(DataDependenceError, match=rf"test_unknown.py:\d+ {use.__name__}.* the program would branch on it"):
         predict(training(use))
+
+
+def test_a_whole_number_of_a_tensor_is_refused_with_what_to_write():
+    with pytest.raises(DataDependenceError, match=r"Write tensor\.item\(\) in place of int\(tensor\)"):
+        predict(lambda: int(torch.rand(3, device=GPU).sum()))
+
+
+def test_a_librarys_line_stands_behind_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "asking_library.py").write_text("def asks(x):\n    return 1 if x.sum() > 0 else 2\n")
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+    asks = importlib.import_module("asking_library").asks
+    with pytest.raises(DataDependenceError, match=r"test_unknown\.py:\d+ <lambda>, in asking_library\.py:2 asks: the program"):
+        predict(lambda: asks(images()))
+
+
+def test_that_values_are_finite_is_assumed_of_what_was_asked_alone():
+    (note,) = predict(training(finite_weights)).notes
+    assert "whether a number is finite" in note
+
+    def written() -> None:
+        mask = torch.isnan(torch.rand(9, 9, device=GPU))
+        mask[0] = True
+        if mask.any():
+            raise StopIteration
+
+    with pytest.raises(DataDependenceError):
+        predict(written)
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_one_known_number_has_the_shape_of_its_tensor(device: str):
+    def run() -> None:
+        one, more = torch.tensor([2], device=device), torch.tensor([[2]], device=device) * 3
+        assert (one.tolist(), more.tolist(), torch.tensor(2, device=device).tolist()) == ([2], [[6]], 2)
+        assert (one.cpu().numpy().shape, one.expand(1, 1).cpu().numpy().shape) == ((1,), (1, 1))
+
+    predict(run)
+
+
+DRAWN: list[Callable[[], Any]] = [
+    lambda: torch.rand(1) < 0.5,
+    lambda: torch.rand([]).item() < 0.5,
+    lambda: range(9)[torch.randint(0, 4, (1,)).item() :],  # type: ignore[misc]
+    lambda: 0.8 < torch.empty(1).uniform_(0.8, 1.2).item() < 1.3,
+    lambda: [1, 2][torch.multinomial(torch.tensor([0.3, 0.7]), 1).item()],  # type: ignore[index]
+    lambda: bool(torch.bernoulli(torch.tensor(0.5))),
+    lambda: torch.randn(()).item() > 0,
+]
+
+
+@pytest.mark.parametrize("draw", DRAWN)
+def test_a_random_number_of_the_host_is_drawn(draw: Callable[[], Any]):
+    """As Python's own are: programs leave out layers, flip pictures and cut them with it."""
+
+    def run() -> None:
+        if draw():
+            torch.rand(1, 3, device=GPU)
+
+    state = torch.get_rng_state()
+    (note,) = [each for each in predict(run).notes if "no memory" not in each]
+    assert note.startswith("single random numbers of the host were drawn once more")
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def scaled(device: str, found: list[Any]) -> None:
@@ -377,7 +479,9 @@ def _one_number(result: Callable[[Any], Any], number: Any) -> None:
         return
     found: list[Any] = []
     try:
-        made = predict(lambda: found.append(result((torch.rand(1) * 9).to(torch.tensor(number).dtype).item())), device="cpu")
+        made = predict(
+            lambda: found.append(result((torch.rand(2).sum() * 9).to(torch.tensor(number).dtype).item())), device="cpu"
+        )
     except (DataDependenceError, NotOfferedError):
         return
     if any(_PLAIN in note for note in made.notes):

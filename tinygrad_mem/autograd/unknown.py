@@ -5,8 +5,10 @@ The whole rule:
 - What is computed from an unknown number is unknown: by Python's operators, by ``math``, by NumPy (``np.mean(losses)``), and by
   ops on tensors, whose results then have no known values. It keeps its kind: ``bool``, ``int``, ``float`` or ``complex``, since
   the dtype of a result depends on it. It is printed as ``unknown``, also in JSON.
-- No program decides by it: its truth, a comparison, ``int(x)``, an index, a size and a key of a dict are refused. There is one
-  exception: if a program asks whether it is finite, the answer is yes, and the prediction says so.
+- No program decides by it: its truth, a comparison, ``int(x)``, an index, a size and a key of a dict are refused. There are two
+  exceptions, which the prediction says: if a program asks whether it is finite, the answer is yes; and a check that raises an
+  error (``assert x > 0``, ``if x > 9: raise ValueError``) passes.
+- The largest of numbers of which one is unknown is unknown, too (``max(1, x)``, ``best = min(best, x)``).
 - Code that needs a plain number gets 1, and the prediction says at which line, since a branch on it would not be noticed:
   ``float(x)``, an element of a NumPy array of numbers, C code of other libraries. Where ``%`` puts a number into a text, it is
   only printed, and nothing is said.
@@ -17,17 +19,19 @@ assert.
 
 from __future__ import annotations
 
+import builtins
 import dis
 import json
 import math
 import operator
+import re
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import lru_cache, wraps
 from numbers import Integral, Number, Real
-from types import FrameType
+from types import CodeType, FrameType, GeneratorType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -42,6 +46,7 @@ DECIDE = (
 )
 """What a program writes where it would branch on a value."""
 FINITE = "if the program asked whether a number is finite, the answer was yes"
+PASSED = "a check that raises an error was assumed to pass: values are not known"
 INDEX = "an index or a size"
 _PLAIN = (
     "a plain number is needed, and 1 was taken for one that is not known: a branch on it, or a size that is computed from it, "
@@ -71,6 +76,21 @@ def _part(name: str) -> Any:
 def _refusing(what: str) -> Any:
     def method(self: Unknown, *others: Any) -> Any:
         return self.refuse(what) if all(isinstance(each, Number) for each in others) else NotImplemented
+
+    return method
+
+
+def _checked(what: str) -> Any:
+    """As :func:`_refusing`, but a check passes."""
+
+    def method(self: Unknown, *others: Any) -> Any:
+        if not all(isinstance(each, Number) for each in others):
+            return NotImplemented
+        answer = passes(frame := reader())
+        if answer is None:
+            self.refuse(what)
+        self.say(PASSED, frame)
+        return answer
 
     return method
 
@@ -189,8 +209,9 @@ class Unknown:
     sin = cos = tan = sinh = cosh = tanh = arcsin = arccos = arctan = arcsinh = arccosh = arctanh = _computed(float)
     degrees = radians = deg2rad = rad2deg = _computed(float)
 
-    __lt__, __le__, __gt__, __ge__, __eq__, __ne__ = (_refusing("a comparison") for _ in range(6))
-    __bool__, __index__, __hash__ = map(_refusing, ("the truth", INDEX, "a key of a dict"))  # type: ignore[assignment]
+    __lt__, __le__, __gt__, __ge__, __eq__, __ne__ = (_checked("a comparison") for _ in range(6))
+    __bool__, __index__ = _checked("the truth"), _refusing(INDEX)
+    __hash__ = _refusing("a key of a dict")  # type: ignore[assignment]
     is_integer, as_integer_ratio = _refusing("a comparison"), _refusing("a fraction")
 
 
@@ -223,7 +244,47 @@ def prints(frame: FrameType) -> bool:
     return (code[frame.f_lasti], code[frame.f_lasti + 1]) in _FORMATTING
 
 
-# --- math and json --------------------------------------------------------------------------------------------------------
+_BRANCHES = re.compile(r"JUMP.*IF_(TRUE|FALSE)")
+_ENDS = re.compile(r"JUMP_BACKWARD|IF_|FOR_ITER|RETURN|YIELD|SEND|RERAISE")
+_RAISED = re.compile(r"(Error|Exception)$")
+
+
+def passes(frame: FrameType) -> bool | None:
+    """The answer with which a check passes; ``None`` if ``frame`` does not ask for the condition of one.
+
+    A check is a condition after whose other answer an error is raised, with no condition between them.
+    """
+    return _check(frame.f_code, frame.f_lasti)
+
+
+@lru_cache(1000)
+def _check(code: CodeType, asked: int) -> bool | None:
+    steps = list(dis.get_instructions(code))
+    places = {step.offset: number for number, step in enumerate(steps)}
+    at = places.get(asked, 0)
+    while steps[at].opname in ("COMPARE_OP", "TO_BOOL", "EXTENDED_ARG"):  # what decides stands behind it
+        at += 1
+    branch = _BRANCHES.search(steps[at].opname)
+    if branch is None:
+        return None
+    jumping, going_on = _raises(steps, places, places[steps[at].argval]), _raises(steps, places, at + 1)
+    return None if jumping == going_on else (branch[1] == "TRUE") is going_on
+
+
+def _raises(steps: list[dis.Instruction], places: dict[int, int], at: int) -> bool:
+    """True if an error is raised from this step on, whatever values are."""
+    named = False
+    while not _ENDS.search(steps[at].opname):
+        step = steps[at]
+        if step.opname == "RAISE_VARARGS":
+            return named
+        name = "" if step.opname == "LOAD_CONST" else getattr(step.argval, "__name__", str(step.argval))
+        named = named or "ASSERTION" in step.opname or _RAISED.search(name) is not None
+        at = places[step.argval] if step.opname.startswith("JUMP") else at + 1
+    return False
+
+
+# --- math, json, max and min ----------------------------------------------------------------------------------------------
 
 _ASKED = {"isfinite": True, "isnan": False, "isinf": False}
 _BY_METHODS = {"floor", "ceil", "trunc", "prod", "factorial", "gcd", "lcm", "comb", "perm", "isqrt"}
@@ -267,6 +328,7 @@ def _replace() -> None:
     changes: list[tuple[Any, str, Callable[..., Any]]] = [(json.JSONEncoder, "iterencode", _encoding_in_words)]
     functions = {name for name, function in vars(math).items() if callable(function) and name[0] != "_"}
     changes += [(math, name, _of_math) for name in functions - _BY_METHODS]
+    changes += [(builtins, name, _of_several) for name in ("max", "min")]
     for owner, name, change in changes:
         own = getattr(owner, name)
         _own.append((owner, name, own))
@@ -304,5 +366,21 @@ def _of_math(own: Callable[..., Any]) -> Callable[..., Any]:
         if name == "isclose":
             return number.refuse("a comparison")
         return (number.another(1.0), number.another(1.0)) if name in _PAIRS else number.another(1.0)
+
+    return function
+
+
+def _of_several(own: Callable[..., Any]) -> Callable[..., Any]:
+    """``max`` or ``min``: unknown, if it may be an unknown number."""
+
+    @wraps(own)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], GeneratorType):
+            args = (list(args[0]),)
+        given = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
+        number = next((each for each in given if isinstance(each, Unknown)), None)
+        if number is None or kwargs or not all(isinstance(each, Number) for each in given):
+            return own(*args, **kwargs)
+        return number.another(_one_like(sum(map(_one_like, given))))
 
     return function

@@ -20,7 +20,7 @@ from torch.optim.optimizer import _foreach_supported_types as steps_in_lists
 from torch.overrides import TorchFunctionMode
 from torch.utils._foreach_utils import _foreach_supported_types as works_in_lists
 
-from ...autograd.unknown import followed, has_unknown
+from ...autograd.unknown import PASSED, Unknown, followed, has_unknown
 from ...errors import DataDependenceError, DeviceError, NotOfferedError
 from ...interrupts import changed, context
 from .arrays import from_numpy
@@ -74,7 +74,7 @@ def around(watch: Watch) -> Iterator[None]:
         (nn.RNNBase, {"flatten_parameters": flatten_parameters}),
         (torch.cuda, {"make_graphed_callables": partial(_make_graphed, watch), "graph": _graph, "CUDAGraph": _graph}),
         (torch._C, {"_group_tensors_by_device_and_dtype": _group_tensors}),
-        handled(watch, torch, from_numpy=from_numpy, range=_range),
+        handled(watch, torch, from_numpy=from_numpy, range=_range, _check_with=_check),
         handled(watch, torch.utils, swap_tensors=swap),
         handled(watch, torch.UntypedStorage, data_ptr=begin),
         handled(watch, transformer, _detect_is_causal_mask=_causal),
@@ -130,6 +130,13 @@ def _range(watch: Watch, own: Callable[..., torch.Tensor], *args: Any, **kwargs:
     if has_unknown([*args, *kwargs.values()]):
         raise DataDependenceError(f"range: {SIZE}")
     return own(*args, **kwargs)
+
+
+def _check(watch: Watch, own: Callable[..., None], kind: type, condition: Any, *args: Any) -> None:
+    """``torch._check``, which libraries use: one of values passes."""
+    if not isinstance(condition, Unknown):
+        return own(kind, condition, *args)
+    watch.note(f"{watch.places.line()}: {PASSED}")
 
 
 def _make_graphed(watch: Watch, callables: Any, *args: Any, **kwargs: Any) -> Any:

@@ -19,7 +19,7 @@ from .watch import Watch
 
 _MASKS = "transformers.masking_utils"
 _ENDS = "transformers.generation.stopping_criteria"
-_ALL_TOKENS = "transformers: generate was assumed to make as many tokens as it may. A text that ends early needs less"
+ALL_TOKENS = "transformers: generate was assumed to make as many tokens as it may. A text that ends early needs less"
 
 
 @context
@@ -45,7 +45,7 @@ def _no_end(watch: Watch, own: Callable[..., FakeTensor], *args: Any, **kwargs: 
     with without_modes():
         none = torch.zeros(made.shape, dtype=torch.bool)
     watch.numbers.set(made, none)
-    watch.note(_ALL_TOKENS)
+    watch.note(ALL_TOKENS)
     return made
 
 

@@ -15,6 +15,10 @@ from .fake import on_gpu, without_modes
 aten = torch.ops.aten
 _MEMORY = ("empty", "resize", "set_", "as_strided", "pin_memory")
 """Parts of names of ops whose results depend on more than their arguments' values: on contents of memory, or on strides."""
+_DRAWN = (
+    "single random numbers of the host were drawn once more: if the program decides by one, such as whether a layer or a batch "
+    "is left out, another run may decide otherwise"
+)
 RealCall = tuple[list[Any], dict[str, Any]]  # arguments
 _MOST = 1024  # elements of a tensor on the host whose values are followed: schedules, sizes, lengths
 _MOST_WHOLE = 1 << 16  # of one of whole numbers, on any device: masks, positions
@@ -24,9 +28,15 @@ _COUNTING = {aten._foreach_add_.Scalar, aten._foreach_add_.Tensor}
 
 
 class KnownNumbers:
-    """Follows small tensors whose values do not depend on data: ``step += 1``, and on the host ``torch.linspace(0, 1, 12)``."""
+    """Follows small tensors whose values do not depend on data: ``step += 1``, and on the host ``torch.linspace(0, 1, 12)``.
 
-    def __init__(self) -> None:
+    Args:
+        notes: of the prediction of a GPU; ``None``: the host itself is predicted, and nothing is drawn.
+    """
+
+    def __init__(self, notes: list[str] | None) -> None:
+        self._notes = notes
+        self._finite: dict[int, bool] = {}  # answers to whether unknown values are finite, or nan, by the same address
         self._values: dict[int, torch.Tensor] = {}  # by the storage's address in C++: its elements in order
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -36,7 +46,10 @@ class KnownNumbers:
         found = self._values.get(tensor.untyped_storage()._cdata)
         if found is None or found.dtype != tensor.dtype:
             return tensor.constant
-        return found if tensor.numel() == found.numel() == 1 else _seen_as(found, tensor)
+        if tensor.numel() != 1 or found.numel() != 1:
+            return _seen_as(found, tensor)
+        with without_modes():
+            return found.reshape(tensor.shape)
 
     def number(self, tensor: torch.Tensor) -> Any:
         """The number that an op reads from ``tensor``: one on the host, where C++ wants a plain one.
@@ -60,9 +73,18 @@ class KnownNumbers:
             with _disable_current_modes(), torch.no_grad():
                 self._note(tensor, real.clone())
 
+    def asked_if_finite(self, mask: FakeTensor, answer: bool) -> None:
+        """Note that ``mask`` says of unknown values whether they are finite, or nan: if the program asks, ``answer``."""
+        self._finite[mask.untyped_storage()._cdata] = answer
+
+    def finite(self, mask: Any) -> bool | None:
+        """The answer of a mask of :meth:`asked_if_finite`."""
+        return self._finite.get(mask.untyped_storage()._cdata) if isinstance(mask, FakeTensor) else None
+
     def forget(self, storage: int) -> None:
         """Drop the values of the storage at this address, which has ended."""
         self._values.pop(storage, None)
+        self._finite.pop(storage, None)
 
     def written(self, tensor: Any) -> None:
         """Mark the values of a written tensor as unknown: random numbers, or results that are not computed here."""
@@ -109,11 +131,25 @@ class KnownNumbers:
                 call = self._real_call(func, args, kwargs)
             elif not any(isinstance(arg, torch.Tensor) for arg in args):
                 call = self._real_call(func, args, kwargs)
+            call = call or self._draw(func, args, kwargs, target)
         if call is None or not followed:
             return self.forget(target.untyped_storage()._cdata)
         with _disable_current_modes(), torch.no_grad():
             value = _answer(func, call, target)
             self._note(target, value if isinstance(value, torch.Tensor) else None)
+
+    def _draw(self, func: Any, args: tuple, kwargs: dict[str, Any], target: FakeTensor) -> RealCall | None:
+        """A real call that draws one random number on the host; programs decide by such numbers. ``None``: another op."""
+        notes = self._notes
+        if notes is None or torch.Tag.nondeterministic_seeded not in func.tags or target.numel() != 1 or on_gpu(target):
+            return None
+        if args and args[0] is target:  # which is written whatever it was
+            with without_modes():
+                args = torch.zeros(target.shape, dtype=target.dtype), *args[1:]
+        call = self._real_call(func, args, kwargs, draws=True)
+        if call is not None and _DRAWN not in notes:
+            notes.append(_DRAWN)
+        return call
 
     def _after_several(self, func: Any, made: Any, call: RealCall | None) -> None:
         new = [each for each in made if isinstance(each, FakeTensor) and each.untyped_storage()._cdata not in self._values]
@@ -173,9 +209,11 @@ class KnownNumbers:
                 if place or given is not tensor:
                     self.written(tensor)
 
-    def _real_call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> RealCall | None:
+    def _real_call(self, func: Any, args: tuple, kwargs: dict[str, Any], draws: bool = False) -> RealCall | None:
         name = func._schema.name
-        if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags or any(map(name.__contains__, _MEMORY)):
+        if func.namespace != "aten" or any(map(name.__contains__, _MEMORY)):
+            return None
+        if torch.Tag.nondeterministic_seeded in func.tags and not draws:
             return None
         if not all(map(self._is_known, (*args, *kwargs.values()))):
             return None

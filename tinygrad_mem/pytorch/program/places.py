@@ -181,3 +181,16 @@ def users_line(error: BaseException) -> str:
         if found is not None:
             return source_name(*found)
     return "an unknown line"
+
+
+def library_line(error: BaseException) -> str:
+    """Behind the user's line: the line of an installed library that it called, and which asks for a value."""
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    kinds = [owner(code.co_filename) for code, _ in frames]
+    users = max((number for number, kind in enumerate(kinds) if kind == 2), default=len(kinds))
+    inside = [
+        each
+        for each, kind in zip(frames[users:], kinds[users:], strict=True)
+        if kind == 1 and "-packages" in each[0].co_filename
+    ]
+    return ", in " + re.split(r"-packages[/\\]", source_name(*inside[-1]))[-1] if inside else ""

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ...autograd.unknown import DECIDE, FINITE, Unknown, prints, reader
+from ...autograd.unknown import DECIDE, FINITE, PASSED, Unknown, passes, prints, reader
 from ...errors import DataDependenceError
 from ...interrupts import changed
 from .arrays import TO_NUMPY, array
 from .fake import on_gpu, without_modes
+from .hugging_face import ALL_TOKENS
 from .unknown import UnknownNumber
 from .watch import Watch
 
@@ -34,6 +35,7 @@ _HALF = 0.5  # of the numbers that are drawn evenly are kept, about
 _VECTORS = "was counted with its vectors, which it does not make without gradients: it needs less"
 _COUNTED = "torch.bincount: the numbers were assumed to be below minlength. With a larger one the result is longer"
 _AS_ARRAY = f"Write tensor.numpy() in its place. {TO_NUMPY}"
+_AS_ITEM = f"Write tensor.item() in place of int(tensor): it may be logged, summed and divided. {DECIDE}"
 _LBFGS = "torch/optim/lbfgs.py"
 _PIPELINING = "torch/distributed/pipelining/schedules.py"
 _AGREED = "torch.distributed.pipelining: all processes were assumed to give input_args and output_args, or none"
@@ -51,6 +53,7 @@ _PARAMETRIZATIONS = "torch/nn/utils/parametrizations.py"
 _ORTHOGONAL = "parametrizations.orthogonal: the weight was assumed not to be orthogonal before: it is made so"
 _SYNC = "torch/nn/modules/_functions.py"
 _FALLING = count(0, -1)  # losses: it would end where they stay
+_ALIKE = "ctc_loss: concatenated targets were assumed to have one length. One that is longer than the others needs more"
 _LENGTHS = "ctc_loss: all targets and inputs were assumed to have the longest length. A real run with shorter ones needs less"
 
 
@@ -125,6 +128,9 @@ def _in_order(watch: Watch) -> bool | None:
         return _left(watch)
     if path.endswith(_GENERATE) and function.endswith((".generate", "._get_logits_processor")):
         return False  # it looks for tokens that are padded on the right, or negative
+    if path.endswith(_GENERATE) and function.endswith("._beam_search"):
+        watch.note(ALL_TOKENS)
+        return reader().f_locals["cur_len"] < reader().f_locals["max_length"]  # not all have ended
     if path.endswith(_MASKS):
         whole = function == "find_packed_sequence_indices"
         watch.note(_ONE_SEQUENCE if whole else _PADDED)
@@ -195,9 +201,22 @@ def _ctc_loss(watch: Watch, log_probs: Tensor, targets: Tensor, *args: Any, **kw
             given[name] = torch.tensor(given[name], dtype=torch.long, device="cpu")
     if given.get("reduction", "mean") == "mean":
         given["target_lengths"] = given["target_lengths"].to(log_probs.device)
-    batch, table = given["target_lengths"].numel(), log_probs.shape[0] * (2 * targets.shape[-1] + 1)
+    batch = given["target_lengths"].numel()
+    if targets.dim() == 1 and on_gpu(targets) and batch:
+        targets = _in_rows(watch, log_probs, targets, batch, _known(watch, given["target_lengths"]))
+    table = log_probs.shape[0] * (2 * targets.shape[-1] + 1)
     watch.bound(batch * (16 + 2 * table * log_probs.element_size()), _LENGTHS)
     return torch.nn.functional.ctc_loss(log_probs, targets, **given)
+
+
+def _in_rows(watch: Watch, log_probs: Tensor, targets: Tensor, batch: int, lengths: Tensor | None) -> Tensor:
+    """Concatenated targets as a row for each sequence: its tables are as wide as the longest."""
+    with without_modes():
+        longest = targets.numel() // batch if lengths is None else int(lengths.max())
+    if lengths is None:
+        more = 2 * (targets.numel() - longest)
+        watch.bound(2 * batch * log_probs.shape[0] * more * log_probs.element_size(), _ALIKE)
+    return targets.as_strided((batch, longest), (0, 1))
 
 
 @handles(torch.nn.functional.gaussian_nll_loss, torch.corrcoef, Tensor.corrcoef, torch.istft, Tensor.istft, given=True)
@@ -239,12 +258,27 @@ def _is_close(watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
 def _is_finite(function: Callable[..., Any], watch: Watch, tensor: Tensor) -> Tensor:
     """Answer that an unknown value is finite: programs stop, or skip a step, if a loss is nan."""
     made = function(tensor)
-    if made.numel() == 1 and isinstance(made, FakeTensor) and _known(watch, made) is None:
+    if isinstance(made, FakeTensor) and _known(watch, made) is None:
+        watch.numbers.asked_if_finite(made, function.__name__ == "isfinite")
+        _answer_if_finite(watch, made, made)
+    return made
+
+
+@handles(torch.any, Tensor.any, torch.all, Tensor.all, given=True)
+def _any_or_all(function: Callable[..., Any], watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """``any`` and ``all`` of what :func:`_is_finite` has made."""
+    made = function(tensor, *args, **kwargs)
+    _answer_if_finite(watch, tensor, made)
+    return made
+
+
+def _answer_if_finite(watch: Watch, mask: Tensor, made: Any) -> None:
+    answer = watch.numbers.finite(mask)
+    if answer is not None and made.numel() == 1 and _known(watch, made) is None:
         watch.note(FINITE)
         with without_modes():
-            real = torch.full(made.shape, function.__name__ == "isfinite", device="cpu")
+            real = torch.full(made.shape, answer, device="cpu")
         watch.numbers.set(made, real)
-    return made
 
 
 @handles(Tensor.ge)
@@ -268,6 +302,18 @@ def _all_close(watch: Watch, left: Tensor, right: Tensor, *args: Any, **kwargs: 
     return False
 
 
+@handles(Tensor.max, given=True)
+def _max(function: Callable[..., Any], watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """``max``: beam search asks it how many tokens were made."""
+    made = function(tensor, *args, **kwargs)
+    if isinstance(made, FakeTensor) and _asking()[1].endswith("._beam_search"):
+        values = reader().f_locals
+        with without_modes():
+            real = torch.tensor(values["max_length"] - values["decoder_prompt_len"], device="cpu")
+        watch.numbers.set(made, real)
+    return made
+
+
 @handles(torch.bincount, Tensor.bincount)
 def _bincount(watch: Watch, *args: Any, **kwargs: Any) -> Tensor:
     """``bincount``: with ``minlength``, as in a confusion matrix, the numbers are usually below it."""
@@ -281,11 +327,14 @@ def _decides(what: str, convert: Callable[[Tensor], Any], watch: Watch, tensor: 
         answer = _in_order(watch) if what == "the truth" else None
         if answer is not None:
             return answer
+        if what == "the truth" and (answer := passes(reader())) is not None:
+            watch.note(f"{watch.places.line()}: {PASSED}")
+            return answer
         if convert is int and prints(reader()):
             return 1
         raise DataDependenceError(
             f"the program asks for {what} of a tensor, whose values are not known in a prediction. "
-            f"{_AS_ARRAY if convert is Tensor.numpy else 'It may log loss.item(). ' + DECIDE}"
+            f"{_AS_ARRAY if convert is Tensor.numpy else _AS_ITEM if convert is int else 'It may log loss.item(). ' + DECIDE}"
         )
     with without_modes():
         return convert(known)

@@ -30,7 +30,7 @@ from .fake import GpuTensorMode
 from .kernels import Gpu
 from .ledger import Ledger
 from .order import in_order
-from .places import Places, users_line
+from .places import Places, library_line, users_line
 from .replacing import patched
 from .roles import Roles
 from .state import unchanged
@@ -152,7 +152,8 @@ def _words(watch: Watch) -> Iterator[None]:
             if watch.assumed and isinstance(error, (RuntimeError, ValueError, IndexError)):
                 error.add_note(f"predict: {watch.assumed}. If sizes do not fit because of that: {_FIXED}")
             raise
-        raise said[0](f"{place}: {said[1]}") from error
+        inside = library_line(error) if said[0] is DataDependenceError else ""
+        raise said[0](f"{place}{inside}: {said[1]}") from error
 
 
 def _where(error: Exception) -> tuple[Any, int]:

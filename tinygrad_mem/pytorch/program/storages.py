@@ -45,7 +45,7 @@ class Storages:
         self.notes: list[str] = []
         self.unknown: dict[str, int] = {}
         self.wrappers: tuple[type, ...] = ()
-        self.numbers, self.saved_numbers = KnownNumbers(), SavedNumbers(ledger)
+        self.numbers, self.saved_numbers = KnownNumbers(self.notes if device.type == "cuda" else None), SavedNumbers(ledger)
         self._without: set[int] = set()  # storages that the program made on ``meta``, by the same address
         self._held: dict[int, tuple[weakref.ref, HeldBlock | None]] = {}  # by the storage's address in C++
         self._nodes: dict[int, Any] = {}  # the nodes in whose backward storages were made

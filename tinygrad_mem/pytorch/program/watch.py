@@ -153,6 +153,8 @@ class Watch(Storages, TorchDispatchMode):
             return self.numbers.number(args[0])
         if facts.fills and self.device.type != "cpu":
             self.numbers.written(args[0])
+            if args[0].numel() == 1:
+                self.numbers.after(func, args, kwargs, args[0], None)
             return args[0]
         if facts.marks:
             with torch._C._DisableTorchDispatch():
