@@ -5,14 +5,15 @@ from __future__ import annotations
 import pickle
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tinygrad_mem.errors import OutOfMemoryError
 from tinygrad_mem.pytorch.allocator import CachingAllocator
-from tinygrad_mem.pytorch.recording import Action
-from tinygrad_mem.pytorch.replay import _Replayer
+from tinygrad_mem.pytorch.recording import EVENT, Action, Recording
+from tinygrad_mem.pytorch.replay import _Replayer, replay
 from tinygrad_mem.pytorch.snapshot import read
 
 from .recorded import NAMES, LoggingDriver, recording, segments, settings_recorded, under_settings
@@ -153,3 +154,25 @@ def test_a_recording_that_begins_anywhere_is_replayed_exactly(seed, begins, sett
     if not result.assumed:
         assert result.as_recorded == result.allocations
         assert at_end(run.allocator) == at_end(allocator)
+
+
+@pytest.mark.parametrize(("step", "shown", "reserved"), [(64, True, 60), (-64, True, 36), (64, False, 36)])
+def test_other_settings_are_tried_with_a_driver_like_the_recorded_one(step: int, shown: bool, reserved: int):
+    """Of two free blocks of 12 MiB the lower one is taken: with rising addresses, from the older and larger segment.
+
+    Without a segment in the recording they fall, as in a prediction.
+    """
+    first, second = 4096 * MIB, (4096 + step) * MIB
+    rows = [
+        *[("SEGMENT_ALLOC", first, 24), ("ALLOC", first, 24), ("FREE_REQUESTED", first, 24), ("FREE_COMPLETED", first, 24)],
+        *[("ALLOC", first, 12), ("ALLOC", first + 12 * MIB, 12), ("SEGMENT_ALLOC", second, 12), ("ALLOC", second, 12)],
+        *[("FREE_REQUESTED", first + 12 * MIB, 12), ("FREE_COMPLETED", first + 12 * MIB, 12)],
+        *[("FREE_REQUESTED", second, 12), ("FREE_COMPLETED", second, 12)],
+        *[("ALLOC", min(first + 12 * MIB, second), 12)],
+        *[("FREE_REQUESTED", first, 12), ("FREE_COMPLETED", first, 12), ("ALLOC", first if step < 0 else 2 * first, 24)],
+    ]
+    rows = [row for row in rows if shown or row[0] != "SEGMENT_ALLOC"]
+    events = np.zeros(len(rows), EVENT)
+    for event, (action, address, size) in zip(events, rows, strict=True):
+        event["action"], event["address"], event["size"] = Action[action], address, size * MIB
+    assert replay(Recording(0, events, []), "", anew=True).peak_reserved == reserved * MIB

@@ -16,7 +16,7 @@ from .allocator import CachingAllocator
 from .blocks import Home, SegmentBlock, State, insert
 from .driver import SPACE, Driver
 from .recording import EVENT, Action, RecordedBlock, RecordedSegment, Recording, with_gaps
-from .settings import Settings, parse
+from .settings import SMALL_SEGMENT, Settings, parse
 from .snapshot import read
 
 _GIVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
@@ -109,7 +109,11 @@ class _Replayer:
         self.as_recorded = same and capacity is None
         self.result = Replay(recording.settings if settings is None else settings)
         recorded = _recorded(recording.settings)
-        self.driver = _RecordedDriver(self.result, rising) if self.as_recorded else Driver(capacity, rising)
+        self.driver = (
+            _RecordedDriver(self.result, rising)
+            if self.as_recorded
+            else Driver(capacity, rising if same else _rises(recording))
+        )
         self.allocator = CachingAllocator(recorded if settings is None else settings, capacity, self.driver)
         older, self.result.assumed = recording.at_beginning(recorded)
         self.address: dict[int, int] = {}
@@ -281,6 +285,14 @@ class _Replayer:
         if not self.as_recorded:
             result.segments = stats.num_device_alloc
         return result
+
+
+def _rises(recording: Recording) -> bool:
+    """True if the driver gave large segments rising addresses in the recording. If none is there, they fall, as an H100's."""
+    events = recording.events
+    given = events["address"][(events["action"] == Action.SEGMENT_ALLOC) & (events["size"] > SMALL_SEGMENT)]
+    steps = np.diff(given.astype(np.int64))
+    return bool((steps > 0).sum() > (steps < 0).sum())
 
 
 def _recorded(settings: str) -> Settings:
