@@ -224,6 +224,17 @@ def test_on_a_gpu_what_is_no_probability_makes_the_loss_nan(dtype: str):
                 assert found == ([False] * 4 + [True] if reduction == "none" else True), f"{bad}, {reduction}"
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "prelu"])
+def test_a_number_on_the_cpu_may_stand_beside_what_is_on_a_gpu(name: str):
+    """It became a Python number, which these ops do not take: refused as a shape that does not fit."""
+    run = getattr(tm.nn.functional, name)
+    for shape in ((), (1,)):
+        x, number = tm.full(shape, -0.5), tm.tensor(2.0)
+        on_gpu = run(x.cuda().requires_grad_(), number)
+        assert (str(on_gpu.device), on_gpu.tolist()) == ("cuda:0", run(x, number).tolist())
+
+
 def test_extremes_equal_pytorch():
     for p, y in ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0), (1.0, 1.0)):
         x, t = np.array([p]), np.array([y])

@@ -252,8 +252,8 @@ def _share(op: type[Op], inputs: tuple, params: dict, view: Any, enabled: bool) 
 
 def one_device(op: type[Op], inputs: tuple, *written: Tensor) -> list:
     """The inputs on one device. A 0-d cpu tensor may be used with tensors of another device: it becomes a Python number; or a
-    copy there, if it wants a gradient, if it is a bool, which may be a condition, or if its dtype decides that of the result,
-    which a number's would not. One that is ``written`` stays.
+    copy there, if the op takes no numbers, if it wants a gradient, if it is a bool, which may be a condition, or if its dtype
+    decides that of the result, which a number's would not. One that is ``written`` stays.
     """
     tensors = [x for x in inputs if isinstance(x, Tensor)]
     devices = {x.device for x in tensors if x.ndim or x.device.type != "cpu"} | {x.device for x in written}
@@ -268,8 +268,8 @@ def one_device(op: type[Op], inputs: tuple, *written: Tensor) -> list:
     moved = []
     for x in inputs:
         if isinstance(x, Tensor) and x.device is not device:
-            number = x.array.dtype.kind != "b" and category(x.dtype) <= highest and not (enabled and x.requires_grad)
-            x = x.item() if number else x.to(device)
+            number = op.takes_numbers and x.array.dtype.kind != "b" and category(x.dtype) <= highest
+            x = x.item() if number and not (enabled and x.requires_grad) else x.to(device)
         moved.append(x)
     return moved
 

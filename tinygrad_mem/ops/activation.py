@@ -175,6 +175,7 @@ class PReLU(Op):
 
     saves = ("x", "weight")
     outputs = ()
+    takes_numbers = False
 
     @staticmethod
     def forward(ctx, x, weight):

@@ -219,12 +219,14 @@ class Op:
         outputs: names of saved outputs: ``y`` unless given. They stay valid when the op runs in place.
         view: the result shares its first input's memory.
         differentiable: False for ops whose results have no gradient (comparisons, argmax, rounding to integers).
+        takes_numbers: False for ops that want an array where others take a Python number too.
     """
 
     saves: ClassVar[tuple[str, ...]] = ()
     outputs: ClassVar[tuple[str, ...]] = ("y",)
     view: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
+    takes_numbers: ClassVar[bool] = True
     registry: ClassVar[dict[str, type[Op]]] = {}
 
     def __init_subclass__(cls) -> None:

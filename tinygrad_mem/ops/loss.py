@@ -17,6 +17,7 @@ class _Pair(Op):
 
     saves = ("x", "y", "weight", "positive")
     outputs = ()
+    takes_numbers = False
     kernel: ClassVar[str]
     weights: ClassVar[tuple[str, ...]] = ()
     symmetric: ClassVar[bool] = True  # the gradient of y is that of x with the two exchanged: of equal ones, both are +0,
