@@ -191,6 +191,34 @@ def test_gradients_that_are_kept_add_up(library):
     assert y.grad.tolist() == [6.0, 6.0]
 
 
+def test_any_output_of_an_op_can_be_written(library):
+    """Backward looked for the written tensor's gradient at the place that it had among the op's outputs: IndexError."""
+
+    class Both(library.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2.0, x * 3.0
+
+        @staticmethod
+        def backward(ctx, g, h):
+            return g * 2.0 + h * 3.0
+
+    x = library.ones(2, requires_grad=True)
+    first, second = Both.apply(x)
+    second.mul_(5.0)
+    second.retain_grad()
+    first.add_(second)
+    (first.sum() + second.sum()).backward()
+    assert x.grad.tolist() == [1.0 * 2.0 + 2.0 * 5.0 * 3.0] * 2
+    assert second.grad.tolist() == [2.0, 2.0]
+    rnn, grads = library.nn.GRU(3, 2), []
+    for double in (lambda h: h * 2.0, lambda h: h.mul_(2.0)):
+        x = library.ones(4, 1, 3, requires_grad=True)
+        double(rnn(x)[1]).sum().backward()
+        grads.append(x.grad)
+    assert library.equal(*grads)
+
+
 def test_what_was_made_in_inference_mode_is_written_there_only(library):
     with library.inference_mode():
         x = library.ones(2)

@@ -98,6 +98,7 @@ def _record(node: Node, inputs: tuple, target: Tensor) -> None:
         return
     with target._retained_anew():
         connect(node, [x.edge() if need else None for x, need in zip(inputs, node.needs, strict=True)], inputs, (target,))
+        target._index = 0  # it may have been another output of the op that made it
 
 
 def _places(array: Any) -> np.ndarray:
