@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +32,51 @@ def both(program, *arrays):
 
 
 X, Y = np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0])
+
+
+def _passes_on(library: Any) -> dict[str, Any]:
+    """Ways in which a tensor gets a twin: another tensor over its memory, behind a node."""
+
+    class Same(library.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    hooked = library.nn.Identity()
+    hooked.register_full_backward_hook(lambda module, inner, outer: None)
+    return {"Function": Same.apply, "module": hooked, "both": lambda x: hooked(Same.apply(x))}
+
+
+@pytest.mark.parametrize("library", [torch, tm], ids=["torch", "ours"])
+@pytest.mark.parametrize("leaf", [False, True])
+@pytest.mark.parametrize("way", ["Function", "module", "both"])
+def test_what_a_node_passed_on_is_not_written_while_its_twin_is_in_use(library: Any, leaf: bool, way: str):
+    """The twin had the new value, and the gradient of the old one: 36 where 72 is right."""
+
+    def write(twin: bool) -> None:
+        x = library.tensor([-1.0, 2.0], requires_grad=True)
+        before = x if leaf else x * 3.0
+        after = _passes_on(library)[way](before)
+        (after if twin else before[:1]).mul_(2.0)
+        (after * before).sum().backward()
+
+    for twin in (True, False):
+        with pytest.raises(RuntimeError, match=r"[Mm]odified inplace|leaf Variable"):
+            write(twin)
+
+
+def test_what_a_node_passed_on_may_be_written_when_its_twin_is_gone():
+    """As in ``out = self.norm(x); out += x`` with a hook on the norm, which PyTorch refuses."""
+    for way, passes_on in _passes_on(tm).items():
+        x = tm.tensor([-1.0, 2.0], requires_grad=True)
+        y = passes_on(x * 3.0)
+        y += x
+        y.sum().backward()
+        assert x.grad.tolist() == [4.0, 4.0], way
 
 
 def test_forward_backward_and_attributes_on_ctx():

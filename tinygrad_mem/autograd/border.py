@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,3 +34,10 @@ def behind_border(tensors: Sequence[Tensor], reached: Callable[[Any, tuple], Any
     for before, after in zip(tensors, passed, strict=True):
         after._storage = before.storage
     return passed
+
+
+def share_values(before: Tensor, after: Tensor) -> None:
+    """Note that a node passed ``before`` on as ``after``: while both are in use, neither is written."""
+    before = before if before._view is None else before._view.base
+    twins = after._twins = before._twins = [weakref.ref(before)] if before._twins is None else before._twins
+    twins[:] = [*[twin for twin in twins if twin() is not None], weakref.ref(after)]

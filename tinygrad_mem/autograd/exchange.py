@@ -176,4 +176,4 @@ class Exchange(Shaped):
 
 
 _CORE = {"array", "device", "_grad", "_requires_grad", "_node", "_index", "_view", "_storage", "_hooks", "_post_accumulate"}
-_CORE |= {"_retains_grad", "_inference", "_off_the_record", "_stepped_in_backward"}
+_CORE |= {"_retains_grad", "_inference", "_off_the_record", "_twins", "_stepped_in_backward"}

@@ -16,6 +16,7 @@ from ..dtypes import FLOATING
 from ..errors import DeviceError, GraphError, NotOfferedError, pins_nothing
 from ..scope import local
 from . import core, node_hooks
+from .border import share_values
 from .sharing import Sharing
 from .tensor import Tensor
 
@@ -278,13 +279,18 @@ def _record(cls: type[Function], ctx: FunctionContext, args: tuple, edges: list,
     node.is_tensor = tuple([isinstance(x, Tensor) for x in args])
     none = ((), np.dtype(np.bool_))
     node.shapes = tuple([(r.array.shape, r.array.dtype) if isinstance(r, Tensor) else none for r in results])
-    for tensor in ctx._dirty:
+    dirty = ctx._dirty
+    for tensor in dirty:
         tensor.storage.written(cls.__name__)
     _save(node, ctx, args)
     constant, ctx._constant = ctx._constant, ()
     for index, tensor in enumerate(results):
         if isinstance(tensor, Tensor) and tensor.array.dtype.kind in FLOATING and not _is_in(tensor, constant):
             tensor._node, tensor._index, tensor._requires_grad = node, index, True
+            if tensor._storage is not None and not _is_in(tensor, dirty):
+                for x in args:
+                    if isinstance(x, Tensor) and x._storage is tensor._storage:
+                        share_values(x, tensor)
 
 
 def _save(node: FunctionNode, ctx: FunctionContext, args: tuple) -> None:

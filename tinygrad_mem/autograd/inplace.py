@@ -51,7 +51,10 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     needs = (False,) * len(inputs)
     if enabled and op.differentiable:
         needs = tuple([isinstance(x, Tensor) and x.requires_grad for x in inputs])
-    unrecorded = (target if target._view is None else target._view.base)._off_the_record
+    base = target if target._view is None else target._view.base
+    if base._twins is not None and enabled:
+        _refuse_twins(op, base)
+    unrecorded = base._off_the_record
     if enabled and unrecorded and (True in needs or getattr(unrecorded(), "_requires_grad", False)):
         raise GraphError(
             f"{op.__name__}: A view was created in no_grad mode and is being modified inplace with grad mode enabled: its base "
@@ -88,6 +91,16 @@ def _refuse_leaf(op: type[Op], target: Tensor) -> None:
         raise GraphError(
             f"{what} that requires grad is being used in an in-place operation ({op.__name__}). "
             "Do it under no_grad(), or on a clone()."
+        )
+
+
+def _refuse_twins(op: type[Op], base: Tensor) -> None:
+    """Raises: GraphError: the memory is also that of a tensor in use whose graph would not have the write."""
+    others = [twin() for twin in base._twins]
+    if any(each is not None and each is not base and each._requires_grad for each in others):
+        raise GraphError(
+            f"{op.__name__}: this memory is also that of another tensor: a custom Function, or a module with backward hooks, "
+            "passes its input on. Modified inplace, one of them would have a wrong gradient. Write into a clone()."
         )
 
 

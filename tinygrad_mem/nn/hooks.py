@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ..autograd.border import behind_border
+from ..autograd.border import behind_border, share_values
 from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tensor import Tensor
 from ..errors import DeviceError, DTypeError, ShapeError
@@ -89,6 +89,7 @@ class ModuleBorders:
         if chosen:
             passed = behind_border([parts[i] for i in chosen], partial(_shown, seen))
             for i, tensor in zip(chosen, passed, strict=True):
+                share_values(parts[i], tensor)
                 parts[i] = tensor
         return wanted
 
