@@ -225,6 +225,7 @@ def test_on_a_gpu_what_is_no_probability_makes_the_loss_nan(dtype: str):
 
 
 @pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "prelu"])
 def test_a_number_on_the_cpu_may_stand_beside_what_is_on_a_gpu(name: str):
     """It became a Python number, which these ops do not take: refused as a shape that does not fit."""
