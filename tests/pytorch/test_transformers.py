@@ -62,8 +62,9 @@ def test_a_text_is_predicted_with_all_its_tokens(name: str):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_search_of_beams_is_predicted_with_all_its_tokens():
+@pytest.mark.parametrize("name", ["GPT-2", "llama"])
+def test_a_search_of_beams_is_predicted_with_all_its_tokens(name: str):
     options: dict[str, Any] = {"do_sample": False, "min_new_tokens": 3, "num_beams": 3}
-    found = predict(written, "GPT-2", device="cpu", **options)
-    assert found.peak == pytorch_peak(lambda: written("GPT-2", **options))
+    found = predict(written, name, device="cpu", **options)
+    assert found.peak == pytorch_peak(lambda: written(name, **options))
     assert any("as many tokens as it may" in note for note in found.notes)

@@ -104,9 +104,8 @@ def _item(watch: Watch, tensor: Tensor) -> Any:
 def _all_static(watch: Watch) -> int:
     """1 if each stage of a pipeline is assumed to know its shapes, because this one does. Source: ``pipelining/stage.py``."""
     watch.note(_AGREED)
-    asking = reader()
-    needs = asking.f_globals["InferenceMode"].needs_dynamic
-    return int(not needs(asking.f_locals["stage"]._user_meta, asking.f_locals["has_backward"]))
+    stage, has_backward = _locals("stage", "has_backward")
+    return int(not reader().f_globals["InferenceMode"].needs_dynamic(stage._user_meta, has_backward))
 
 
 def _known(watch: Watch, tensor: Tensor) -> Tensor | None:
@@ -121,6 +120,15 @@ def _asking() -> tuple[str, str, int]:
     return frame.f_code.co_filename.replace("\\", "/"), frame.f_code.co_qualname, frame.f_lineno
 
 
+def _locals(*names: str) -> list[Any]:
+    """Variables of the function that reads a value. Before Python 3.13 its frame keeps what it was asked for, tensors too."""
+    values = reader().f_locals
+    found = [values[name] for name in names]
+    if isinstance(values, dict):
+        values.clear()  # a copy
+    return found
+
+
 def _in_order(watch: Watch) -> bool | None:
     """The answer to PyTorch's own checks of values: in a prediction, values are valid."""
     path, function, line = _asking()
@@ -130,7 +138,8 @@ def _in_order(watch: Watch) -> bool | None:
         return False  # it looks for tokens that are padded on the right, or negative
     if path.endswith(_GENERATE) and function.endswith("._beam_search"):
         watch.note(ALL_TOKENS)
-        return reader().f_locals["cur_len"] < reader().f_locals["max_length"]  # not all have ended
+        made, most = _locals("cur_len", "max_length")
+        return made < most  # not all have ended
     if path.endswith(_MASKS):
         whole = function == "find_packed_sequence_indices"
         watch.note(_ONE_SEQUENCE if whole else _PADDED)
@@ -307,9 +316,9 @@ def _max(function: Callable[..., Any], watch: Watch, tensor: Tensor, *args: Any,
     """``max``: beam search asks it how many tokens were made."""
     made = function(tensor, *args, **kwargs)
     if isinstance(made, FakeTensor) and _asking()[1].endswith("._beam_search"):
-        values = reader().f_locals
+        most, given = _locals("max_length", "decoder_prompt_len")
         with without_modes():
-            real = torch.tensor(values["max_length"] - values["decoder_prompt_len"], device="cpu")
+            real = torch.tensor(most - given, device="cpu")
         watch.numbers.set(made, real)
     return made
 
