@@ -69,6 +69,29 @@ def test_what_a_node_passed_on_is_not_written_while_its_twin_is_in_use(library: 
             write(twin)
 
 
+@pytest.mark.parametrize("library", [torch, tm], ids=["torch", "ours"])
+def test_outputs_of_one_memory_are_not_written_while_both_are_in_use(library: Any):
+    """The view had five times its value, and the gradient of once."""
+
+    class Two(library.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x * 2.0
+            return y, y.view(1, -1)
+
+        @staticmethod
+        def backward(ctx, g, h):
+            return g * 2.0 + h.reshape(-1) * 2.0
+
+    def write() -> None:
+        y, view = Two.apply(library.ones(2, requires_grad=True))
+        y.mul_(5.0)
+        (view * view).sum().backward()
+
+    with pytest.raises(RuntimeError, match=r"[Mm]odified inplace"):
+        write()
+
+
 def test_what_a_node_passed_on_may_be_written_when_its_twin_is_gone():
     """As in ``out = self.norm(x); out += x`` with a hook on the norm, which PyTorch refuses."""
     for way, passes_on in _passes_on(tm).items():

@@ -288,8 +288,8 @@ def _record(cls: type[Function], ctx: FunctionContext, args: tuple, edges: list,
         if isinstance(tensor, Tensor) and tensor.array.dtype.kind in FLOATING and not _is_in(tensor, constant):
             tensor._node, tensor._index, tensor._requires_grad = node, index, True
             if tensor._storage is not None and not _is_in(tensor, dirty):
-                for x in args:
-                    if isinstance(x, Tensor) and x._storage is tensor._storage:
+                for x in (*args, *results[:index]):
+                    if isinstance(x, Tensor) and x._storage is tensor._storage and x is not tensor:
                         share_values(x, tensor)
 
 
