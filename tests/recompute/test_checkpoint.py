@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import itertools
 import threading
 from collections import OrderedDict, defaultdict, namedtuple
 from collections.abc import Callable, Iterator
@@ -21,10 +23,13 @@ from tinygrad_mem.devices import device
 from tinygrad_mem.errors import ArgumentError, CheckpointError, GraphError
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.recompute import checkpointed
+from tinygrad_mem.recompute.schedule import sqrt
+from tinygrad_mem.recompute.scheduled import apply
 from tinygrad_mem.scope import Listener, listen, local, unlisten
 from tinygrad_mem.utils.checkpoint import (
     checkpoint,
     checkpoint_sequential,
+    create_selective_checkpoint_contexts,
     set_checkpoint_debug_enabled,
     set_checkpoint_early_stop,
 )
@@ -147,6 +152,54 @@ def test_all_nestings_of_three_are_bit_for_bit_the_same():
     assert [[[0], 1], 2] in trees
     for tree in trees:
         assert_same(everything(network(names), lambda b, x, tree=tree: nested(b, x, tree)), plain)
+
+
+def with_gradient(within: Callable) -> Callable:
+    """A function that runs a backward of its own, of what ``within`` calls, and uses the gradient."""
+
+    def block(layer: nn.Module, x: tm.Tensor) -> tm.Tensor:
+        with tm.enable_grad():
+            z = x.detach().requires_grad_()
+            (g,) = tm.autograd.grad(within(lambda z: (z.tanh() * layer(z)).tanh(), z).sum(), [z])
+        return layer(x) * g
+
+    return block
+
+
+WRAPPERS = {
+    "checkpoint": checkpoint,
+    "to the end": functools.partial(checkpoint, early_stop=False),
+    "selective": functools.partial(checkpoint, context_fn=lambda: create_selective_checkpoint_contexts(["Linear", "Tanh"])),
+    "scheduled": lambda f, x: apply(nn.Sequential(Called(f), nn.Identity()), sqrt(2))(x),
+}
+PARTS = {
+    "layer": lambda layer, x: layer(x),
+    "gradient": with_gradient(lambda f, z: f(z)),
+    "gradient of a checkpoint": with_gradient(checkpoint),
+}
+
+
+class Called(nn.Module):
+    def __init__(self, function: Callable) -> None:
+        super().__init__()
+        self.forward = function
+
+
+@pytest.mark.parametrize("inner", WRAPPERS)
+@pytest.mark.parametrize("outer", WRAPPERS)
+def test_backward_inside_of_nested_checkpoints(outer: str, inner: str):
+    """It runs the functions again that have not ended, each up to what it needs; what they have entered does not see it."""
+    for first, middle, last in itertools.product(PARTS.values(), repeat=3):
+
+        def run(blocks: list, x: tm.Tensor, wrap: dict[str, Callable], parts: tuple = (first, middle, last)) -> tm.Tensor:
+            first, middle, last = (functools.partial(part, block) for part, block in zip(parts, blocks, strict=True))
+            return wrap[outer](lambda x: last(wrap[inner](lambda x: middle(first(x)), first(x))), x)
+
+        names, plain = ["linear"] * 3, dict.fromkeys(WRAPPERS, lambda f, x: f(x))
+        assert_same(
+            everything(network(names), functools.partial(run, wrap=WRAPPERS)),
+            everything(network(names), functools.partial(run, wrap=plain)),
+        )
 
 
 @pytest.mark.parametrize("recording", [0, 1])

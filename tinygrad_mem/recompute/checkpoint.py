@@ -93,8 +93,10 @@ def checkpoint(
     frame = Frame(function, args, kwargs, again=again, rng=preserve_rng_state, stop=stop, check=check, debug=debug)
     with forward, frame.draws, saved_tensors_hooks(frame.note, frame.hand_out):
         frame.start = local.recorded[frame.depth]  # the context may have recorded ops
-        del frame
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            frame.ended = True
 
 
 def checkpointed(function: Callable[..., Any] | None = None, **options: Any) -> Any:

@@ -84,7 +84,13 @@ class Frame:
     Args:
         again: a context for the recomputation.
         rng, stop, check, debug: ``preserve_rng_state``, ``early_stop``, ``determinism_check`` and ``debug`` of a checkpoint.
+
+    Attributes:
+        ended: the forward has ended. Until then a backward inside the function computes again only what it needs, and what
+            the function has entered by then (of a nested selective checkpoint) does not see it.
     """
+
+    ended = False
 
     def __init__(
         self,
@@ -108,7 +114,7 @@ class Frame:
         self.wanted: list[weakref.ref[Wanted]] = []
         self.inputs = [_keep(tensor) for tensor in tensors]
         self.needs = [tensor.requires_grad for tensor in tensors]
-        self.depth = callback_depth()
+        self.depth, self.run = callback_depth(), local.run
         self.start = local.recorded[self.depth]
 
     def note(self, tensor: Tensor) -> Wanted:
@@ -142,10 +148,12 @@ class Frame:
                 stack.enter_context(self.draws.again())
                 local.autocast = local.autocast and local.autocast.fresh()  # its cache of casts is freed with it
                 stack.enter_context(scope.setting(phase="recompute", op="", line=""))  # afterwards backward's op runs again
+                if not self.ended:
+                    stack.enter_context(scope.setting(run=self.run))
                 args, kwargs = _put_in(self.layout, self._twins())
                 stack.enter_context(self.again)
                 stack.enter_context(saved_tensors_hooks(run.take, run.give))
-                run.start = local.recorded[run.depth]  # the recomputation of its inputs may have recorded ops
+                run.start = local.recorded[run.depth]  # the recomputation of its inputs, and the context, may have recorded ops
                 if run.spares:
                     run.before = local.run
                     stack.enter_context(scope.setting(run=run.between))
@@ -176,7 +184,7 @@ class Rerun:
     """
 
     def __init__(self, frame: Frame) -> None:
-        self.frame, self.rows = frame, frame.rows
+        self.frame, self.rows, self.stop = frame, frame.rows, frame.stop or not frame.ended
         self.values: dict[int, tuple] = {}
         self.error: CheckpointError | None = None
         self.count = 0
@@ -185,7 +193,7 @@ class Rerun:
         self.before: Any = None  # what runs ops around this
         final = self.rows[self.last].order if self.last >= 0 else 0
         self.final = next((i for i, row in enumerate(self.rows) if row.order == final), 0)
-        self.spares = frame.stop and self.last >= 0 and all(row.place is not None for row in self._finals())
+        self.spares = self.stop and self.last >= 0 and all(row.place is not None for row in self._finals())
         self.depth, self.start = callback_depth(), 0
 
     def _finals(self) -> list[Row]:
@@ -219,7 +227,7 @@ class Rerun:
             self._compare(index, Row.of(tensor, frame.debug, local.recorded[self.depth] - self.start))
         if index < len(frame.wanted) and frame.wanted[index]() is not None:
             self.values[index] = tensor.device, _held(node, name, array)
-        if frame.stop and index == self.last:
+        if self.stop and index == self.last:
             raise RecomputationStoppedError("all that backward needs has been recomputed")
         return tensor
 
@@ -257,7 +265,7 @@ class Rerun:
 
     def finish(self) -> None:
         """Check that all needed arrays were found."""
-        if self.error is None and (self.count <= self.last or (not self.frame.stop and self.count < len(self.rows))):
+        if self.error is None and (self.count <= self.last or (not self.stop and self.count < len(self.rows))):
             found = f"the forward saved {len(self.rows)} arrays, the recomputation {self.count}"
             self._differs(f"{found}: in the forward {self.rows[self.count]}")
         if self.error is not None:  # the function caught it

@@ -88,14 +88,16 @@ def _run(stages: list[list[Module]], items: Items, x: Any, *rest: Any, **named: 
         for stage in stages:
             for module in stage:
                 x = module(x, *rest, **named)
-    before = local.saved_hooks, local.draws
+    before, frames = (local.saved_hooks, local.draws), []
     try:
         for step in _steps(items):
             if step is _END:
+                frames.pop().ended = True
                 local.saved_hooks = local.saved_hooks[:-1]
                 local.draws.__exit__()
             elif isinstance(step, tuple):
                 frame = Frame(partial(_run, stages, step), (x, *rest), named)
+                frames.append(frame)
                 frame.draws.__enter__()
                 saved_tensors_hooks(frame.note, frame.hand_out).__enter__()
                 del frame
@@ -103,5 +105,7 @@ def _run(stages: list[list[Module]], items: Items, x: Any, *rest: Any, **named: 
                 for module in stages[step]:
                     x = module(x, *rest, **named)
     finally:
+        for frame in frames:  # of an error
+            frame.ended = True
         local.saved_hooks, local.draws = before
     return x
