@@ -32,7 +32,7 @@ def run(named: Any, **changes: Any) -> EstimateRun:
     if how["recompute"] is not None:
         named = named.recomputed(how["recompute"])
     unused = dict.fromkeys(field.name for field in dataclasses.fields(EstimateOptions))
-    return EstimateRun(EstimateOptions(**(unused | how | {"batch_size": 2})), named, None)  # type: ignore[arg-type]
+    return EstimateRun(EstimateOptions(**(unused | how | {"batch_size": 2})), named)  # type: ignore[arg-type]
 
 
 def tiny(layers: int, **fields: Any) -> Any:

@@ -30,7 +30,7 @@ def searchsorted(
 ) -> Tensor:
     """The position at which each value can be inserted into a sorted line: int64, of input's shape. No gradient.
 
-    Both are compared in their common dtype. nan is behind all numbers, as :func:`sort` puts it, also in ``sorted_sequence``.
+    Both are compared in their common dtype. nan is behind all numbers, where ``sort`` puts it, also in ``sorted_sequence``.
     (PyTorch's depends there on where its halving meets a nan: 0 is after ``[1, nan, nan]``.)
 
     Args:
