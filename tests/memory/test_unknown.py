@@ -181,3 +181,29 @@ def test_tensors_that_are_computed_from_it_are_unknown_and_have_their_dtype(use:
 def test_it_is_no_size_and_no_key(use: Callable[[Any], Any]):
     with pytest.raises((DataDependenceError, ArgumentTypeError)):
         memory.predict(lambda: use(tm.ones(1, 1, 4, 4)))
+
+
+def test_the_largest_of_a_generator_holds_no_others():
+    """``max`` holds the best and the next one, as Python's does: a list would hold all eight."""
+
+    def run() -> None:
+        longest = max((tm.zeros(128 * n) for n in (1, 2, 3, 4, 4, 3, 2, 1)), key=len)
+        assert len(longest) == 512
+
+    with memory.track() as track:
+        run()
+    assert memory.predict(run).peak == track.peak == 4 * 128 * (4 + 4)
+
+
+def test_the_largest_of_numbers_that_a_generator_makes():
+    def run() -> None:
+        unknown = tm.rand(1).item()
+        found.extend(
+            [repr(max(each for each in (1, unknown, 3))), max(n for n in (2, 7, 5)), max("ab" if n else "b" for n in (1, 0))]
+        )
+        with pytest.raises(ValueError, match="empty"):
+            max(n for n in ())
+
+    found: list = []
+    memory.predict(run)
+    assert found == ["unknown", 7, "b"]

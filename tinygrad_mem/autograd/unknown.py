@@ -29,7 +29,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from functools import lru_cache, wraps
+from functools import lru_cache, reduce, wraps
+from itertools import islice
 from numbers import Integral, Number, Real
 from types import CodeType, FrameType, GeneratorType
 from typing import Any, NoReturn
@@ -375,8 +376,9 @@ def _of_several(own: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(own)
     def function(*args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and isinstance(args[0], GeneratorType):
-            args = (list(args[0]),)
+        if len(args) == 1 and isinstance(args[0], GeneratorType) and not kwargs:  # not as a list: that would hold all
+            found = list(islice(args[0], 1))
+            return reduce(function, args[0], found.pop()) if found else own(found)
         given = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
         number = next((each for each in given if isinstance(each, Unknown)), None)
         if number is None or kwargs or not all(isinstance(each, Number) for each in given):
