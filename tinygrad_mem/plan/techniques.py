@@ -287,7 +287,7 @@ def _set_on(model: Module, paths: tuple[str, ...], name: str, value: Any, expect
     for path in paths:
         module = _part(model, path, f"{expected} {path!r}")
         if not hasattr(module, name):
-            raise _other_model(f"{expected} {path!r}", f"a {type(module).__name__} without")
+            raise _other_model(f"{expected} {path!r}", f"a {type(module).__name__} without .{name}")
         setattr(module, name, value)
 
 

@@ -109,11 +109,8 @@ class _Replayer:
         self.as_recorded = same and capacity is None
         self.result = Replay(recording.settings if settings is None else settings)
         recorded = _recorded(recording.settings)
-        self.driver = (
-            _RecordedDriver(self.result, rising)
-            if self.as_recorded
-            else Driver(capacity, rising if same else _rises(recording))
-        )
+        rising = rising if same else _rises(recording)
+        self.driver = _RecordedDriver(self.result, rising) if self.as_recorded else Driver(capacity, rising)
         self.allocator = CachingAllocator(recorded if settings is None else settings, capacity, self.driver)
         older, self.result.assumed = recording.at_beginning(recorded)
         self.address: dict[int, int] = {}
