@@ -295,3 +295,41 @@ def test_elements_in_one_place_are_not_written(dev: str):
     with pytest.raises(GraphError, match=r"the memory of \.grad is read-only, for example expanded"):
         leaf.sum().backward()
     assert base.expand(1, 3).mul_(2).tolist() == [[2, 2, 2]], "nothing is repeated"
+
+
+@pytest.mark.parametrize("windows", ["unfold(0, 2, 1)", "as_strided((3, 2), (1, 1))", "unfold(0, 3, 2).T"])
+def test_windows_that_overlap_are_not_written(windows: str, dev: str):
+    """The last write of an element won, and each had a gradient. One value everywhere is no question of order."""
+    base = tm.ones(5, device=dev, requires_grad=True) * 1.0
+    view = eval(f"base.{windows}")
+    for write, argument in (("mul_", 2), ("add_", tm.ones_like(view.detach())), ("copy_", base.sum())):
+        with pytest.raises(GraphError, match=r"share memory, as in overlapping windows; write into a clone\(\)"):
+            getattr(view, write)(argument)
+    assert base.tolist() == [1] * 5
+    view.zero_()
+    assert set(view.flatten().tolist()) == {0}
+    leaf = tm.ones(2, 2, device=dev, requires_grad=True)
+    leaf.grad = tm.ones(3, device=dev).unfold(0, 2, 1)
+    with pytest.raises(GraphError, match=r"elements of \.grad share memory"):
+        leaf.sum().backward()
+    for apart in ("unfold(0, 2, 2)", "unfold(0, 2, 3)", "as_strided((2, 2), (1, 3))", "as_strided((1, 2), (0, 4))"):
+        eval(f"base.{apart}").mul_(2)
+
+
+@pytest.mark.parametrize("write", ["sub_(x[0])", "add_(x.t())", "addcmul_(x.t(), x)", "copy_(x.t())", "mul_(x[:, :1])"])
+def test_data_does_not_read_what_it_writes(write: str, dev: str):
+    """Data has a version of its own, but no memory of its own: tiles and threads read what others had written."""
+    x = tm.ones(3, 3, device=dev)
+    with pytest.raises(GraphError, match="refer to a single memory location"):
+        eval(f"x.data.{write}")
+    x.data.mul_(x)
+    x.data[:1].copy_(x[1:2])
+
+
+def test_a_part_of_what_changed_its_shape_under_no_grad_has_its_gradient(library):
+    a = library.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    x = a * 1.0
+    with library.no_grad():
+        x.unsqueeze_(0)
+    (x[:, :, :1] ** 2).sum().backward()
+    assert a.grad.tolist() == [[2, 0], [6, 0]]

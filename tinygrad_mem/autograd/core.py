@@ -26,7 +26,7 @@ from ..devices import refuse_outside
 from ..dtypes import FLOATING, FOREIGN, admitted, category
 from ..errors import DeviceError, GraphError, clear_frames
 from ..interrupts import counter, may_wait, reentrant
-from ..ops.base import Context, Op, RowsGradient, refuses_writes, root_of
+from ..ops.base import Context, Op, RowsGradient, overlaps_itself, refuses_writes, root_of
 from ..scope import local, quiet_numpy
 from . import node_hooks
 from .gradients import PARTIAL, SparseTensor, accumulate_rows, add_partial, copy, copy_rows, memory_of, unbroadcast, whole
@@ -515,6 +515,8 @@ class Walk:
             if shape != target.array.shape:
                 raise _reshaped_error(target, shape)
         if grad.shape != shape:
+            if type(grad) in PARTIAL:  # of a tensor that changed its shape in place under no_grad
+                grad, owned = add_partial(device, None, False, grad, owned, grad.dtype, leaf=False)
             grad, owned = unbroadcast(device, grad, shape), True
         present = state.grads[index]
         if type(grad) in PARTIAL or type(present) in PARTIAL:
@@ -632,6 +634,8 @@ def _add(leaf: Tensor, grad: Any, owned: bool) -> None:
     elif present is not None:
         if refuses_writes(present.array):
             raise GraphError("backward: the memory of .grad is read-only, for example expanded; give it a clone()")
+        if overlaps_itself(present.array):
+            raise GraphError("backward: elements of .grad share memory, as in overlapping windows; give it a clone()")
         if present.array.shape != grad.shape:  # .data was set to another shape
             raise GraphError(f"backward: .grad is {list(present.shape)} and new is {list(grad.shape)}: set .grad to None")
         if present.device is not device:

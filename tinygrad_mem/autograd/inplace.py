@@ -9,7 +9,7 @@ import numpy as np
 from .. import scope
 from ..dtypes import FLOATING, FOREIGN, admitted
 from ..errors import GraphError
-from ..ops.base import Context, Op, address_of, refuses_writes
+from ..ops.base import Context, Op, address_of, overlaps_itself, refuses_writes, root_of
 from ..scope import local
 from . import node_hooks
 from .core import Node, connect, next_sequence, observed, one_device, remember
@@ -20,7 +20,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     """Run ``op`` in place: ``target`` is its first input, and gets its result.
 
     Raises:
-        GraphError: ``target`` is a leaf that requires grad (or a view of one) and grad mode is on.
+        GraphError: ``target`` is a leaf that requires grad (or a view of one) and grad mode is on; its elements share memory.
         ShapeError, DTypeError: the result does not fit ``target``, which keeps its values.
     """
     inputs = (target, *inputs)
@@ -44,10 +44,12 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
             arrays.append(admitted(x) if isinstance(x, FOREIGN) else x)
     if refuses_writes(target.array):
         raise GraphError(f"{op.__name__}: the tensor's memory is read-only, for example expanded; write into a clone()")
-    if target._storage is not None:
-        for x in inputs[1:]:
-            if isinstance(x, Tensor) and x._storage is target._storage:
-                _refuse_overlap(op, target.array, x.array)
+    if not op.same_everywhere and overlaps_itself(target.array):  # of such an element the last write would win
+        raise GraphError(f"{op.__name__}: elements of the tensor share memory, as in overlapping windows; write into a clone()")
+    memory = root_of(target.array)  # not the storage: that of .data is another
+    for x in inputs[1:]:
+        if isinstance(x, Tensor) and root_of(x.array) is memory:
+            _refuse_overlap(op, target.array, x.array)
     needs = (False,) * len(inputs)
     if enabled and op.differentiable:
         needs = tuple([isinstance(x, Tensor) and x.requires_grad for x in inputs])

@@ -46,6 +46,18 @@ def refuses_writes(array: Any) -> bool:
     return not getattr(flags, "writeable", True)
 
 
+def overlaps_itself(array: Any) -> bool:
+    """True if elements share memory, as those of overlapping windows, or cannot easily be told not to."""
+    if array.flags.c_contiguous:
+        return False
+    reach = array.itemsize
+    for step, size in sorted((abs(step), size) for step, size in zip(array.strides, array.shape, strict=True) if size > 1):
+        if step < reach:
+            return True
+        reach += (size - 1) * step
+    return False
+
+
 def address_of(array: Any) -> int:
     """The address of the array's first element."""
     return array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
@@ -220,6 +232,7 @@ class Op:
         view: the result shares its first input's memory.
         differentiable: False for ops whose results have no gradient (comparisons, argmax, rounding to integers).
         takes_numbers: False for ops that want an array where others take a Python number too.
+        same_everywhere: every element gets the same value, so that the op may write to elements that share memory.
     """
 
     saves: ClassVar[tuple[str, ...]] = ()
@@ -227,6 +240,7 @@ class Op:
     view: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
     takes_numbers: ClassVar[bool] = True
+    same_everywhere: ClassVar[bool] = False
     registry: ClassVar[dict[str, type[Op]]] = {}
 
     def __init_subclass__(cls) -> None:
