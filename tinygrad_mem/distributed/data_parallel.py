@@ -158,6 +158,7 @@ class Reducer:
         device = tensors[0].device
         self._used = buffer(device, (len(trained),), np.dtype(np.int32)) if finds_unused else None
         self._expected, self._arrived, self._next = True, set[int](), 0
+        self._unsent = set[int]()  # parameters that were used under no_sync since the last averages
         for index, p in enumerate(tensors):
             p.register_post_accumulate_grad_hook(partial(_arrived, weakref.ref(self), index))
 
@@ -174,7 +175,10 @@ class Reducer:
 
     def arrived(self, index: int, leaf: Tensor) -> None:
         """The gradient of a parameter is complete on this rank."""
-        if not self._expected or local.walk is None:
+        if local.walk is None:
+            return
+        if not self._expected:
+            self._unsent.add(index)
             return
         if not self._arrived:
             self._begin()
@@ -220,21 +224,22 @@ class Reducer:
                 f"{', '.join(self._names[i] for i in absent)}. If the loss does not depend on them, pass "
                 "find_unused_parameters=True."
             )
-        used = self._mark_used(leaves[0], absent)
         for i in absent:
             leaf = leaves[i]
             assert leaf is not None
             self._put(i, leaf)
+        used = self._mark_used(leaves[0], absent)  # after all buckets: other ranks have sent some in backward
         for each in self._buckets:
             each.work.wait()
         for i, leaf in enumerate(leaves):
             if leaf is not None and used[i]:
                 self._take(i, leaf)
+        self._unsent = set()
         self._begin()
 
     def _mark_used(self, leaf: Tensor | None, absent: list[int]) -> list[bool]:
         """For each parameter, whether any rank used it."""
-        mine = [i not in absent for i in range(len(self._names))]
+        mine = [i not in absent or i in self._unsent for i in range(len(self._names))]
         if self._used is None or leaf is None:
             return [True] * len(mine)
         leaf.device.upload(np.array(mine, np.int32), self._used)

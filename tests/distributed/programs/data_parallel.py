@@ -99,7 +99,7 @@ class Branches(nn.Module):
 
     def forward(self, x, which):
         self.seen += RANK + 1
-        return getattr(self, which)(x)
+        return sum(getattr(self, each)(x) for each in which)
 
 
 def unused():
@@ -117,6 +117,28 @@ def unused():
         strict(tm.ones(2, 3), "a").sum().backward()
     with pytest.raises(tm.errors.RankError, match=rf"float32 \[{SIZE + 1}, 2\]"):
         DistributedDataParallel(nn.Linear(2, SIZE + 1 if RANK else SIZE))
+
+
+def unused_on_some_ranks():
+    """Ranks that used all parameters of a bucket send it in backward, others at its end."""
+    model = Branches()
+    wrapped = DistributedDataParallel(model, find_unused_parameters=True, bucket_cap_mb=1e-6)
+    wrapped(tm.ones(2, 3), "ab" if RANK % 2 else "abc").sum().backward()
+    for name, count in (("a", SIZE), ("b", SIZE), ("c", SIZE - SIZE // 2)):
+        np.testing.assert_allclose(getattr(model, name).weight.grad.numpy(), np.full((3, 3), 2 * count / SIZE))
+
+
+def used_under_no_sync_alone():
+    """The average is of the whole window, also of parameters that its last backward left out on all ranks."""
+    model = Branches()
+    wrapped = DistributedDataParallel(model, find_unused_parameters=True)
+    with wrapped.no_sync():
+        (wrapped(tm.ones(2, 3), "a") * (RANK + 1)).sum().backward()
+    wrapped(tm.ones(2, 3), "b").sum().backward()
+    np.testing.assert_allclose(model.a.weight.grad.numpy(), np.full((3, 3), SIZE + 1))
+    assert model.c.weight.grad is None
+    wrapped(tm.ones(2, 3), "b").sum().backward()  # a window of its own: no rank used a
+    np.testing.assert_allclose(model.a.weight.grad.numpy(), np.full((3, 3), SIZE + 1))
 
 
 def predicted(options):
@@ -150,7 +172,7 @@ def all_exact():
 
 
 if __name__ == "__main__":
-    for check in (same_as_one_process, accumulated, unused, all_exact):
+    for check in (same_as_one_process, accumulated, unused, unused_on_some_ranks, used_under_no_sync_alone, all_exact):
         check()
     print(f"rank {RANK} of {SIZE}: done")
     sys.stdout.flush()

@@ -91,6 +91,24 @@ def used_twice_or_never():
         assert model.c.weight.grad is None
 
 
+def used_without_sync_alone():
+    """The backward that averages does so for units that only earlier ones of the window used."""
+    for options in ({}, {"reshard_after_forward": False}):
+        alone, model = branches(), branches()
+        for part in (model.a, model.b, model.c):
+            fully_shard(part, **options)
+        fully_shard(model, **options)
+        for each in (alone, model):
+            for names in ("ab", "a"):
+                if each is model:
+                    model.set_requires_gradient_sync(names == "a")
+                each(tm.ones(2, 5, dtype=tm.float64), *names).pow(2).sum().backward()
+        check_gradients(alone, model)
+        assert model.c.weight.grad is None
+        model(tm.ones(2, 5, dtype=tm.float64), "a").sum().backward()  # b has nothing more to send
+        np.testing.assert_array_equal(model.b.weight.grad.numpy(), rows(alone.b.weight.grad.numpy()))
+
+
 def frozen():
     """Frozen parameters, whole units of them, and inputs that require gradients."""
     alone, model = network(), network()
@@ -451,7 +469,8 @@ def exact_beside_others():
 if __name__ == "__main__":
     nn.Module.detached = lambda self: [p.detach() for p in self.parameters()]
     checks = [
-        clipped, accumulated, used_twice_or_never, frozen, recomputed, offloaded, in_backward, mixed, scaled,
+        clipped, accumulated, used_without_sync_alone, used_twice_or_never, frozen, recomputed, offloaded, in_backward,
+        mixed, scaled,
         several_backwards, hooks_of_gradients, under_autocast,
         tied_and_other_methods, by_hand, after_an_error, written_too_early, refused,
         exact_beside_others, other_parameters,

@@ -214,9 +214,17 @@ def _gradient_arrived(unit: weakref.ref[Unit], leaf: Tensor) -> None:
 
 
 class Family:
-    """The units under one root. ``last``: the unit whose forward ended last."""
+    """The units under one root.
+
+    Attributes:
+        last: the unit whose forward ended last.
+        unsent: units with gradients of backwards that did not reduce them, in the order of these, which is that of all ranks.
+    """
 
     last: weakref.ref[Unit] | None = None
+
+    def __init__(self) -> None:
+        self.unsent: dict[weakref.ref[Unit], None] = {}
 
 
 class Reductions:
@@ -240,11 +248,18 @@ class Reductions:
             self._reducing.pop(0).finish()
 
     def finish(self) -> None:
-        """The end of a backward: reduce what is left, such as gradients of units of which some parameters got none."""
+        """The end of a backward: reduce what is left, such as gradients of units of which some parameters got none, or that an
+        earlier backward used which did not reduce."""
+        for family in {unit.family: None for unit in self.units}:
+            kept = [unit for reference in family.unsent if (unit := reference()) is not None and unit.syncs]
+            self.units |= dict.fromkeys(unit for unit in kept if unit not in self.units)
         for unit in self.units:
             unit.drop()
             if unit.syncs:
                 self.reduce(unit)
+                unit.family.unsent.pop(weakref.ref(unit), None)
+            else:
+                unit.family.unsent[weakref.ref(unit)] = None
             unit.busy, unit.due = False, 0
         self.wait()
 
