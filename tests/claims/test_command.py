@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.memory.test_page import chromium as chromium
-from tests.memory.test_page import serious
+from tests.browser import Tab, serious
+from tests.browser import chromium as chromium
 from tests.profiles import pairs
 from tinygrad_mem.claims import CLAIMS, examine, page
 from tinygrad_mem.cli import claims as command
@@ -130,18 +129,14 @@ def test_the_fast_ones_run_first():
 
 
 @pytest.mark.parametrize(("width", "scheme"), pairs([400, 1280, 1920], ["light", "dark"]))
-def test_the_page_cuts_nothing_off_and_a_click_shows_a_claim(chromium: Any, tmp_path: Path, width: int, scheme: str):
+def test_the_page_cuts_nothing_off_and_a_click_shows_a_claim(chromium: Tab, tmp_path: Path, width: int, scheme: str):
     rows = [examine(CLAIMS[name]) for name in FEW]
     page.write(rows, tmp_path / "page.html")
-    view = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
-    asked: list[str] = []
-    view.on("request", lambda request: asked.append(request.url))
-    view.goto((tmp_path / "page.html").as_uri())
+    view, wrong = chromium.opened((tmp_path / "page.html").as_uri(), width=width, scheme=scheme)
     for name in FEW:
         view.click(f'a[href="#{name}"]')
         assert view.is_visible(f"section#{name}")
         assert view.evaluate("document.documentElement.scrollWidth") <= width
         assert serious(view) == []
         view.click(f'section#{name} a[href="#top"]')
-    assert all(url.startswith(("file:", "data:")) for url in asked), asked
-    view.context.close()
+    assert wrong == []

@@ -14,7 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 import tinygrad_mem as tm
-from tests.memory.test_page import chromium as chromium
+from tests.browser import Tab, serious
+from tests.browser import chromium as chromium
 from tinygrad_mem import memory
 from tinygrad_mem.cli import explore
 from tinygrad_mem.cli.app import app
@@ -200,22 +201,6 @@ def address(made: Any) -> Iterator[str]:
     thread.join()
 
 
-def opened(chromium: Any, url: str, within: str, width: int = 1280, scheme: str = "light") -> tuple[Any, list[str]]:
-    """The page, and the list to which it writes what it asks for outside of ``within``, and what the console hears."""
-    view = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
-    heard: list[str] = []
-    view.on("request", lambda request: None if request.url.startswith((within, "data:")) else heard.append(request.url))
-    view.on("console", lambda message: heard.append(message.text))
-    view.on("pageerror", lambda error: heard.append(str(error)))
-    view.goto(url)
-    return view, heard
-
-
-def serious(view: Any) -> list[str]:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    return [each["id"] for each in axe.Axe().run(view).response["violations"] if each["impact"] in ("serious", "critical")]
-
-
 def reads(view: Any, section: str, answer: dict[str, Any]) -> None:
     """Wait until the section shows the answer: its peak, its categories and its lines."""
     view.locator(f"{section} .found .peak b >> text={peak_text(answer)}").wait_for()
@@ -225,8 +210,8 @@ def reads(view: Any, section: str, answer: dict[str, Any]) -> None:
     assert view.locator(f"{section} pre").all_text_contents() == [answer["command"], answer["code"]]
 
 
-def test_the_peak_follows_the_slider_and_the_address_keeps_both_settings(chromium: Any, address: str, made: Any):
-    view, heard = opened(chromium, address, address)
+def test_the_peak_follows_the_slider_and_the_address_keeps_both_settings(chromium: Tab, address: str, made: Any):
+    view, heard = chromium.opened(address, address)
     reads(view, "#a", asked(made))
     view.locator("#a [name=batch_size]").fill("96")
     reads(view, "#a", asked(made, batch_size=96))
@@ -240,17 +225,17 @@ def test_the_peak_follows_the_slider_and_the_address_keeps_both_settings(chromiu
         == f"{100 * adam['peak'] / plain['peak']:.1f}% of the other setting: {more:,} bytes more."
     )
     assert serious(view) == []
-    again, _ = opened(chromium, view.url, address)
+    again, wrong = chromium.opened(view.url, address)
     reads(again, "#a", plain)
     reads(again, "#b", adam)
     again.click("#second")
     assert again.locator("#b").count() == 0
     assert "b=" not in again.url
-    assert heard == []
+    assert heard == wrong == []
 
 
-def test_a_slider_that_moves_on_is_not_asked_for_each_place(chromium: Any, address: str, made: Any):
-    view, heard = opened(chromium, address, address)
+def test_a_slider_that_moves_on_is_not_asked_for_each_place(chromium: Tab, address: str, made: Any):
+    view, heard = chromium.opened(address, address)
     reads(view, "#a", asked(made))
     questions: list[str] = []
     view.on("request", lambda request: questions.append(request.url))
@@ -266,8 +251,8 @@ def test_a_slider_that_moves_on_is_not_asked_for_each_place(chromium: Any, addre
     assert heard == []
 
 
-def test_a_server_that_has_ended_is_said(chromium: Any, address: str, made: Any):
-    view, _ = opened(chromium, address, address)
+def test_a_server_that_has_ended_is_said(chromium: Tab, address: str, made: Any):
+    view, _ = chromium.opened(address, address)
     reads(view, "#a", asked(made))
     view.route("**/predict*", lambda route: route.abort())
     view.select_option("#a [name=optimizer]", "adam")
@@ -277,8 +262,8 @@ def test_a_server_that_has_ended_is_said(chromium: Any, address: str, made: Any)
     reads(view, "#a", asked(made, optimizer="sgd"))
 
 
-def test_a_budget_has_a_verdict_and_an_error_is_read(chromium: Any, address: str, made: Any):
-    view, heard = opened(chromium, f"{address}#a=network=lenet&batch_size=2000&length=3", address)
+def test_a_budget_has_a_verdict_and_an_error_is_read(chromium: Tab, address: str, made: Any):
+    view, heard = chromium.opened(f"{address}#a=network=lenet&batch_size=2000&length=3", address)
     assert "batch_size 2000, length 3" in view.text_content("#a .refused")
     reads(view, "#a", found := asked(made))
     view.fill("#a [name=budget]", "1 MiB")
@@ -296,8 +281,8 @@ def test_a_budget_has_a_verdict_and_an_error_is_read(chromium: Any, address: str
     assert heard == []
 
 
-def test_the_page_reads_and_writes_sizes_as_the_library_does(chromium: Any, address: str):
-    view, _ = opened(chromium, address, address)
+def test_the_page_reads_and_writes_sizes_as_the_library_does(chromium: Tab, address: str):
+    view, _ = chromium.opened(address, address)
     for count in (0, 1023, 1024, 1179648, 1048575, 1234567, 1 << 40, (1 << 40) - 1, 1073736000):
         assert view.evaluate("count => sized(count)", count) == bytes_text(count)
     for text in ("8 GiB", "512MiB", " 2 GB", "1.001 KB", "1.1gb", "4096", "0.3 TiB"):
@@ -309,8 +294,8 @@ def test_the_page_reads_and_writes_sizes_as_the_library_does(chromium: Any, addr
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light"), (1920, "dark")])
-def test_nothing_is_cut_off(chromium: Any, address: str, width: int, scheme: str):
-    view, heard = opened(chromium, address, address, width, scheme)
+def test_nothing_is_cut_off(chromium: Tab, address: str, width: int, scheme: str):
+    view, heard = chromium.opened(address, address, width, scheme)
     view.locator("#a .found b").wait_for()
     view.click("#second")
     view.select_option("#b [name=precision]", "half")

@@ -6,9 +6,7 @@ import base64
 import html
 import json
 import re
-import shutil
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +15,8 @@ import numpy as np
 import pytest
 
 import tinygrad_mem as tm
+from tests.browser import Tab, serious
+from tests.browser import chromium as chromium
 from tests.pictures import page_track
 from tests.profiles import pairs
 from tinygrad_mem import memory, nn
@@ -25,9 +25,6 @@ from tinygrad_mem.memory.render.figures import _places
 from tinygrad_mem.memory.render.palette import COLOURS, name_of
 from tinygrad_mem.memory.sizes import bytes_text
 from tinygrad_mem.nn import functional as F
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
 
 def step(batch: int) -> memory.Track:
@@ -154,17 +151,6 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine")
-    with api.sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
 def runs() -> tuple[memory.Track, memory.Track]:
     return step(16), step(8)
 
@@ -177,20 +163,9 @@ def pages(runs: tuple, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     return folder / "one.html", folder / "two.html"
 
 
-def serious(view: Any) -> list[str]:
-    """What axe finds wrong in a page for those who cannot see it well, or at all."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    return [each["id"] for each in axe.Axe().run(view).response["violations"] if each["impact"] in ("serious", "critical")]
-
-
-def opened(chromium: Any, path: Path, width: int = 1280, scheme: str = "light") -> tuple[Any, list[str]]:
+def opened(chromium: Tab, path: Path, width: int = 1280, scheme: str = "light") -> tuple[Any, list[str]]:
     """The page, drawn, and the list that what goes wrong in it is written to."""
-    view = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
-    wrong: list[str] = []
-    view.on("pageerror", lambda error: wrong.append(str(error)))
-    view.on("console", lambda message: wrong.append(message.text))
-    view.on("request", lambda request: None if request.url.startswith(("file:", "data:")) else wrong.append(request.url))
-    view.goto(path.as_uri())
+    view, wrong = chromium.opened(path.as_uri(), width=width, scheme=scheme)
     view.wait_for_selector("#run0 .tile")
     return view, wrong
 
@@ -212,7 +187,7 @@ def place(view: Any, moment: float) -> float:
     return first[1] + (moment - first[0]) / (last[0] - first[0]) * (last[1] - first[1])
 
 
-def test_hovering_over_the_peak_reads_its_bytes(chromium: Any, runs: tuple, pages: tuple):
+def test_hovering_over_the_peak_reads_its_bytes(chromium: Tab, runs: tuple, pages: tuple):
     view, wrong = opened(chromium, pages[0])
     assert view.title() == view.locator("h1").inner_text() == "one step"
     lines = over(view, runs[0].timeline().peak()).splitlines()
@@ -225,7 +200,7 @@ def test_hovering_over_the_peak_reads_its_bytes(chromium: Any, runs: tuple, page
     assert wrong == []
 
 
-def test_hovering_over_a_block_says_whose_it_is(chromium: Any, runs: tuple, pages: tuple):
+def test_hovering_over_a_block_says_whose_it_is(chromium: Tab, runs: tuple, pages: tuple):
     view, wrong = opened(chromium, pages[0])
     block = runs[0].live("peak")[0]
     bar = figures(pages[0])["runs"][0]["lives"]["bytes"].index(block.rounded)
@@ -237,7 +212,7 @@ def test_hovering_over_a_block_says_whose_it_is(chromium: Any, runs: tuple, page
     assert wrong == []
 
 
-def test_a_stretch_is_enlarged_and_left_again(chromium: Any, runs: tuple, pages: tuple):
+def test_a_stretch_is_enlarged_and_left_again(chromium: Tab, runs: tuple, pages: tuple):
     view, wrong = opened(chromium, pages[0])
     moments = len(runs[0].timeline())
 
@@ -273,7 +248,7 @@ def test_a_stretch_is_enlarged_and_left_again(chromium: Any, runs: tuple, pages:
     assert wrong == []
 
 
-def test_the_legend_hides_a_category(chromium: Any, pages: tuple):
+def test_the_legend_hides_a_category(chromium: Tab, pages: tuple):
     view, wrong = opened(chromium, pages[0])
     colour = COLOURS[memory.Category.GRADIENT]
     drawn = view.locator(f"#run0 [fill='{colour}']")
@@ -288,7 +263,7 @@ def test_the_legend_hides_a_category(chromium: Any, pages: tuple):
     assert wrong == []
 
 
-def test_a_click_enters_a_module_and_its_name_leads_back(chromium: Any, runs: tuple, pages: tuple):
+def test_a_click_enters_a_module_and_its_name_leads_back(chromium: Tab, runs: tuple, pages: tuple):
     view, wrong = opened(chromium, pages[0])
     sizes = runs[0].by_module("peak")
     inside = sum(size for name, size in sizes.items() if name.startswith("Sequential"))
@@ -302,7 +277,7 @@ def test_a_click_enters_a_module_and_its_name_leads_back(chromium: Any, runs: tu
     assert wrong == []
 
 
-def test_tiles_fill_the_area_by_their_bytes(chromium: Any, runs: tuple, pages: tuple):
+def test_tiles_fill_the_area_by_their_bytes(chromium: Tab, runs: tuple, pages: tuple):
     view, wrong = opened(chromium, pages[0])
     sizes, box = [90, 40, 40, 20, 5, 5], [10, 20, 400, 100]
     boxes = view.evaluate("([sizes, box]) => squarified(sizes, box)", [sizes, box])
@@ -314,13 +289,13 @@ def test_tiles_fill_the_area_by_their_bytes(chromium: Any, runs: tuple, pages: t
     assert wrong == []
 
 
-def test_sizes_are_those_of_the_tables(chromium: Any, pages: tuple):
+def test_sizes_are_those_of_the_tables(chromium: Tab, pages: tuple):
     view, _ = opened(chromium, pages[0])
     sizes = [0, 1, 1023, 1024, 1536, 1048570, 1 << 20, 54_443_520, 3 << 40]
     assert view.evaluate("sizes => sizes.map(sized)", sizes) == [bytes_text(size) for size in sizes]
 
 
-def test_ticks_are_round_and_few(chromium: Any, pages: tuple):
+def test_ticks_are_round_and_few(chromium: Tab, pages: tuple):
     view, _ = opened(chromium, pages[0])
     for low, high, unit in ((0, 7, 1), (0, 2662, 1), (3.5, 9.25, 1), (0, 60 << 20, 1 << 20), (5 << 20, 6 << 20, 1 << 20)):
         found = view.evaluate("([low, high, unit]) => ticks([low, high], 8, unit)", [low, high, unit])
@@ -330,7 +305,7 @@ def test_ticks_are_round_and_few(chromium: Any, pages: tuple):
             assert all(each == int(each) for each in found)
 
 
-def test_sorting_and_searching(chromium: Any, runs: tuple, pages: tuple):
+def test_sorting_and_searching(chromium: Tab, runs: tuple, pages: tuple):
     view, wrong = opened(chromium, pages[0])
     blocks = runs[0].live("peak")
 
@@ -350,7 +325,7 @@ def test_sorting_and_searching(chromium: Any, runs: tuple, pages: tuple):
     assert wrong == []
 
 
-def test_searching_a_long_table_counts_what_is_not_shown_one_by_one(chromium: Any, tmp_path: Path):
+def test_searching_a_long_table_counts_what_is_not_shown_one_by_one(chromium: Tab, tmp_path: Path):
     with memory.track() as track:
         layer = nn.Linear(400, 400)
         kept = [tm.zeros(10 + i % 200) for i in range(renderer.ROWS + 100)]
@@ -366,7 +341,7 @@ def test_searching_a_long_table_counts_what_is_not_shown_one_by_one(chromium: An
     assert wrong == []
 
 
-def test_a_peak_at_either_end_keeps_its_label(chromium: Any, tmp_path: Path):
+def test_a_peak_at_either_end_keeps_its_label(chromium: Tab, tmp_path: Path):
     for name, sizes in (("late", [1000, 1 << 20]), ("early", [1 << 20, 1000])):
         with memory.track() as track:
             for size in sizes:
@@ -380,7 +355,7 @@ def test_a_peak_at_either_end_keeps_its_label(chromium: Any, tmp_path: Path):
         assert wrong == []
 
 
-def test_a_tile_says_its_modules_name_as_text(chromium: Any, tmp_path: Path):
+def test_a_tile_says_its_modules_name_as_text(chromium: Tab, tmp_path: Path):
     with memory.track() as track:
         model = nn.Sequential()
         model.add_module("<b>bold</b>", nn.Linear(300, 300))
@@ -394,7 +369,7 @@ def test_a_tile_says_its_modules_name_as_text(chromium: Any, tmp_path: Path):
 
 
 @pytest.mark.parametrize(("number", "width", "scheme"), pairs([0, 1], [400, 1280, 1920], ["light", "dark"]))
-def test_nothing_is_cut_off_or_asked_for(chromium: Any, pages: tuple, number: int, width: int, scheme: str):
+def test_nothing_is_cut_off_or_asked_for(chromium: Tab, pages: tuple, number: int, width: int, scheme: str):
     view, wrong = opened(chromium, pages[number], width, scheme)
     assert view.evaluate("document.documentElement.scrollWidth") <= width
     assert view.evaluate("[...document.querySelectorAll('.run .scroll')].every(box => box.scrollWidth <= box.clientWidth + 1)")
@@ -405,7 +380,7 @@ def test_nothing_is_cut_off_or_asked_for(chromium: Any, pages: tuple, number: in
     assert wrong == []
 
 
-def test_two_runs_share_a_scale_and_say_what_changed(chromium: Any, runs: tuple, pages: tuple):
+def test_two_runs_share_a_scale_and_say_what_changed(chromium: Tab, runs: tuple, pages: tuple):
     view, wrong = opened(chromium, pages[1])
     scales = [view.locator(f"#run{i} .timeline > svg > text.end").all_text_contents() for i in range(2)]
     assert scales[0] == scales[1]

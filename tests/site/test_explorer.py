@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import tinygrad_mem as tm
-from tests.cli.test_explore import opened, reads, serious
-from tests.memory.test_page import chromium as chromium
+from tests.browser import Tab, serious
+from tests.browser import chromium as chromium
+from tests.cli.test_explore import reads
 from tests.profiles import some
 from tinygrad_mem import memory
 from tinygrad_mem.models.resnet import resnet20
@@ -127,9 +128,9 @@ def test_the_sites_own_grid_has_answers(explorer: Any, network: str):
         assert explorer._predicted(setting)["command"].startswith(f"python -m tinygrad_mem estimate {network}")
 
 
-def test_the_page_moves_without_a_server(chromium: Any, made: Path, answers: dict[Any, dict[str, Any]]):
+def test_the_page_moves_without_a_server(chromium: Tab, made: Path, answers: dict[Any, dict[str, Any]]):
     address = (made / "explorer.html").as_uri()
-    view, heard = opened(chromium, address, made.as_uri())
+    view, heard = chromium.opened(address, made.as_uri())
     reads(view, "#a", answers[8, "momentum", "none", False])
     view.locator("#a [name=batch_size]").focus()
     view.keyboard.press("ArrowRight")
@@ -143,16 +144,16 @@ def test_the_page_moves_without_a_server(chromium: Any, made: Path, answers: dic
     reads(view, "#b", answers[32, "momentum", "every-block", True])
     assert serious(view) == []
     assert view.locator("head script").count() == 1, "the file of one network"
-    again, _ = opened(chromium, view.url, made.as_uri())
+    again, wrong = chromium.opened(view.url, made.as_uri())
     reads(again, "#a", moved)
     reads(again, "#b", answers[32, "momentum", "every-block", True])
-    assert heard == []
+    assert heard == wrong == []
 
 
-def test_what_has_no_answer_is_not_there(chromium: Any, made: Path, answers: dict[Any, dict[str, Any]]):
+def test_what_has_no_answer_is_not_there(chromium: Tab, made: Path, answers: dict[Any, dict[str, Any]]):
     """A control of one value, and what an address of the other page asks for."""
     asked = "a=network=vgg16&batch_size=96&optimizer=adamw&sample=3x9x9&recompute=none&device=cpu"
-    view, heard = opened(chromium, f"{(made / 'explorer.html').as_uri()}#{asked}", made.as_uri())
+    view, heard = chromium.opened(f"{(made / 'explorer.html').as_uri()}#{asked}", made.as_uri())
     reads(view, "#a", answers[8, "adamw", "none", False])
     assert view.text_content("#a .refused") == "Not offered here: network vgg16, batch_size 96, sample 3x9x9, device cpu."
     names = view.evaluate("[...document.querySelector('#a form').elements].map(each => each.name).filter(Boolean)")
@@ -166,8 +167,8 @@ def test_what_has_no_answer_is_not_there(chromium: Any, made: Path, answers: dic
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1280, "dark"), (1920, "light")])
-def test_nothing_is_cut_off(chromium: Any, made: Path, width: int, scheme: str):
-    view, heard = opened(chromium, (made / "explorer.html").as_uri(), made.as_uri(), width, scheme)
+def test_nothing_is_cut_off(chromium: Tab, made: Path, width: int, scheme: str):
+    view, heard = chromium.opened((made / "explorer.html").as_uri(), made.as_uri(), width, scheme)
     view.locator("#a .found b").wait_for()
     view.click("#second")
     view.select_option("#b [name=network]", "bert-tiny")

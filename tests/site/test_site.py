@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.memory.test_page import chromium as chromium
+from tests.browser import Tab, serious
+from tests.browser import chromium as chromium
 from tests.profiles import pairs, some
 
 ROOT = Path(__file__).parents[2]
@@ -180,15 +181,10 @@ VIEWS = pairs(PAGES, [400, 1280], ["light", "dark"])
 
 
 @pytest.mark.parametrize(("name", "width", "scheme"), some(VIEWS, [v for v in VIEWS if v[1] == 400 or v[0] in PAGES[:2]]))
-def test_nothing_is_cut_off_or_asked_for_and_all_can_read_it(chromium: Any, address: str, name: str, width: int, scheme: str):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    view = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
-    asked: list[str] = []
-    view.on("request", lambda request: asked.append(request.url))
-    view.on("console", lambda message: asked.append(f"console: {message.text}"))
-    view.on("pageerror", lambda error: asked.append(f"error: {error}"))
-    view.goto(f"{address}/{name}", wait_until="networkidle")
-    assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+def test_nothing_is_cut_off_or_asked_for_and_all_can_read_it(chromium: Tab, address: str, name: str, width: int, scheme: str):
+    view, wrong = chromium.opened(f"{address}/{name}", address, width, scheme)
+    view.wait_for_load_state("networkidle")
+    assert wrong == []
     assert view.evaluate("document.documentElement.scrollWidth") <= width
     assert view.evaluate("[...document.images].every(image => image.loading == 'lazy' || image.naturalWidth > 0)")
     view.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
@@ -198,15 +194,12 @@ def test_nothing_is_cut_off_or_asked_for_and_all_can_read_it(chromium: Any, addr
             len(set(view.locator(".highlight pre > code, .output, .output .columns").evaluate_all(f"all => all.map({size})")))
             == 1
         )
-    found = axe.Axe().run(view).response["violations"]
-    serious = [(each["id"], each["nodes"][0]["html"][:150]) for each in found if each["impact"] in ("serious", "critical")]
-    assert serious == []
-    view.context.close()
+    assert serious(view) == []
 
 
-def test_the_reader_searches_and_goes_from_page_to_page(chromium: Any, address: str):
-    view = chromium.new_page()
-    view.goto(f"{address}/index.html", wait_until="networkidle")
+def test_the_reader_searches_and_goes_from_page_to_page(chromium: Tab, address: str):
+    view, _ = chromium.opened(f"{address}/index.html", address)
+    view.wait_for_load_state("networkidle")
     view.get_by_role("link", name="Change a training step by hand").click()
     view.locator(".found .peak b >> text=bytes").wait_for()
     view.get_by_role("link", name="tinygrad_mem").click()

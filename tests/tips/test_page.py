@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import tinygrad_mem as tm
-from tests.memory.test_page import chromium as chromium
-from tests.memory.test_page import serious
+from tests.browser import Tab, serious
+from tests.browser import chromium as chromium
 from tests.profiles import pairs
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.memory.render import sheet
@@ -78,12 +77,8 @@ def test_names_are_text_and_nothing_else(rows: list[Row], tmp_path: Path):
 
 
 @pytest.mark.parametrize(("width", "scheme"), pairs([400, 1280, 1920], ["light", "dark"]))
-def test_nothing_is_cut_off_or_asked_for(chromium: Any, page: Path, width: int, scheme: str):
-    view = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
-    asked: list[str] = []
-    view.on("request", lambda request: None if request.url.startswith(("file:", "data:")) else asked.append(request.url))
-    view.on("pageerror", lambda error: asked.append(str(error)))
-    view.goto(page.as_uri())
+def test_nothing_is_cut_off_or_asked_for(chromium: Tab, page: Path, width: int, scheme: str):
+    view, wrong = chromium.opened(page.as_uri(), width=width, scheme=scheme)
     assert view.evaluate("document.documentElement.scrollHeight") < (2400 if width == 400 else 1200)
     view.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     view.add_style_tag(content="section { display: block !important }")
@@ -101,12 +96,11 @@ def test_nothing_is_cut_off_or_asked_for(chromium: Any, page: Path, width: int, 
     assert min(small) >= 11
     if width != 1920:  # what is found depends on the colours, which no width changes
         assert serious(view) == []
-    assert asked == []
+    assert wrong == []
 
 
-def test_the_table_sorts_and_filters_and_a_click_shows_a_tip(chromium: Any, page: Path, rows: list[Row]):
-    view = chromium.new_page()
-    view.goto(page.as_uri())
+def test_the_table_sorts_and_filters_and_a_click_shows_a_tip(chromium: Tab, page: Path, rows: list[Row]):
+    view, _ = chromium.opened(page.as_uri())
     cases = sum(len(results) for _, results in rows)
     shown = "[...document.querySelectorAll('.all tbody tr')].filter(row => !row.hidden).map(row => row.cells[1].dataset.n)"
     assert len(view.evaluate(shown)) == cases
