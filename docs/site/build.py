@@ -209,8 +209,8 @@ def build(
         _link_to_explorer(source.folder / "index.md")
         for name in ("site.css", "site.js"):
             shutil.copyfile(Path(__file__).parent / name, source.folder / name)
-        _printed("tips", "--html", str(source.folder / "tips.html"), *(word for tip in tips for word in ("--tip", tip)))
         nav: list = [{"Start": "index.md"}, {"Lessons": _lessons(source, chosen)}]
+        _printed("tips", "--html", str(source.folder / "tips.html"), *(word for tip in tips for word in ("--tip", tip)))
         explore(source.folder)
         nav += [{"Explorer": "explorer.html"}, {"Tips": "tips.html"}]
         if clinic:

@@ -6,7 +6,9 @@ import itertools
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,8 @@ def settings(network: str, grid: Mapping[str, Sequence[Any]]) -> Iterator[StepSe
 def write(folder: Path, networks: Sequence[str] = NETWORKS, grid: Mapping[str, Sequence[Any]] = GRID, workers: int = 2) -> None:
     """Write ``explorer.html`` into ``folder``, and a file of answers for each network into ``explorer`` there.
 
-    Scripts, not JSON, because a page that was opened as a file can load nothing else.
+    Scripts, not JSON, because a page that was opened as a file can load nothing else. Without ``workers``, this process
+    predicts.
 
     Raises:
         TinygradMemError: a setting has no answer.
@@ -61,11 +64,12 @@ def write(folder: Path, networks: Sequence[str] = NETWORKS, grid: Mapping[str, S
     files[0].write_text(text, encoding="utf-8")
     with (
         Progress(TextColumn("predictions: {task.description}"), MofNCompleteColumn(), TimeElapsedColumn()) as progress,
-        ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool,
+        ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) if workers else nullcontext() as pool,
     ):
+        predicted = partial(pool.map, chunksize=8) if pool else map
         for network, file in zip(networks, files[1:], strict=True):
             asked = list(settings(network, grid))
-            found = progress.track(pool.map(_predicted, asked, chunksize=8), len(asked), description=network)
+            found = progress.track(predicted(_predicted, asked), len(asked), description=network)
             file.write_text(f'arrived("{network}", "{packed(list(found))}");\n', encoding="utf-8")
     if (size := sum(file.stat().st_size for file in files)) > LIMIT:
         raise ValueError(f"the explorer's files have {size:,} bytes, more than {LIMIT:,}: choose a smaller grid")

@@ -128,11 +128,16 @@ def test_the_fast_ones_run_first():
     assert len(chosen) == len(CLAIMS)
 
 
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("claims") / "page.html"
+    page.write([examine(CLAIMS[name]) for name in FEW], path)
+    return path
+
+
 @pytest.mark.parametrize(("width", "scheme"), pairs([400, 1280, 1920], ["light", "dark"]))
-def test_the_page_cuts_nothing_off_and_a_click_shows_a_claim(chromium: Tab, tmp_path: Path, width: int, scheme: str):
-    rows = [examine(CLAIMS[name]) for name in FEW]
-    page.write(rows, tmp_path / "page.html")
-    view, wrong = chromium.opened((tmp_path / "page.html").as_uri(), width=width, scheme=scheme)
+def test_the_page_cuts_nothing_off_and_a_click_shows_a_claim(chromium: Tab, few: Path, width: int, scheme: str):
+    view, wrong = chromium.opened(few.as_uri(), width=width, scheme=scheme)
     for name in FEW:
         view.click(f'a[href="#{name}"]')
         assert view.is_visible(f"section#{name}")

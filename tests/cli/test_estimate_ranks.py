@@ -199,7 +199,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path):
 
 
 def test_a_mesh_is_the_prediction_of_its_training_step(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(SIZES, "llama-3-8b", replace(SIZES["llama-3-8b"], layers=8))  # more take longer, and show no more
+    monkeypatch.setitem(SIZES, "llama-3-8b", replace(SIZES["llama-3-8b"], layers=4))  # more take longer, and show no more
     size = replace(SIZES["llama-3-8b"], tokens=32)
 
     def train(zero: int):

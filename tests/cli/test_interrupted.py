@@ -11,7 +11,9 @@ import pytest
 import tinygrad_mem
 from tests.cli.inside import run
 from tests.cli.test_train import hears_ctrl_c
+from tests.profiles import pairs
 
+IMPORTED = ["numpy", "tinygrad_mem.nn", "rich", "tinygrad_mem.cli.app", "tinygrad_mem.cli.doctor"]
 SENDS = """
 import signal, sys
 
@@ -26,8 +28,7 @@ sys.meta_path.insert(0, Finder)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="its signals are other ones")
-@pytest.mark.parametrize("started", ["-m", "script"])
-@pytest.mark.parametrize("wanted", ["numpy", "tinygrad_mem.nn", "rich", "tinygrad_mem.cli.app", "tinygrad_mem.cli.doctor"])
+@pytest.mark.parametrize(("wanted", "started"), pairs(IMPORTED, ["-m", "script"]))
 def test_while_it_imports(wanted: str, started: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "sitecustomize.py").write_text(SENDS.format(wanted=wanted))
     script = tmp_path / "bin" / "tinygrad_mem"

@@ -151,7 +151,8 @@ def test_tips(files: Path, file: str, tip: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("file", ["ours.py", "theirs.py"])
-def test_a_plan(files: Path, file: str):
+def test_a_plan(files: Path, file: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tinygrad_mem.plan.times.SECONDS", 0.0)
     options = (f"{file}:WithStates", "--tokens", "50x8", "--batch-size", "4", "--allow", "recompute")
     found = run("plan", *options)
     assert found["fits"] is None

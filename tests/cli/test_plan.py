@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ def no_cache(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tinygrad_mem.plan.times.SECONDS", 0.0)
 
 
+@cache  # several tests ask for the same plan
 def plan(*arguments: str):
     return CliRunner().invoke(app, [*NETWORK, *arguments])
 
@@ -38,7 +40,7 @@ def test_json_and_a_picture(tmp_path: Path):
     assert found["plan"]["techniques"]
     assert found["plan"]["peak_reserved"] > 5.5 * (1 << 20)
     assert "Reserved is without a limit." in plan("--budget", "5.5MiB").stdout
-    assert "Reserved is without a limit." not in plan("--budget", "1 GiB").stdout
+    assert "Reserved is without a limit." not in plan("--budget", "1 GiB", "--allow", "in_backward").stdout
     assert [row["peak_used"] for row in found["front"]] == sorted((row["peak_used"] for row in found["front"]), reverse=True)
     assert (tmp_path / "front.png").stat().st_size > 10_000
 

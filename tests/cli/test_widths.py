@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,15 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@cache
+def shown_in(width: int, *command: str) -> str:
+    return CliRunner().invoke(app, command, env={"COLUMNS": str(width)}).stdout
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_no_line_is_too_wide_and_no_number_is_cut(command: list[str], snapshot: Path):
     command = [str(snapshot) if word == "FILE" else word for word in command]
-    shown = {width: CliRunner().invoke(app, command, env={"COLUMNS": str(width)}).stdout for width in (*NARROW, 200)}
+    shown = {width: shown_in(width, *command) for width in (*NARROW, 200)}
     for width in NARROW:
         assert shown[width].strip()
         assert [line for line in shown[width].splitlines() if len(line) > width] == []
@@ -55,8 +61,7 @@ def test_no_line_is_too_wide_and_no_number_is_cut(command: list[str], snapshot: 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "--ranks" in c], ids=" ".join)
 def test_in_fewer_columns_than_a_table_needs_the_terminal_wraps_it(command: list[str]):
     """At 40 columns, 61,361,111,040 was printed as 61,361,111,…"""
-    shown = {width: CliRunner().invoke(app, command, env={"COLUMNS": str(width)}).stdout for width in (40, 60)}
-    assert shown[40] == shown[60]
+    assert shown_in(40, *command) == shown_in(60, *command)
 
 
 @pytest.mark.parametrize("width", [60, 70, 80, 99, 100, 120])
@@ -75,7 +80,7 @@ def test_the_table_of_all_claims_has_each_figure_whole(width: int):
 
 @pytest.mark.parametrize("command", [["resnet50", "--batch-size", "1024"], ["llama-3-8b", "--batch-size", "1"]], ids=" ".join)
 def test_in_40_columns_an_estimate_leaves_columns_out_and_cuts_none(command: list[str]):
-    narrow, wide = (CliRunner().invoke(app, ["estimate", *command], env={"COLUMNS": str(width)}).stdout for width in (40, 200))
+    narrow, wide = (shown_in(width, "estimate", *command) for width in (40, 200))
     assert [line for line in narrow.splitlines() if len(line) > 40] == []
     assert set(NUMBER.findall(narrow)) <= set(NUMBER.findall(wide)), "a number was cut"
     assert not re.search(r"\d,\s*$|…", narrow, re.MULTILINE), "a number or a word was cut"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import subprocess
 import sys
 
 import pytest
@@ -58,26 +57,17 @@ def test_without_a_terminal_nothing_is_asked_and_nothing_given_away():
     assert "Your guess" not in ran.stdout
 
 
-def on_a_terminal(typed: str) -> str:
-    """What a reader sees who types this."""
-    ours, theirs = pty.openpty()
-    os.write(ours, typed.encode())
-    run = [sys.executable, "-m", "tinygrad_mem", "clinic", "checkpoint_each_layer"]
-    try:
-        ran = subprocess.run(
-            run, stdin=theirs, capture_output=True, text=True, timeout=120, env={**os.environ, "COLUMNS": "80"}
-        )
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="terminals of another kind")
 @pytest.mark.parametrize(("typed", "said"), [("1\n", "Right. It is 1"), ("9\nx\n2\n", "No. It is 1"), ("\n", "It is 1")])
-def test_a_guess(typed: str, said: str):
-    shown = on_a_terminal(typed)
+def test_a_guess(typed: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """On a terminal, where a reader types this."""
+    ours, theirs = pty.openpty()
+    os.write(ours, typed.encode())
+    with open(theirs) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        assert command.run(case="checkpoint_each_layer", answer=False, as_json=False) == 0
+    os.close(ours)
+    shown = capsys.readouterr().out
     assert said in shown
     assert shown.count("Your guess, 1 to 3") == typed.count("\n")
     assert shown.index("Your guess") < shown.index("Cause.")

@@ -50,7 +50,7 @@ def explorer() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def made(explorer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("explorer")
-    explorer.write(folder, NETWORKS, SMALL, workers=1)
+    explorer.write(folder, NETWORKS, SMALL, workers=0)
     return folder
 
 
@@ -115,7 +115,7 @@ def test_files_that_are_too_large_end_the_build(explorer: Any, tmp_path: Path, m
     with pytest.raises(
         ValueError, match=r"the explorer's files have \d\d,\d{3} bytes, more than 20,000: choose a smaller grid"
     ):
-        explorer.write(tmp_path, ["bert-tiny"], {**SMALL, "batch_size": (1,), "optimizer": ("adamw",)}, workers=1)
+        explorer.write(tmp_path, ["bert-tiny"], {**SMALL, "batch_size": (1,), "optimizer": ("adamw",)}, workers=0)
 
 
 @pytest.mark.parametrize("network", ["resnet20", "resnet50", "vgg16", "bert-base", "gpt2", "llama-3.2-1b"])
