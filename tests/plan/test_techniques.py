@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 import tinygrad_mem as tm
-from tests.plan.test_plan import NETWORKS, TIMES, images, mlp, planned, sgd, trained
+from tests.plan.test_plan import LLAMA, NETWORKS, TIMES, images, mlp, planned, sgd, shared, trained
 from tests.profiles import every, share_of_each
 from tinygrad_mem import nn
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.errors import ArgumentError, BudgetError
 from tinygrad_mem.models.gpt import GPT
+from tinygrad_mem.models.llama import llama
+from tinygrad_mem.models.names import WithLoss
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.plan import (
     LEVELS,
@@ -59,8 +61,6 @@ TOGETHER = [
     for name, each in product(RECOMPUTED, CHOICES)
     if name != "masked" or Choice(each).parts == 1  # else positions count through the whole batch
 ]
-SHALLOW = (lambda: GPT(2, 2, 32, context=32, vocabulary=50), *NETWORKS["gpt"][1:])
-"""For a search through everything."""
 
 
 def text(choice: tuple[Applied, ...]) -> str:
@@ -69,7 +69,7 @@ def text(choice: tuple[Applied, ...]) -> str:
 
 @cache
 def runs(name: str) -> Runs:
-    return planned(name).search
+    return shared(name).search
 
 
 @cache
@@ -130,7 +130,8 @@ def test_what_does_not_go_together_says_why():
 
 
 def test_numbers_change_only_where_nothing_else_fits():
-    found = {level: plan(*SHALLOW, sgd, allow=level, times=TIMES) for level in LEVELS}
+    network = (lambda: GPT(1, 2, 32, context=32, vocabulary=50), *NETWORKS["gpt"][1:])
+    found = {level: plan(*network, sgd, allow=level, times=TIMES) for level in LEVELS}
     reached = []
     least, most = found["approximate"].search.smallest().reserved, found["identical"].plain.reserved
     for budget in np.linspace(least, most, 2 + 4 // every(4)).astype(int).tolist():
@@ -142,6 +143,7 @@ def test_numbers_change_only_where_nothing_else_fits():
             with pytest.raises(BudgetError):
                 found[level].within(budget)
     assert reached[0] == "approximate"
+    assert "close" in reached
     assert reached[-1] == "identical"
     assert [LEVELS.index(level) for level in reached] == sorted((LEVELS.index(level) for level in reached), reverse=True)
 
@@ -155,7 +157,8 @@ def test_below_what_lies_there_between_steps_nothing_is_tried():
 
 
 def test_a_front_of_everything_names_its_techniques():
-    found = plan(*SHALLOW, sgd, allow="approximate", times=TIMES, device="cuda")
+    shallow = (lambda: GPT(2, 2, 32, context=32, vocabulary=50), *NETWORKS["gpt"][1:])
+    found = plan(*shallow, sgd, allow="approximate", times=TIMES, device="cuda")
     seen = {name for point in found.front for name in point.choice.names}
     assert {"recompute", "offload"} <= seen
     assert "offload" in found.table()
@@ -171,12 +174,13 @@ def test_names_that_are_of_no_use_here():
     assert "offload" not in planned("mlp", "approximate").search.allow
     assert "accumulation" not in planned("masked", "approximate").search.allow
     with pytest.raises(BudgetError, match="Allow autocast, compression; or use a smaller batch") as caught:
-        planned("masked").within(planned("masked").plain.kept)
+        shared("masked").within(shared("masked").plain.kept)
     assert "offload" not in str(caught.value)
 
 
 def test_tiles_are_chosen_where_nothing_identical_fits():
-    close, identical = planned("llama", ("recompute", "chunking")), planned("llama", ("recompute",))
+    short = (lambda: WithLoss(llama(LLAMA | {"num_hidden_layers": 2}), None), *NETWORKS["llama"][1:])
+    close, identical = (plan(*short, sgd, allow=allow, times=TIMES) for allow in (("recompute", "chunking"), "recompute"))
     budget = (close.search.smallest().peak + identical.search.smallest().peak) // 2
     found = close.within(budget).choice
     assert "chunking" in found.names, found
