@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,22 @@ def near(a, b):
         np.testing.assert_allclose(p.detach().numpy(), q.detach().numpy(), rtol=1e-10, atol=1e-12)
 
 
-def test_another_number_of_ranks_and_one_process_go_on(tmp_path: Path):
-    passes(4, "checkpoint", "begin,go_on,fails", str(tmp_path))
+MESHES = ["tensor and pipeline", "tensor and data", "pipeline and data"]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CompletedProcess]:
+    """What four ranks saved, from where two went on, one of which was killed in the end; and how these two ended."""
+    folder = tmp_path_factory.mktemp("saved")
+    for name in ("data", "mesh"):
+        (folder / name).mkdir()
+    loaded = ":".join([str(folder / "mesh"), *some(MESHES, MESHES[:1])])
+    passes(4, "several", f"checkpoint:begin,go_on,fails:{folder / 'data'}", f"checkpoint_mesh:begin:{loaded}")
+    return folder, run(2, "several", f"checkpoint_mesh:go on:{loaded}", f"checkpoint:go_on,killed:{folder / 'data'}")
+
+
+def test_another_number_of_ranks_and_one_process_go_on(saved: tuple[Path, CompletedProcess]):
+    tmp_path, died = saved[0] / "data", saved[1]
     alone = made()
     train(*alone, range(3))
     model, optimizer, step = loaded(tmp_path / "a")
@@ -63,12 +78,11 @@ def test_another_number_of_ranks_and_one_process_go_on(tmp_path: Path):
     train(*alone, range(3, 5))
     train(model, optimizer, range(3, 5))
     near(model, alone[0])
-    died = run(2, "checkpoint", "go_on,killed", str(tmp_path))
     for ranks in (4, 2):
         near(loaded(tmp_path / f"b{ranks}")[0], alone[0])
         assert len(list((tmp_path / f"b{ranks}").iterdir())) == ranks + 1
     assert died.returncode != 0
-    assert ": done" not in died.stdout
+    assert died.stdout.count(": done") == 2  # those of the meshes
     assert loaded(tmp_path / "a")[2] == 3  # whole, beside what the killed rank left
     checkpoint.save({"step": 3}, checkpoint_id=tmp_path / "a", no_dist=True)
     assert len(list((tmp_path / "a").iterdir())) == 2  # what was left is gone
@@ -86,12 +100,11 @@ def test_what_killed_ranks_left_goes_with_the_next_save(tmp_path: Path):
     assert names[0] != name
 
 
-def test_tensor_parallel_ranks_and_stages_save_and_others_load(tmp_path: Path):
+def test_tensor_parallel_ranks_and_stages_save_and_others_load(saved: tuple[Path, CompletedProcess]):
     """Each rank compares its parts with what one process reads of the checkpoint, bit for bit."""
-    every = ["tensor and pipeline", "tensor and data", "pipeline and data"]
-    loaded = some(every, every[:1])
-    passes(4, "checkpoint_mesh", "begin", str(tmp_path), *loaded)
-    passes(2, "checkpoint_mesh", "go on", str(tmp_path), *loaded)
+    assert sorted(path.name for path in (saved[0] / "mesh").iterdir()) == sorted(MESHES)
+    for rank in range(2):
+        assert f"checkpoint_mesh ended on rank {rank}" in saved[1].stdout, saved[1].stderr
 
 
 def test_boxes_make_up_a_tensor():

@@ -82,7 +82,7 @@ def run(options, steps=2):
     """A few training steps in float32."""
     if not dist.is_initialized():
         dist.init_process_group()
-    model = sharded(network(tm.float32, width=100, blocks=4), **options)
+    model = sharded(network(tm.float32, width=100, blocks=2), **options)
     optimizer = tm.optim.Adam(model.parameters())
     for _ in range(steps):
         F.mse_loss(model(tm.zeros(BATCH, 6)), tm.zeros(BATCH, 3)).backward()
@@ -96,7 +96,7 @@ def bytes_are_those_of_the_prediction():
     for options in WAYS.values():
         said = exact(lambda: run(options))  # noqa: B023
         at = said.by_category("step ends")
-        own = [rows(p.detach().numpy()).nbytes for p in network(tm.float32, width=100, blocks=4).parameters()]
+        own = [rows(p.detach().numpy()).nbytes for p in network(tm.float32, width=100, blocks=2).parameters()]
         rounded = sum(-(-n // 512) * 512 for n in own)
         assert at == {memory.Category.PARAMETER: rounded, memory.Category.OPTIMIZER_STATE: 2 * rounded}
 

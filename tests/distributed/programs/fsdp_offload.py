@@ -88,7 +88,7 @@ def bytes_of_device_and_host():
         if not dist.is_initialized():
             dist.init_process_group()
         with memory.Track(host()) as track, counted(host().pool) as used:
-            model = sharded(network(tm.float32, width=100, blocks=4), **options, **OFFLOADED)
+            model = sharded(network(tm.float32, width=100, blocks=2), **options, **OFFLOADED)
             optimizer = tm.optim.Adam(model.parameters())
             memory.mark("sharded")
             for _ in range(2):
@@ -101,7 +101,7 @@ def bytes_of_device_and_host():
                 memory.mark("step ends")
         heard.append((track, used))
 
-    own = sum(rounded(rows(p.detach().numpy()).nbytes) for p in network(tm.float32, width=100, blocks=4).parameters())
+    own = sum(rounded(rows(p.detach().numpy()).nbytes) for p in network(tm.float32, width=100, blocks=2).parameters())
     for options, clip in (({}, True), ({"reshard_after_forward": False}, False), (HALF, False)):
         heard.clear()
         said = exact(lambda: run(options, clip))  # noqa: B023

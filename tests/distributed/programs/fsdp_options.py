@@ -277,7 +277,7 @@ def by_hand():
 
 
 def nn_of(dtype):
-    return network(dtype, width=64, blocks=4)
+    return network(dtype, width=64, blocks=3)
 
 
 def several_backwards():

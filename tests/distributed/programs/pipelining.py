@@ -7,7 +7,7 @@ import numpy as np
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
-from tests.distributed.checks import STEPS, equal, exact, same
+from tests.distributed.checks import STEPS, THOROUGH, equal, exact, same
 from tinygrad_mem import nn
 from tinygrad_mem.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from tinygrad_mem.nn import functional as F
@@ -107,8 +107,9 @@ def same_as_one_process():
                 equal([found], [losses])
             for i, parameters in mine.items():
                 equal(parameters, layers[i], f"{schedule.__name__} {count} layer {i}")
-            again, others = trained(schedule, count)
-            same([found, *(p for i in mine for p in mine[i])], [again, *(p for i in mine for p in others[i])])
+            if THOROUGH or count == 4:
+                again, others = trained(schedule, count)
+                same([found, *(p for i in mine for p in mine[i])], [again, *(p for i in mine for p in others[i])])
 
 
 def large_messages():

@@ -4,6 +4,7 @@ Every way to divide the model runs, and the plans for some budgets.
 """
 
 import numpy as np
+from mpi4py import MPI
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
@@ -67,14 +68,19 @@ def trained(network, choice, part=slice(None), dtype=tm.float64):
         cpu.pool = before
 
 
-def check(network, budgets, *others):
-    """Check the plans for some budgets, each way to divide the model alone, and ``others``. Returns the techniques of all."""
+def points(network, budgets, *others):
+    """The plans for some budgets, each way to divide the model alone, and ``others``, by choice."""
     base = plan(network, batch(), F.mse_loss, adam, ranks=SIZE, times=Times("meta"), allow="identical")
     seen = {point.choice: point for point in [*base.search.tried, *map(base.search.point, others)]}
     for budget in np.linspace(base.search.smallest().reserved, base.plain.reserved, budgets).astype(int).tolist():
         found = base.within(budget)
         assert found.peak <= budget
         seen[found.choice] = found.point
+    return seen
+
+
+def check(network, seen):
+    """Run what was planned. Returns the techniques of all."""
     alone = wanted(network)
     mine = slice(RANK * SAMPLES // SIZE, (RANK + 1) * SAMPLES // SIZE)
     for choice, point in seen.items():
@@ -116,7 +122,11 @@ def approximate():
 
 approximate()
 others = [Choice((each, kind(SIZE))) for each in (InBackward(), Accumulation(4)) for kind in (Zero2, Zero3)]
-names = check(chain, 4 if THOROUGH else 2) | check(deep, 2 if THOROUGH else 1, *others, Choice((Accumulation(4), Zero1(SIZE))))
+plans = [(chain, 4 if THOROUGH else 2), (deep, 2 if THOROUGH else 1, *others, Choice((Accumulation(4), Zero1(SIZE))))]
+found = points(*plans[RANK]) if plans[RANK:] else None  # each on one rank: to plan takes longer than to train
+dist.barrier()
+chains, networks = MPI.COMM_WORLD.allgather(found)[: len(plans)]
+names = check(chain, chains) | check(deep, networks)
 WAYS = "accumulation data_parallel in_backward recompute zero_1 zero_2 zero_3"
 assert names - {"inplace_activations"} == set(WAYS.split())
 print(f"rank {RANK} of {SIZE}: done\n", end="", flush=True)

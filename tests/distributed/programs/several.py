@@ -1,4 +1,7 @@
-"""Programs of this folder by name, one after the other: to start ranks takes longer than most programs."""
+"""Programs of this folder, one after the other: to start ranks takes longer than most programs.
+
+Each argument is a program's name, with its arguments after colons.
+"""
 
 import runpy
 import sys
@@ -6,7 +9,8 @@ from pathlib import Path
 
 import tinygrad_mem.distributed as dist
 
-for name in sys.argv[1:]:
+for program in sys.argv[1:]:
+    name, *sys.argv[1:] = program.split(":")
     for module in [each for each in sys.modules if each.startswith("tests.distributed.programs.")]:
         del sys.modules[module]  # each program makes its own group
     try:
