@@ -25,7 +25,7 @@ SMALL = TransformerSize(4, 64, 4, 4, 256, 128, 32)
 
 
 def planned(budget: int | None = None, samples: int = 2, ranks: int = 2) -> MeshPlan:
-    return plan_mesh(replace(SMALL, layers=5), samples, ranks, budget, dtype=tm.float32)
+    return plan_mesh(replace(SMALL, layers=3), samples, ranks, budget, dtype=tm.float32)
 
 
 def test_real_ranks_have_the_peaks_of_the_plan(tmp_path: Path):
@@ -51,7 +51,7 @@ def test_sketches_are_as_near_as_the_search_allows(fastest: MeshPlan):
     for each in fastest.sketches[:: every(5)]:
 
         def run(mesh: Mesh = each.setting.mesh, recompute: str = each.setting.recompute) -> None:
-            training = MeshTraining(replace(SMALL, layers=5, recompute=recompute), mesh, dtype=tm.float32)
+            training = MeshTraining(replace(SMALL, layers=3, recompute=recompute), mesh, dtype=tm.float32)
             for _ in range(2):
                 training.step()
 
