@@ -256,6 +256,14 @@ def test_random_einsums(data):
     against_torch(lambda *t: tm.einsum(equation, *t), lambda *t: torch.einsum(equation, *t), arrays, tolerance=(1e-9, 1e-9))
 
 
+@pytest.mark.parametrize("equation", [",,d->", "a,a,d->a", "ab,a,a,d->b", "a,d->a"])
+def test_products_before_a_sum_of_integers_do_not_wrap_round(equation: str):
+    arrays = [np.full([3] * len(term), 99, np.uint8) for term in equation.split("->")[0].split(",")]
+    found = tm.einsum(equation, *map(tm.tensor, arrays))
+    assert found.dtype == tm.int64
+    assert found.tolist() == np.einsum(equation, *[a.astype(np.int64) for a in arrays]).tolist()
+
+
 @given(st.data())
 def test_random_einsums_of_integers_that_broadcast(data):
     """A sum of int32 is int64: which dimensions are summed before a product also decided whether it wrapped round."""

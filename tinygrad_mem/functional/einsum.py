@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -67,7 +68,7 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
             sizes[letter] = n if sizes[letter] == 1 else sizes[letter]
     first, *rest = [_take_diagonals(term, x) for term, x in zip(terms, tensors, strict=True)]
     if rest:
-        first, *rest = [_drop_ones(term, x, result) for term, x in (first, *rest)]
+        first, *rest = _in_one_dtype([_drop_ones(term, x, result) for term, x in (first, *rest)], result)
     for i, (term, x) in enumerate(rest):
         later = set(result).union(*[t for t, _ in rest[i + 1 :]])
         first = _contract(*first, term, x, later)
@@ -139,6 +140,17 @@ def _drop_ones(term: list[str], x: Tensor, result: list[str]) -> tuple[list[str]
     """The operand without dimensions of size 1 that are not in the result: what they broadcast to is summed elsewhere."""
     kept = [c for c, n in zip(term, x.shape, strict=True) if n != 1 or c in result]
     return kept, _reshape(x, [n for c, n in zip(term, x.shape, strict=True) if c in kept])
+
+
+def _in_one_dtype(parts: list[tuple[list[str], Tensor]], result: list[str]) -> list[tuple[list[str], Tensor]]:
+    """The operands; of whole numbers, the first one as int64 if a letter of one operand is summed: that sum is int64, and a
+    product before it would wrap round in fewer bits.
+    """
+    once = Counter(letter for term, _ in parts for letter in term)
+    if any(once[c] == 1 for c in once.keys() - set(result)) and not any(x.is_floating_point() for _, x in parts):
+        (term, x), *rest = parts
+        return [(term, x.to(dtypes.int64)), *rest]
+    return parts
 
 
 def _contract(left: list[str], a: Tensor, right: list[str], b: Tensor, later: set[str]) -> tuple[list[str], Tensor]:
