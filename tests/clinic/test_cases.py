@@ -55,7 +55,11 @@ def test_the_cure_needs_less(case: Case):
     assert before.died or after.peak < before.peak
 
 
-@pytest.mark.parametrize("name", some(list(CASES), [name for name in CASES if name != "kept_losses"]))  # seconds of products
+SLOW = {"kept_losses", "validation"}
+"""Programs whose products take seconds."""
+
+
+@pytest.mark.parametrize("name", some(list(CASES), [name for name in CASES if name not in SLOW]))
 def test_programs_run_for_real_as_they_are_predicted(name: str, monkeypatch: pytest.MonkeyPatch):
     case = CASES[name]
     if max(each.track.peak for each in examined(case.name)[:2]) > SMALL:

@@ -105,15 +105,15 @@ def test_a_machine_with_too_little_memory_says_so_and_goes_on():
     bound = "import resource, runpy; resource.setrlimit(resource.RLIMIT_AS, (640 << 20, 640 << 20));"
     run = "runpy.run_module('tinygrad_mem', run_name='__main__')"
     ran = subprocess.run(
-        [sys.executable, "-c", bound + run, "tips", "--tip", "item", "--tip", "sgd", "--batch-size", "512", "--json"],
+        [sys.executable, "-c", bound + run, "tips", "--tip", "item", "--tip", "lora", "--batch-size", "512", "--json"],
         capture_output=True,
         text=True,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # each thread of it takes room of its own
     )
     assert ran.returncode == 0, ran.stderr
-    item, sgd = json.loads(ran.stdout)
+    item, lora = json.loads(ran.stdout)
     assert (item["tip"], item["verdict"]) == ("item", "out of memory")
-    assert (sgd["tip"], sgd["verdict"]) == ("sgd", "saves")
+    assert (lora["tip"], lora["verdict"]) == ("lora", "saves")
 
 
 @pytest.mark.usefixtures("once")
