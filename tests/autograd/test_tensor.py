@@ -196,3 +196,14 @@ def test_a_gradient_has_its_tensors_dtype(library):
     model = library.nn.Linear(2, 2)
     model(library.ones(1, 2)).sum().backward()
     assert model.double().weight.grad.dtype == library.float64
+
+
+@pytest.mark.parametrize("wrong", ["a", None, [1.0], np.ones(2)], ids=repr)
+def test_only_tensors_and_numbers_can_be_in_a_tensor(library, wrong):
+    x = library.ones(2)
+    assert 1 in x
+    assert 2.0 not in x
+    assert np.float32(1) in x
+    assert x in x
+    with pytest.raises(RuntimeError, match=r"__contains__ only supports Tensor or scalar, but you passed in a <class "):
+        wrong in x  # noqa: B015

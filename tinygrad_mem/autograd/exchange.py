@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from numbers import Number
 from typing import Any, Self
 
 import numpy as np
 
 from ..devices import device as Device
 from ..dtypes import borrowed, plain
-from ..errors import DeviceError, GraphError, ShapeError
+from ..errors import DeviceError, DTypeError, GraphError, ShapeError
 from ..ops.base import address_of
 from ..scope import local
 from .capsule import given, mark_copied
@@ -137,6 +138,8 @@ class Exchange(Shaped):
         return int(self.item())
 
     def __contains__(self, element: Any) -> bool:
+        if not isinstance(element, (Exchange, Number, Unknown)):
+            raise DTypeError(f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(element)}.")
         wanted = element._known_values() if isinstance(element, Exchange) else plain(element)
         return bool((self._known_values() == wanted).any())
 
