@@ -206,4 +206,4 @@ def test_only_tensors_and_numbers_can_be_in_a_tensor(library, wrong):
     assert np.float32(1) in x
     assert x in x
     with pytest.raises(RuntimeError, match=r"__contains__ only supports Tensor or scalar, but you passed in a <class "):
-        wrong in x  # noqa: B015
+        assert wrong not in x
