@@ -162,7 +162,7 @@ def made_of_unknown_numbers(x: torch.Tensor) -> None:
 
 
 def below_an_unknown_number(x: torch.Tensor) -> None:
-    x.copy_(torch.arange(4) < torch.randint(1, 9, (4,)).max().item())
+    x.copy_(torch.arange(4) < torch.randint(1, 9, (4,), device="cuda").max().item())
 
 
 NUMBERS = [times_an_unknown_number, one_is_an_unknown_number, made_of_unknown_numbers, below_an_unknown_number]

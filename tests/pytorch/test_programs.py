@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -295,11 +294,11 @@ def longest():
 
 
 def lowest(dry: bool = False):
-    best = math.inf
+    losses = []
     for _ in range(2):
-        loss = torch.randn(3).sum()
-        if dry or loss.item() < best:
-            best = loss.item()
+        losses.append(torch.randn(3).sum().item())
+        if dry or losses[-1] < losses[0]:
+            losses = losses[-1:]
 
 
 @pytest.mark.parametrize(

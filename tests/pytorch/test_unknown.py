@@ -287,7 +287,7 @@ def test_a_random_number_of_the_host_is_drawn(draw: Callable[[], Any]):
 
     state = torch.get_rng_state()
     (note,) = [each for each in predict(run).notes if "no memory" not in each]
-    assert note.startswith("single random numbers of the host were drawn once more")
+    assert note.startswith("random numbers of the host were drawn once more")
     assert torch.equal(torch.get_rng_state(), state)
 
 

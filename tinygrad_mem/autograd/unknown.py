@@ -5,9 +5,9 @@ The whole rule:
 - What is computed from an unknown number is unknown: by Python's operators, by ``math``, by NumPy (``np.mean(losses)``), and by
   ops on tensors, whose results then have no known values. It keeps its kind: ``bool``, ``int``, ``float`` or ``complex``, since
   the dtype of a result depends on it. It is printed as ``unknown``, also in JSON.
-- No program decides by it: its truth, a comparison, ``int(x)``, an index, a size and a key of a dict are refused. There are two
-  exceptions, which the prediction says: if a program asks whether it is finite, the answer is yes; and a check that raises an
-  error (``assert x > 0``, ``if x > 9: raise ValueError``) passes.
+- No program decides by it: its truth, a comparison, ``int(x)``, an index, a size and a key of a dict are refused. There are
+  exceptions, which the prediction says: it is finite; a fraction is not equal to a number (``0 if total == 0 else x / total``);
+  and :mod:`.questions` has two more.
 - The largest of numbers of which one is unknown is unknown, too (``max(1, x)``, ``best = min(best, x)``).
 - Code that needs a plain number gets 1, and the prediction says at which line, since a branch on it would not be noticed:
   ``float(x)``, an element of a NumPy array of numbers, C code of other libraries. Where ``%`` puts a number into a text, it is
@@ -20,19 +20,17 @@ assert.
 from __future__ import annotations
 
 import builtins
-import dis
 import json
 import math
 import operator
-import re
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from functools import lru_cache, reduce, wraps
+from functools import reduce, wraps
 from itertools import islice
 from numbers import Integral, Number, Real
-from types import CodeType, FrameType, GeneratorType
+from types import FrameType, GeneratorType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -40,6 +38,7 @@ import numpy as np
 from ..errors import DataDependenceError
 from ..interrupts import cleanup, context, uninterrupted
 from ..source import is_engine
+from .questions import assumed, is_kept, prints, reader
 
 DECIDE = (
     "For a decision, let the function take an argument `dry`, which is True in the dry run, and give it there the answer that "
@@ -47,16 +46,12 @@ DECIDE = (
 )
 """What a program writes where it would branch on a value."""
 FINITE = "if the program asked whether a number is finite, the answer was yes"
-PASSED = "a check that raises an error was assumed to pass: values are not known"
+UNEQUAL = "a fraction was assumed not to be equal to a number: values are not known"
 INDEX = "an index or a size"
 _PLAIN = (
     "a plain number is needed, and 1 was taken for one that is not known: a branch on it, or a size that is computed from it, "
     "would not be noticed. The result of tensor.item() stays unknown, and so does what operators, math and np.mean make of it"
 )
-_WRAPPERS = "torch/_tensor.py", "torch/overrides.py"
-_FORMATTING = {
-    (each.opcode, each.arg) for each in dis.get_instructions(compile("a % b; a %= b", "", "exec")) if each.opname == "BINARY_OP"
-}
 
 
 def _computed(function: Callable[..., Any]) -> Any:
@@ -87,10 +82,26 @@ def _checked(what: str) -> Any:
     def method(self: Unknown, *others: Any) -> Any:
         if not all(isinstance(each, Number) for each in others):
             return NotImplemented
-        answer = passes(frame := reader())
+        frame = reader()
+        if others and is_kept(frame):
+            return self.another(True)
+        answer, why = assumed(frame) or (None, "")
         if answer is None:
             self.refuse(what)
-        self.say(PASSED, frame)
+        self.say(why, frame)
+        return answer
+
+    return method
+
+
+def _equal(answer: bool) -> Any:
+    """As :func:`_checked`, but a fraction is not equal to a number."""
+    refuse = _checked("a comparison")
+
+    def method(self: Unknown, other: Any) -> Any:
+        if type(self.stated) is not float or isinstance(other, Unknown) or not isinstance(other, Number):
+            return refuse(self, other)
+        self.say(UNEQUAL, reader())
         return answer
 
     return method
@@ -210,7 +221,8 @@ class Unknown:
     sin = cos = tan = sinh = cosh = tanh = arcsin = arccos = arctan = arcsinh = arccosh = arctanh = _computed(float)
     degrees = radians = deg2rad = rad2deg = _computed(float)
 
-    __lt__, __le__, __gt__, __ge__, __eq__, __ne__ = (_checked("a comparison") for _ in range(6))
+    __lt__, __le__, __gt__, __ge__ = (_checked("a comparison") for _ in range(4))
+    __eq__, __ne__ = _equal(False), _equal(True)
     __bool__, __index__ = _checked("the truth"), _refusing(INDEX)
     __hash__ = _refusing("a key of a dict")  # type: ignore[assignment]
     is_integer, as_integer_ratio = _refusing("a comparison"), _refusing("a fraction")
@@ -226,63 +238,6 @@ def stated(value: Any) -> Any:
 def has_unknown(value: Any) -> bool:
     """True if an unknown number is in ``value``, or in nested lists."""
     return any(map(has_unknown, value)) if isinstance(value, (list, tuple)) else isinstance(value, Unknown)
-
-
-# --- who reads it ---------------------------------------------------------------------------------------------------------
-
-
-def reader() -> FrameType:
-    """The frame that reads a value: the innermost one outside of this library and of PyTorch's wrappers of functions."""
-    frame: Any = sys._getframe(1)
-    while is_engine(frame.f_code) or frame.f_code.co_filename.replace("\\", "/").endswith(_WRAPPERS):
-        frame = frame.f_back
-    return frame
-
-
-def prints(frame: FrameType) -> bool:
-    """True if the frame puts a number into a text with ``%``: for a number on the left, no plain number is needed."""
-    code = frame.f_code.co_code
-    return (code[frame.f_lasti], code[frame.f_lasti + 1]) in _FORMATTING
-
-
-_BRANCHES = re.compile(r"JUMP.*IF_(TRUE|FALSE)")
-_ENDS = re.compile(r"JUMP_BACKWARD|IF_|FOR_ITER|RETURN|YIELD|SEND|RERAISE")
-_RAISED = re.compile(r"(Error|Exception)$")
-
-
-def passes(frame: FrameType) -> bool | None:
-    """The answer with which a check passes; ``None`` if ``frame`` does not ask for the condition of one.
-
-    A check is a condition after whose other answer an error is raised, with no condition between them.
-    """
-    return _check(frame.f_code, frame.f_lasti)
-
-
-@lru_cache(1000)
-def _check(code: CodeType, asked: int) -> bool | None:
-    steps = list(dis.get_instructions(code))
-    places = {step.offset: number for number, step in enumerate(steps)}
-    at = places.get(asked, 0)
-    while steps[at].opname in ("COMPARE_OP", "TO_BOOL", "EXTENDED_ARG"):  # what decides stands behind it
-        at += 1
-    branch = _BRANCHES.search(steps[at].opname)
-    if branch is None:
-        return None
-    jumping, going_on = _raises(steps, places, places[steps[at].argval]), _raises(steps, places, at + 1)
-    return None if jumping == going_on else (branch[1] == "TRUE") is going_on
-
-
-def _raises(steps: list[dis.Instruction], places: dict[int, int], at: int) -> bool:
-    """True if an error is raised from this step on, whatever values are."""
-    named = False
-    while not _ENDS.search(steps[at].opname):
-        step = steps[at]
-        if step.opname == "RAISE_VARARGS":
-            return named
-        name = "" if step.opname == "LOAD_CONST" else getattr(step.argval, "__name__", str(step.argval))
-        named = named or "ASSERTION" in step.opname or _RAISED.search(name) is not None
-        at = places[step.argval] if step.opname.startswith("JUMP") else at + 1
-    return False
 
 
 # --- math, json, max and min ----------------------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ from torch.optim.optimizer import _foreach_supported_types as steps_in_lists
 from torch.overrides import TorchFunctionMode
 from torch.utils._foreach_utils import _foreach_supported_types as works_in_lists
 
-from ...autograd.unknown import PASSED, Unknown, followed, has_unknown
+from ...autograd.questions import PASSED
+from ...autograd.unknown import Unknown, followed, has_unknown
 from ...errors import DataDependenceError, DeviceError, NotOfferedError
 from ...interrupts import changed, context
 from .arrays import from_numpy

@@ -216,9 +216,15 @@ def _of(ops: tuple[Any, ...], formula: Callable[..., Any]) -> dict[Any, Callable
     return {op.default: partial(formula, op.default) for op in ops}
 
 
+def _index_put(tensor: FakeTensor, indices: Any, values: Any, accumulate: bool = False, unsafe: bool = False) -> Any:
+    """``_index_put_impl_``, of which PyTorch's fake tensors refuse indices of the host; autograd gives them to it."""
+    return aten.index_put_(tensor, indices, values, accumulate)
+
+
 SETS = {aten.set_.source_Storage, aten.set_.source_Storage_storage_offset}
 FORMULAS: dict[Any, Callable[..., Any]] = {
     aten.where.self: _where,
+    aten._index_put_impl_.default: _index_put,
     aten._grouped_mm.default: _grouped_mm,
     **_of((aten._scaled_dot_product_efficient_attention, aten._efficient_attention_forward), _random_on_cpu),
     aten._scaled_dot_product_cudnn_attention.default: _cudnn_attention,

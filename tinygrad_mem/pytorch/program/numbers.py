@@ -10,14 +10,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import DataDependenceError
 from .dispatcher import operators
-from .fake import on_gpu, without_modes
+from .fake import flat, on_gpu, without_modes
 
 aten = torch.ops.aten
 _MEMORY = ("empty", "resize", "set_", "as_strided", "pin_memory")
 """Parts of names of ops whose results depend on more than their arguments' values: on contents of memory, or on strides."""
 _DRAWN = (
-    "single random numbers of the host were drawn once more: if the program decides by one, such as whether a layer or a batch "
-    "is left out, another run may decide otherwise"
+    "random numbers of the host were drawn once more: if the program decides by one, such as whether a layer or a batch is "
+    "left out, another run may decide otherwise"
 )
 RealCall = tuple[list[Any], dict[str, Any]]  # arguments
 _MOST = 1024  # elements of a tensor on the host whose values are followed: schedules, sizes, lengths
@@ -30,17 +30,35 @@ _COUNTING = {aten._foreach_add_.Scalar, aten._foreach_add_.Tensor}
 class KnownNumbers:
     """Follows small tensors whose values do not depend on data: ``step += 1``, and on the host ``torch.linspace(0, 1, 12)``.
 
+    Beside a GPU it draws single random numbers of the host, and whole ones: programs choose by them what they read, and what
+    they leave out.
+
     Args:
-        notes: of the prediction of a GPU; ``None``: the host itself is predicted, and nothing is drawn.
+        notes: of the prediction of a GPU, which say if the program reads what was drawn; ``None``: the host itself is
+            predicted, and nothing is drawn.
     """
 
     def __init__(self, notes: list[str] | None) -> None:
         self._notes = notes
+        self._drawn: set[int] = set()  # storages whose values depend on random numbers, by the same address
         self._finite: dict[int, bool] = {}  # answers to whether unknown values are finite, or nan, by the same address
         self._values: dict[int, torch.Tensor] = {}  # by the storage's address in C++: its elements in order
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """A real tensor on the CPU with the value of ``tensor``; ``None`` if it is not known."""
+        """A real tensor on the CPU with the value of ``tensor``, which the program reads; ``None`` if it is not known."""
+        if self._is_drawn(tensor):
+            self._say_drawn()
+        return self._value(tensor)
+
+    def _is_drawn(self, tensor: Any) -> bool:
+        return bool(self._drawn) and isinstance(tensor, FakeTensor) and tensor.untyped_storage()._cdata in self._drawn
+
+    def _say_drawn(self) -> None:
+        if self._notes is not None and _DRAWN not in self._notes:
+            self._notes.append(_DRAWN)
+
+    def _value(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """As :meth:`value`, for what is computed from it."""
         if not isinstance(tensor, FakeTensor):
             return tensor
         found = self._values.get(tensor.untyped_storage()._cdata)
@@ -84,6 +102,7 @@ class KnownNumbers:
     def forget(self, storage: int) -> None:
         """Drop the values of the storage at this address, which has ended."""
         self._values.pop(storage, None)
+        self._drawn.discard(storage)
         self._finite.pop(storage, None)
 
     def written(self, tensor: Any) -> None:
@@ -101,9 +120,11 @@ class KnownNumbers:
 
     def whole(self, func: Any, args: tuple, call: RealCall | None) -> RealCall | None:
         """A real call that has a result of the same size: ``call``, or one that chooses by a known mask."""
+        if any(map(self._is_drawn, args)):
+            self._say_drawn()
         if call is not None or func is not aten.masked_select.default:
             return call
-        mask = self.value(args[1])
+        mask = self._value(args[1])
         if mask is None or args[0].numel() > _MOST_CHOSEN:
             return None
         with without_modes():
@@ -120,10 +141,10 @@ class KnownNumbers:
             self._forget_written(func, args, kwargs)
         target = args[0] if writes else made
         if isinstance(target, (tuple, list)):  # such as sorted values and their places
-            return self._after_several(func, target, call)
+            return self._after_several(func, args, target, call)
         if not isinstance(target, FakeTensor) or (not writes and target.untyped_storage()._cdata in self._values):
             return  # or a view
-        followed = _is_followed(target)
+        followed, drawn = _is_followed(target), bool(self._drawn) and any(map(self._is_drawn, flat(args)))
         if call is None and followed:
             if func in _LIKE:
                 with without_modes():
@@ -131,35 +152,35 @@ class KnownNumbers:
                 call = self._real_call(func, args, kwargs)
             elif not any(isinstance(arg, torch.Tensor) for arg in args):
                 call = self._real_call(func, args, kwargs)
-            call = call or self._draw(func, args, kwargs, target)
+            if call is None and (call := self._draw(func, args, kwargs, target)) is not None:
+                drawn = True
         if call is None or not followed:
             return self.forget(target.untyped_storage()._cdata)
         with _disable_current_modes(), torch.no_grad():
             value = _answer(func, call, target)
-            self._note(target, value if isinstance(value, torch.Tensor) else None)
+            self._note(target, value if isinstance(value, torch.Tensor) else None, drawn)
 
     def _draw(self, func: Any, args: tuple, kwargs: dict[str, Any], target: FakeTensor) -> RealCall | None:
-        """A real call that draws one random number on the host; programs decide by such numbers. ``None``: another op."""
-        notes = self._notes
-        if notes is None or torch.Tag.nondeterministic_seeded not in func.tags or target.numel() != 1 or on_gpu(target):
+        """A real call that draws random numbers on the host, one or whole ones. ``None``: another op."""
+        if self._notes is None or torch.Tag.nondeterministic_seeded not in func.tags or on_gpu(target):
+            return None
+        if target.numel() != 1 and (target.is_floating_point() or target.is_complex()):
             return None
         if args and args[0] is target:  # which is written whatever it was
             with without_modes():
                 args = torch.zeros(target.shape, dtype=target.dtype), *args[1:]
-        call = self._real_call(func, args, kwargs, draws=True)
-        if call is not None and _DRAWN not in notes:
-            notes.append(_DRAWN)
-        return call
+        return self._real_call(func, args, kwargs, draws=True)
 
-    def _after_several(self, func: Any, made: Any, call: RealCall | None) -> None:
+    def _after_several(self, func: Any, args: tuple, made: Any, call: RealCall | None) -> None:
         new = [each for each in made if isinstance(each, FakeTensor) and each.untyped_storage()._cdata not in self._values]
         if call is None or not new or len(new) != len(made) or not all(map(_is_followed, new)):
             return
+        drawn = any(map(self._is_drawn, flat(args)))
         with _disable_current_modes(), torch.no_grad():
             for target, value in zip(new, _answer(func, call, new[0]) or (), strict=False):
-                self._note(target, value)
+                self._note(target, value, drawn)
 
-    def _note(self, target: FakeTensor, value: torch.Tensor | None) -> None:
+    def _note(self, target: FakeTensor, value: torch.Tensor | None, drawn: bool = False) -> None:
         """Note the values of a tensor, which may be a part of a known one; ``None``, or values elsewhere: they are unknown."""
         storage = target.untyped_storage()
         key, known = storage._cdata, self._values.pop(storage._cdata, None)
@@ -174,10 +195,12 @@ class KnownNumbers:
         elif value.numel() == count and _is_followed(target):
             self._values[key] = found = value.new_empty(count)
             _seen_as(found, target).copy_(value.reshape(target.shape))
+        if drawn and key in self._values:
+            self._drawn.add(key)
 
     def _count(self, tensors: Any, number: Any) -> bool:
         """Add a known number to each of a list of known ones (the step counts of an optimizer). False: they are not known."""
-        known = [self.value(each) if each.numel() == 1 else None for each in tensors]
+        known = [self._value(each) if each.numel() == 1 else None for each in tensors]
         if any(each is None for each in known) or not self._is_known(number):
             return False
         with _disable_current_modes(), torch.no_grad():
@@ -189,7 +212,7 @@ class KnownNumbers:
 
     def _grow(self, func: Any, scale: Any, tracker: Any, found_inf: Any, *rates: Any, **more: Any) -> bool:
         """Update a known loss scale as after gradients that are finite. False: it is not known."""
-        known = [self.value(each) for each in (scale, tracker)]
+        known = [self._value(each) for each in (scale, tracker)]
         if any(each is None for each in known):
             return False
         with _disable_current_modes(), torch.no_grad():
@@ -226,12 +249,12 @@ class KnownNumbers:
     def _is_known(self, value: Any) -> bool:
         """True if :meth:`_real` has the value; most calls end here."""
         if isinstance(value, torch.Tensor):
-            return (value.numel() == 1 or _is_followed(value)) and self.value(value) is not None
+            return (value.numel() == 1 or _is_followed(value)) and self._value(value) is not None
         return not isinstance(value, (list, tuple)) or not any(isinstance(each, torch.Tensor) for each in value)
 
     def _real(self, value: Any) -> Any:
         """A known value as a real one, copied: an op may write to it."""
-        known = self.value(value) if isinstance(value, torch.Tensor) else None
+        known = self._value(value) if isinstance(value, torch.Tensor) else None
         return value if known is None else known.reshape(value.shape).clone()
 
 

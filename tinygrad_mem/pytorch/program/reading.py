@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ...autograd.unknown import DECIDE, FINITE, PASSED, Unknown, passes, prints, reader
+from ...autograd.questions import assumed, prints, reader
+from ...autograd.unknown import DECIDE, FINITE, Unknown
 from ...errors import DataDependenceError
 from ...interrupts import changed
 from .arrays import TO_NUMPY, array
@@ -336,8 +337,9 @@ def _decides(what: str, convert: Callable[[Tensor], Any], watch: Watch, tensor: 
         answer = _in_order(watch) if what == "the truth" else None
         if answer is not None:
             return answer
-        if what == "the truth" and (answer := passes(reader())) is not None:
-            watch.note(f"{watch.places.line()}: {PASSED}")
+        if what == "the truth" and (found := assumed(reader())) is not None:
+            answer, why = found
+            watch.note(f"{watch.places.line()}: {why}")
             return answer
         if convert is int and prints(reader()):
             return 1

@@ -20,10 +20,10 @@ _MAX = 2  # the mode of a bag
 
 @row(
     "_index_put_impl_ index_put_ index_put _unsafe_index_put",
-    takes="as index. With accumulate, for n indices of 8 bytes: for each tensor of indices, a wrapped copy, freed at once, and "
-    "the positions in the flattened tensor; sorted positions, their original order, arange(n), and the temporary storage of "
-    "CUB's sort (1 byte up to 2,304 indices); a copy of a value that is not contiguous. A value that is a number is copied "
-    "from the host, except with a single mask",
+    takes="as index. With accumulate, for n indices of 8 bytes: for each tensor of indices, a wrapped copy, freed at once "
+    "(none if it is on the host), and the positions in the flattened tensor; sorted positions, their original order, "
+    "arange(n), and the temporary storage of CUB's sort (1 byte up to 2,304 indices); a copy of a value that is not "
+    "contiguous. A value that is a number is copied from the host, except with a single mask",
     source="cuda/Indexing.cu, index_put_with_sort_kernel; CUB dispatch_radix_sort.cuh; TensorAdvancedIndexing.cpp, "
     "_index_put_impl_, canDispatchToMaskedFill",
     seen="lm-medium-128-train, h100",
@@ -45,32 +45,37 @@ def index_put(call: KernelCall) -> None:
     count = prod(torch.broadcast_shapes(*(index.shape for index in indices)))
     size = count * LONG
     for index in indices:
-        if index.dtype == torch.int32:
+        if index.dtype == torch.int32 and not on_host(index):
             call.temporary(prod(index.shape) * LONG)
-    _linear(call, size, len(indices))
+    _linear(call, size, [on_host(index) for index in indices])
     _values(call, count)
     sort_pairs(call, size, count, LONG, _bits(target, call["indices"]))
 
 
 def alike(call: KernelCall, indices: list[torch.Tensor]) -> None:
-    """Copies of indices whose strides differ after broadcasting.
+    """Copies of indices of the host, of those of int32, and of those whose strides differ after broadcasting.
 
-    Source: ``TensorAdvancedIndexing.cpp``, ``AdvancedIndex``, ``all_strides_match``.
+    Source: ``TensorAdvancedIndexingUtils.h``, ``make_info``; ``TensorAdvancedIndexing.cpp``, ``all_strides_match``.
     """
     if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
         return  # their places have a number that is a value
     shape = torch.broadcast_shapes(*(index.shape for index in indices))
     spread = [index.expand(shape) for index in indices]
-    differ = len({index.stride() for index in spread}) > 1
-    for index in spread:
-        if index.dtype == torch.int32 or (differ and not index.is_contiguous()):
-            call.temporary(prod(shape) * LONG)
+    count = prod(shape)
+    moved = [call.temporary(count * each.element_size()) if on_host(each) else None for each in spread]
+    spread = [torch.empty(shape, device="meta") if copy else each for copy, each in zip(moved, spread, strict=True)]
+    differ = len({each.stride() for each in spread}) > 1
+    for index, each, copy in zip(indices, spread, moved, strict=True):
+        if index.dtype == torch.int32 or (differ and not each.is_contiguous()):
+            call.temporary(count * LONG)
+            if copy:
+                call.free(copy)
 
 
 @row(
     "index.Tensor _unsafe_index",
-    takes="before the result, 8 bytes for each index: for indices of int32, and for indices that are not contiguous if strides "
-    "differ",
+    takes="before the result, a copy of indices that are on the host; 8 bytes for each index: for indices of int32, and for "
+    "indices that are not contiguous if strides differ",
     source="TensorAdvancedIndexing.cpp, AdvancedIndex, make_info",
     seen="lm-medium-128-train (nothing: one index)",
 )
@@ -91,15 +96,20 @@ def embedding(call: KernelCall) -> None:
         call.result(0)
 
 
-def _linear(call: KernelCall, size: int, indices: int) -> None:
-    """The place of each index in the flattened tensor, once it is checked. Source: ``Indexing.cu``, ``wrapIndexOnce``."""
-    for place in range(indices):
-        if not call.get("unsafe", False) or "impl" not in call.name:
+def _linear(call: KernelCall, size: int, host: list[bool]) -> None:
+    """The place of each index in the flattened tensor, once it is checked. Source: ``Indexing.cu``, ``wrapIndexOnce``.
+
+    Args:
+        host: of each index, whether it is on the host. There it is checked and multiplied; then it is copied.
+    """
+    for place, here in enumerate(host):
+        if not here and (not call.get("unsafe", False) or "impl" not in call.name):
             for _ in range(2):  # the largest and the smallest index, each compared with a number
                 found = number(call, call["self"].new_empty(size // LONG, dtype=torch.int64), "max")
                 call.free(call.temporary(1), found)
-        wrapped, placed = call.temporary(size), call.temporary(size)
-        call.free(wrapped)
+        wrapped = () if here else (call.temporary(size),)
+        placed = call.temporary(size)
+        call.free(*wrapped)
         if place:
             call.free(placed)
 
