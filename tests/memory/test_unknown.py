@@ -207,3 +207,20 @@ def test_the_largest_of_numbers_that_a_generator_makes():
     found: list = []
     memory.predict(run)
     assert found == ["unknown", 7, "b"]
+
+
+def test_a_loss_is_the_best_so_far():
+    found = []
+
+    def run() -> None:
+        best, parts = float("inf"), tm.rand(3)
+        for part in (parts, parts * 2):
+            loss = part.sum().item()
+            if loss < best:
+                best = loss
+                found.append(tm.ones(1000))
+
+    with pytest.warns(UserWarning, match="a value was assumed to be the best so far"):
+        predicted = memory.predict(run)
+    assert len(found) == 2
+    assert predicted.peak >= 2 * 4096

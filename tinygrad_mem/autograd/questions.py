@@ -104,33 +104,46 @@ def _best(code: CodeType, asked: int) -> bool | None:
     before = [step for step in dis.get_instructions(code) if step.offset <= asked]
     while "JUMP" in before[-1].opname or before[-1].opname in ("TO_BOOL", "EXTENDED_ARG"):  # what is asked stands before it
         before.pop()
-    line, last, column, end = before[-1].positions or (None,) * 4
-    if line is None or None in (last, column, end):
+    place = before[-1].positions
+    if place is None or None in place:
         return None
-    if linecache.getline(code.co_filename, line).encode()[column:].startswith((b"max(", b"min(")):
-        return False  # of tensors, the first is taken
-    for test, then, otherwise in _conditions(code.co_filename):
-        asks = [part for part in _parts(test) if _spans(part, line, last, column, end)]
-        if not asks:
+    for each in _statements("".join(linecache.getlines(code.co_filename))):
+        if isinstance(each, ast.Assign):
+            if _spans(each.value, place) and _is_larger(each):
+                return False  # of tensors, the first is taken
             continue
-        (part,) = asks
-        if isinstance(part, (ast.Name, ast.Attribute)):
-            return True if re.search("best|improved", ast.unparse(part).rpartition(".")[2]) else None
-        if isinstance(part, ast.Compare) and len(part.ops) == 1:
-            sides = [ast.unparse(part.left), ast.unparse(part.comparators[0])]
-            kept = [any(_keeps(each, sides) for each in body) for body in (then, otherwise)]
-            return None if kept[0] == kept[1] else kept[0]
+        for part in _parts(each.test):
+            if _spans(part, place):
+                return _answer(part, each)
     return None
 
 
+def _answer(part: ast.expr, statement: ast.If) -> bool | None:
+    """The answer to a part of a condition by which the best so far is kept, or by which ``is_best`` is true."""
+    if isinstance(part, (ast.Name, ast.Attribute)):
+        return True if re.search("best|improved", ast.unparse(part).rpartition(".")[2]) else None
+    if not isinstance(part, ast.Compare) or len(part.ops) > 1:
+        return None
+    sides = [ast.unparse(part.left), ast.unparse(part.comparators[0])]
+    then, otherwise = (any(_keeps(each, sides) for each in body) for body in (statement.body, statement.orelse))
+    return None if then == otherwise else then
+
+
 @lru_cache(20)
-def _conditions(file: str) -> list[tuple[ast.expr, list[ast.stmt], list[ast.stmt]]]:
-    """The ``if`` statements of a file: the condition, and what is done after either answer."""
+def _statements(source: str) -> list[ast.Assign | ast.If]:
+    """The assignments and the ``if`` statements of a file."""
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
+        return [each for each in ast.walk(ast.parse(source)) if isinstance(each, (ast.Assign, ast.If))]
+    except SyntaxError:  # of a notebook, for example
         return []
-    return [(each.test, each.body, each.orelse) for each in ast.walk(tree) if isinstance(each, ast.If)]
+
+
+def _is_larger(statement: ast.Assign) -> bool:
+    """True for ``best = max(accuracy, best)``."""
+    call = statement.value
+    if not isinstance(call, ast.Call) or ast.unparse(call.func) not in ("max", "min"):
+        return False
+    return ast.unparse(statement.targets[0]) in map(ast.unparse, call.args)
 
 
 def _parts(test: ast.expr) -> Iterator[ast.expr]:
@@ -142,7 +155,7 @@ def _parts(test: ast.expr) -> Iterator[ast.expr]:
         yield test
 
 
-def _spans(node: ast.expr, *place: Any) -> bool:
+def _spans(node: ast.expr, place: dis.Positions) -> bool:
     return (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset) == place
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,21 +41,24 @@ class KnownNumbers:
 
     def __init__(self, notes: list[str] | None) -> None:
         self._notes = notes
-        self._drawn: set[int] = set()  # storages whose values depend on random numbers, by the same address
+        self._drawn: dict[int, int] = {}  # how many random numbers values depend on: 1, or more; by the same address
         self._finite: dict[int, bool] = {}  # answers to whether unknown values are finite, or nan, by the same address
         self._values: dict[int, torch.Tensor] = {}  # by the storage's address in C++: its elements in order
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A real tensor on the CPU with the value of ``tensor``, which the program reads; ``None`` if it is not known."""
-        if self._is_drawn(tensor):
-            self._say_drawn()
+        self._say_if_drawn(self._count_drawn([tensor]))
         return self._value(tensor)
 
-    def _is_drawn(self, tensor: Any) -> bool:
-        return bool(self._drawn) and isinstance(tensor, FakeTensor) and tensor.untyped_storage()._cdata in self._drawn
+    def _count_drawn(self, values: Sequence[Any]) -> int:
+        """How many random numbers the values depend on: none, 1, or more."""
+        if not self._drawn:
+            return 0
+        storages = [each.untyped_storage()._cdata for each in values if isinstance(each, FakeTensor)]
+        return max([self._drawn.get(each, 0) for each in storages], default=0)
 
-    def _say_drawn(self) -> None:
-        if self._notes is not None and _DRAWN not in self._notes:
+    def _say_if_drawn(self, count: int) -> None:
+        if count and self._notes is not None and _DRAWN not in self._notes:
             self._notes.append(_DRAWN)
 
     def _value(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -76,7 +80,7 @@ class KnownNumbers:
             DataDependenceError: it is not known.
         """
         known = self.value(tensor)
-        if known is None:
+        if known is None or self._count_drawn([tensor]) > 1:
             raise DataDependenceError(
                 "a tensor is used as a plain number, such as a size, a bound or a scale, and its value is not known in a "
                 "prediction. Give it a fixed number"
@@ -102,7 +106,7 @@ class KnownNumbers:
     def forget(self, storage: int) -> None:
         """Drop the values of the storage at this address, which has ended."""
         self._values.pop(storage, None)
-        self._drawn.discard(storage)
+        self._drawn.pop(storage, None)
         self._finite.pop(storage, None)
 
     def written(self, tensor: Any) -> None:
@@ -119,9 +123,13 @@ class KnownNumbers:
         return None
 
     def whole(self, func: Any, args: tuple, call: RealCall | None) -> RealCall | None:
-        """A real call that has a result of the same size: ``call``, or one that chooses by a known mask."""
-        if any(map(self._is_drawn, args)):
-            self._say_drawn()
+        """A real call that has a result of the same size: ``call``, or one that chooses by a known mask.
+
+        ``None`` too if several random numbers decide the size.
+        """
+        self._say_if_drawn(drawn := self._count_drawn(args))
+        if drawn > 1:
+            return None
         if call is not None or func is not aten.masked_select.default:
             return call
         mask = self._value(args[1])
@@ -144,7 +152,7 @@ class KnownNumbers:
             return self._after_several(func, args, target, call)
         if not isinstance(target, FakeTensor) or (not writes and target.untyped_storage()._cdata in self._values):
             return  # or a view
-        followed, drawn = _is_followed(target), bool(self._drawn) and any(map(self._is_drawn, flat(args)))
+        followed, drawn = _is_followed(target), self._count_drawn(flat(args))
         if call is None and followed:
             if func in _LIKE:
                 with without_modes():
@@ -153,7 +161,7 @@ class KnownNumbers:
             elif not any(isinstance(arg, torch.Tensor) for arg in args):
                 call = self._real_call(func, args, kwargs)
             if call is None and (call := self._draw(func, args, kwargs, target)) is not None:
-                drawn = True
+                drawn = target.numel()
         if call is None or not followed:
             return self.forget(target.untyped_storage()._cdata)
         with _disable_current_modes(), torch.no_grad():
@@ -175,12 +183,12 @@ class KnownNumbers:
         new = [each for each in made if isinstance(each, FakeTensor) and each.untyped_storage()._cdata not in self._values]
         if call is None or not new or len(new) != len(made) or not all(map(_is_followed, new)):
             return
-        drawn = any(map(self._is_drawn, flat(args)))
+        drawn = self._count_drawn(flat(args))
         with _disable_current_modes(), torch.no_grad():
             for target, value in zip(new, _answer(func, call, new[0]) or (), strict=False):
                 self._note(target, value, drawn)
 
-    def _note(self, target: FakeTensor, value: torch.Tensor | None, drawn: bool = False) -> None:
+    def _note(self, target: FakeTensor, value: torch.Tensor | None, drawn: int = 0) -> None:
         """Note the values of a tensor, which may be a part of a known one; ``None``, or values elsewhere: they are unknown."""
         storage = target.untyped_storage()
         key, known = storage._cdata, self._values.pop(storage._cdata, None)
@@ -196,7 +204,7 @@ class KnownNumbers:
             self._values[key] = found = value.new_empty(count)
             _seen_as(found, target).copy_(value.reshape(target.shape))
         if drawn and key in self._values:
-            self._drawn.add(key)
+            self._drawn[key] = max(drawn, self._drawn.get(key, 0))
 
     def _count(self, tensors: Any, number: Any) -> bool:
         """Add a known number to each of a list of known ones (the step counts of an optimizer). False: they are not known."""

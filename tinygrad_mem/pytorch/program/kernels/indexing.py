@@ -45,9 +45,9 @@ def index_put(call: KernelCall) -> None:
     count = prod(torch.broadcast_shapes(*(index.shape for index in indices)))
     size = count * LONG
     for index in indices:
-        if index.dtype == torch.int32 and not on_host(index):
+        if index.dtype == torch.int32 and not _elsewhere(call, index):
             call.temporary(prod(index.shape) * LONG)
-    _linear(call, size, [on_host(index) for index in indices])
+    _linear(call, size, [_elsewhere(call, index) for index in indices])
     _values(call, count)
     sort_pairs(call, size, count, LONG, _bits(target, call["indices"]))
 
@@ -62,7 +62,7 @@ def alike(call: KernelCall, indices: list[torch.Tensor]) -> None:
     shape = torch.broadcast_shapes(*(index.shape for index in indices))
     spread = [index.expand(shape) for index in indices]
     count = prod(shape)
-    moved = [call.temporary(count * each.element_size()) if on_host(each) else None for each in spread]
+    moved = [call.temporary(count * each.element_size()) if _elsewhere(call, each) else None for each in spread]
     spread = [torch.empty(shape, device="meta") if copy else each for copy, each in zip(moved, spread, strict=True)]
     differ = len({each.stride() for each in spread}) > 1
     for index, each, copy in zip(indices, spread, moved, strict=True):
@@ -70,6 +70,11 @@ def alike(call: KernelCall, indices: list[torch.Tensor]) -> None:
             call.temporary(count * LONG)
             if copy:
                 call.free(copy)
+
+
+def _elsewhere(call: KernelCall, index: torch.Tensor) -> bool:
+    """True for an index of the host, beside a tensor of the GPU."""
+    return on_host(index) and not on_host(call["self"])
 
 
 @row(
