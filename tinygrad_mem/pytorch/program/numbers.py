@@ -51,7 +51,7 @@ class KnownNumbers:
         return self._value(tensor)
 
     def _count_drawn(self, values: Sequence[Any]) -> int:
-        """How many random numbers the values depend on: none, 1, or more."""
+        """The number of random numbers on which the values depend: 0, 1, or more."""
         if not self._drawn:
             return 0
         storages = [each.untyped_storage()._cdata for each in values if isinstance(each, FakeTensor)]
