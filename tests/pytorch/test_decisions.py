@@ -38,6 +38,34 @@ def test_a_batch_is_read_at_places_that_the_host_draws():
     assert not predict(unread).notes, "what no program reads is nothing to say"
 
 
+SIZES: list[Callable[[torch.Tensor], Any]] = [
+    lambda lengths: torch.zeros(lengths.max().item()),  # type: ignore[arg-type]
+    lambda lengths: torch.zeros(int(lengths.sum())),
+    lambda lengths: torch.arange(lengths.max()),
+    lambda lengths: torch.zeros(9)[: lengths.sort().values[-2:].min()],  # type: ignore[misc]
+    lambda lengths: nn.functional.one_hot(lengths),
+    lambda lengths: bool((lengths > 3).any()),
+    lambda lengths: lengths.topk(2).values.sum().item() > 3,
+]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_depends_on_several_random_numbers_is_not_known(size: Callable[[torch.Tensor], Any]):
+    """Such as the longest length: another run has another."""
+    with pytest.raises(DataDependenceError):
+        predict(lambda: [torch.zeros(1, device=GPU), size(torch.randint(1, 9, (4,)))])
+
+
+def test_a_mask_of_random_numbers_chooses_all():
+    """As an unknown mask does: the longest result is counted, and said."""
+
+    def run() -> None:
+        x = torch.zeros(400, 4, device=GPU)
+        assert x[torch.randint(0, 2, (400,)) == 1].shape == (400, 4)
+
+    assert any("all were counted" in each for each in predict(run).notes)
+
+
 def test_places_of_the_host_choose_of_a_tensor_on_the_gpu():
     """As CLIP reads its last token. PyTorch copies them; in backward it multiplies them on the host first."""
 

@@ -31,8 +31,8 @@ _COUNTING = {aten._foreach_add_.Scalar, aten._foreach_add_.Tensor}
 class KnownNumbers:
     """Follows small tensors whose values do not depend on data: ``step += 1``, and on the host ``torch.linspace(0, 1, 12)``.
 
-    Beside a GPU it draws single random numbers of the host, and whole ones: programs choose by them what they read, and what
-    they leave out.
+    Beside a GPU it draws single random numbers of the host, and whole ones: programs choose by one what they read or leave
+    out. What depends on several of them, such as the longest length, is not known.
 
     Args:
         notes: of the prediction of a GPU, which say if the program reads what was drawn; ``None``: the host itself is
@@ -41,24 +41,24 @@ class KnownNumbers:
 
     def __init__(self, notes: list[str] | None) -> None:
         self._notes = notes
-        self._drawn: dict[int, int] = {}  # how many random numbers values depend on: 1, or more; by the same address
+        self._drawn: set[int] = set()  # storages whose elements depend on one random number each, by the same address
         self._finite: dict[int, bool] = {}  # answers to whether unknown values are finite, or nan, by the same address
         self._values: dict[int, torch.Tensor] = {}  # by the storage's address in C++: its elements in order
 
     def value(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A real tensor on the CPU with the value of ``tensor``, which the program reads; ``None`` if it is not known."""
-        self._say_if_drawn(self._count_drawn([tensor]))
+        self._say_if_drawn([tensor])
         return self._value(tensor)
 
     def _count_drawn(self, values: Sequence[Any]) -> int:
-        """The number of random numbers on which the values depend: 0, 1, or more."""
+        """The most random numbers on which one of the values depends."""
         if not self._drawn:
             return 0
-        storages = [each.untyped_storage()._cdata for each in values if isinstance(each, FakeTensor)]
-        return max([self._drawn.get(each, 0) for each in storages], default=0)
+        tensors = [each for each in values if isinstance(each, FakeTensor)]
+        return max([each.numel() for each in tensors if each.untyped_storage()._cdata in self._drawn], default=0)
 
-    def _say_if_drawn(self, count: int) -> None:
-        if count and self._notes is not None and _DRAWN not in self._notes:
+    def _say_if_drawn(self, values: Sequence[Any]) -> None:
+        if self._count_drawn(values) and self._notes is not None and _DRAWN not in self._notes:
             self._notes.append(_DRAWN)
 
     def _value(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -80,7 +80,7 @@ class KnownNumbers:
             DataDependenceError: it is not known.
         """
         known = self.value(tensor)
-        if known is None or self._count_drawn([tensor]) > 1:
+        if known is None:
             raise DataDependenceError(
                 "a tensor is used as a plain number, such as a size, a bound or a scale, and its value is not known in a "
                 "prediction. Give it a fixed number"
@@ -106,7 +106,7 @@ class KnownNumbers:
     def forget(self, storage: int) -> None:
         """Drop the values of the storage at this address, which has ended."""
         self._values.pop(storage, None)
-        self._drawn.pop(storage, None)
+        self._drawn.discard(storage)
         self._finite.pop(storage, None)
 
     def written(self, tensor: Any) -> None:
@@ -127,9 +127,9 @@ class KnownNumbers:
 
         ``None`` too if several random numbers decide the size.
         """
-        self._say_if_drawn(drawn := self._count_drawn(args))
-        if drawn > 1:
+        if self._count_drawn(args) > 1:
             return None
+        self._say_if_drawn(args)
         if call is not None or func is not aten.masked_select.default:
             return call
         mask = self._value(args[1])
@@ -152,7 +152,8 @@ class KnownNumbers:
             return self._after_several(func, args, target, call)
         if not isinstance(target, FakeTensor) or (not writes and target.untyped_storage()._cdata in self._values):
             return  # or a view
-        followed, drawn = _is_followed(target), self._count_drawn(flat(args))
+        drawn = self._count_drawn(flat(args))
+        followed = _is_followed(target) and target.numel() >= drawn  # fewer depend on several
         if call is None and followed:
             if func in _LIKE:
                 with without_modes():
@@ -183,7 +184,8 @@ class KnownNumbers:
         new = [each for each in made if isinstance(each, FakeTensor) and each.untyped_storage()._cdata not in self._values]
         if call is None or not new or len(new) != len(made) or not all(map(_is_followed, new)):
             return
-        drawn = self._count_drawn(flat(args))
+        if (drawn := self._count_drawn(flat(args))) > min(each.numel() for each in new):
+            return
         with _disable_current_modes(), torch.no_grad():
             for target, value in zip(new, _answer(func, call, new[0]) or (), strict=False):
                 self._note(target, value, drawn)
@@ -204,7 +206,7 @@ class KnownNumbers:
             self._values[key] = found = value.new_empty(count)
             _seen_as(found, target).copy_(value.reshape(target.shape))
         if drawn and key in self._values:
-            self._drawn[key] = max(drawn, self._drawn.get(key, 0))
+            self._drawn.add(key)
 
     def _count(self, tensors: Any, number: Any) -> bool:
         """Add a known number to each of a list of known ones (the step counts of an optimizer). False: they are not known."""
