@@ -48,7 +48,7 @@ def refuses_writes(array: Any) -> bool:
 
 def overlaps_itself(array: Any) -> bool:
     """True if elements share memory, as those of overlapping windows, or cannot easily be told not to."""
-    if array.flags.c_contiguous:
+    if array.flags.forc:
         return False
     reach = array.itemsize
     for step, size in sorted((abs(step), size) for step, size in zip(array.strides, array.shape, strict=True) if size > 1):
