@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from tests.pytorch.test_builds import requests
+from tinygrad_mem.autograd import questions
 from tinygrad_mem.autograd.unknown import Unknown
 from tinygrad_mem.errors import DataDependenceError
 from tinygrad_mem.pytorch import predict
@@ -197,3 +198,31 @@ def test_a_fraction_is_not_equal_to_a_number():
     assert note.endswith("a fraction was assumed not to be equal to a number: values are not known")
     with pytest.raises(DataDependenceError):
         predict(lambda: torch.randint(9, (3,), device=GPU).sum().item() == 0)
+
+
+def test_a_check_for_equality_passes():
+    """Compiled here: pytest makes more of an ``assert`` of its own files."""
+    names: dict[str, Any] = {}
+    exec("def check(x):\n assert x == 1.0\n if x != 1.0: raise ValueError\n", names)
+    (note,) = predict(lambda: names["check"](torch.rand(8, device=GPU).softmax(0).sum().item())).notes
+    assert "a check that raises an error was assumed to pass" in note
+
+
+def test_a_loop_that_ends_when_values_get_worse_is_refused(monkeypatch: pytest.MonkeyPatch):
+    """It would not end."""
+    monkeypatch.setattr(questions, "MOST", 5)
+    steps: list[int] = []
+
+    def run() -> None:
+        best, wait = math.inf, 0
+        while wait < 3:
+            wait += 1
+            loss = torch.rand(3, device=GPU).sum()
+            steps.append(wait)
+            if loss < best:
+                best, wait = loss.item(), 0
+
+    for _ in range(2):
+        with pytest.raises(DataDependenceError, match="the truth of a tensor"):
+            predict(run)
+    assert len(steps) == 2 * 6

@@ -14,6 +14,8 @@ import dis
 import linecache
 import re
 import sys
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType, FrameType
@@ -23,10 +25,20 @@ from ..source import is_engine
 
 PASSED = "a check that raises an error was assumed to pass: values are not known"
 BEST = "a value was assumed to be the best so far, as the first one is: what is done with the best is done each time"
+MOST = 1000
+"""How often a value is the best so far at one place: a loop that ends when values get worse would not end."""
 _WRAPPERS = "torch/_tensor.py", "torch/overrides.py"
 _FORMATTING = {
     (each.opcode, each.arg) for each in dis.get_instructions(compile("a % b; a %= b", "", "exec")) if each.opname == "BINARY_OP"
 }
+
+
+class _Here(threading.local):
+    def __init__(self) -> None:
+        self.answers: Counter[tuple[CodeType, int]] = Counter()
+
+
+_here = _Here()
 
 
 def reader() -> FrameType:
@@ -59,13 +71,26 @@ def assumed(frame: FrameType) -> tuple[bool, str] | None:
     if answer is not None:
         return answer, PASSED
     answer = _best(frame.f_code, frame.f_lasti)
-    return None if answer is None else (answer, BEST)
+    if answer is None:
+        return None
+    _here.answers[frame.f_code, frame.f_lasti] += 1
+    return None if _here.answers[frame.f_code, frame.f_lasti] > MOST else (answer, BEST)
+
+
+def forget_answers() -> None:
+    """Begin to count answers: a prediction begins in this thread."""
+    _here.answers = Counter()
 
 
 def is_kept(frame: FrameType) -> bool:
     """True if ``frame`` gives the result of its comparison a name, and decides nothing yet: ``is_best = loss < best``."""
-    steps = dis.get_instructions(frame.f_code)
-    return any(step.offset == frame.f_lasti and next(steps).opname.startswith("STORE_") for step in steps)
+    return _kept(frame.f_code, frame.f_lasti)
+
+
+@lru_cache(1000)
+def _kept(code: CodeType, asked: int) -> bool:
+    steps = dis.get_instructions(code)
+    return any(step.offset == asked and next(steps).opname.startswith("STORE_") for step in steps)
 
 
 @lru_cache(1000)

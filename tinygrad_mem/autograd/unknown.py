@@ -38,7 +38,7 @@ import numpy as np
 from ..errors import DataDependenceError
 from ..interrupts import cleanup, context, uninterrupted
 from ..source import is_engine
-from .questions import assumed, is_kept, prints, reader
+from .questions import assumed, forget_answers, is_kept, prints, reader
 
 DECIDE = (
     "For a decision, let the function take an argument `dry`, which is True in the dry run, and give it there the answer that "
@@ -95,13 +95,15 @@ def _checked(what: str) -> Any:
 
 
 def _equal(answer: bool) -> Any:
-    """As :func:`_checked`, but a fraction is not equal to a number."""
+    """As :func:`_checked`; where no check asks, a fraction is not equal to a number."""
     refuse = _checked("a comparison")
 
     def method(self: Unknown, other: Any) -> Any:
-        if type(self.stated) is not float or isinstance(other, Unknown) or not isinstance(other, Number):
+        frame = reader()
+        number = type(self.stated) is float and isinstance(other, Number) and not isinstance(other, Unknown)
+        if not number or is_kept(frame) or assumed(frame):
             return refuse(self, other)
-        self.say(UNEQUAL, reader())
+        self.say(UNEQUAL, frame)
         return answer
 
     return method
@@ -255,6 +257,7 @@ _runs = 0
 def followed() -> Iterator[None]:
     """Let functions of ``math`` return unknown numbers for unknown ones, and let ``json`` write them."""
     begun: list[bool] = []
+    forget_answers()
     try:
         uninterrupted(_begin, begun)
         yield
