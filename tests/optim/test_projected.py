@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from typing import Any
 
@@ -113,6 +114,27 @@ def test_each_parameter_and_each_period_has_its_own_projection():
     for p in reversed(ps):  # in any order
         again._step([(again.param_groups[0], p)])
     assert [again.state[p]["seed"] for p in ps] == seeds
+    assert seeds[0] != seeds[1]
+
+
+@pytest.mark.parametrize("rule", [optim.APOLLO, optim.APOLLOMini])
+def test_a_dict_saved_before_the_first_step_has_the_seeds(rule: type):
+    def steps(of: Any, p: tm.Tensor) -> list:
+        for k in range(2):
+            p.grad = tm.linspace(-1, 2 + k, 63).reshape(7, 9)
+            of.step()
+        return p.tolist()
+
+    tm.manual_seed(3)
+    first, second = (tm.ones(7, 9, requires_grad=True) for _ in range(2))
+    saved = rule([first], rank=4)
+    state = copy.deepcopy(saved.state_dict())
+    tm.manual_seed(4)
+    loaded = rule([second], rank=4)
+    loaded.load_state_dict(state)
+    assert steps(loaded, second) == steps(saved, first)
+    del state["param_groups"][0]["seed"]  # as older dicts
+    rule([second], rank=4).load_state_dict(state)
 
 
 # --- bytes

@@ -78,13 +78,16 @@ class APOLLO(Projected):
             raise ArgumentError(f"APOLLO: scale_type should be 'channel' or 'tensor', found {group['scale_type']!r}")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As :meth:`Optimizer.add_param_group`; each parameter draws its seed, so that the order of updates does not matter."""
+        """As :meth:`Optimizer.add_param_group`; the group gets a ``"seed"``, from which its parameters' seeds are made."""
         super().add_param_group(param_group)
-        self._seeds = getattr(self, "_seeds", {}) | {p: _draw_seed(p) for p in self.param_groups[-1]["params"]}
+        if param_group["params"]:
+            _draw_seed(param_group)
 
     def _step_one(self, group: dict[str, Any], p: Tensor, fresh: dict[str, Tensor]) -> None:
-        if is_projected(group, p):
-            self.state[p].setdefault("seed", self._seeds[p] if p in self._seeds else _draw_seed(p))
+        if is_projected(group, p) and "seed" not in self.state[p]:
+            _draw_seed(group)  # if it was empty before
+            place = next(place for place, other in enumerate(group["params"]) if other is p)
+            self.state[p]["seed"] = (group["seed"] + (place << 40)) % _SEEDS
         super()._step_one(group, p, fresh)
 
     def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:
@@ -122,9 +125,10 @@ class APOLLO(Projected):
         kernels.scaled_step(p, g, scale, rate, 1 - lr * group["weight_decay"])
 
 
-def _draw_seed(p: Tensor) -> int:
-    seed, calls = p.device.generator.ticket()
-    return (seed + calls * 0x9E3779B97F4A7C15) % _SEEDS
+def _draw_seed(group: dict[str, Any]) -> None:
+    if "seed" not in group:
+        seed, calls = Device("cpu").generator.ticket()
+        group["seed"] = (seed + calls * 0x9E3779B97F4A7C15) % _SEEDS
 
 
 class APOLLOMini(APOLLO):

@@ -23,7 +23,7 @@ _NUMBERS = ("step", "mu_product", "seed")  # the entries of a parameter's state 
 MASTER = "master_weight"
 """The key of a parameter's float32 copy in its state."""
 
-OURS = ("master_weights", "state_dtype", "adamw")
+OURS = ("master_weights", "state_dtype", "adamw", "seed")
 """Options that PyTorch's optimizers do not have. A group has them only if they are set, so that state dicts stay PyTorch's."""
 
 
