@@ -13,7 +13,7 @@ from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ArgumentTypeError, DimensionError, DTypeError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, DimensionError, DTypeError, NotOfferedError, ShapeError
 from ..ops import index as ops
 from ..ops.base import refuse_bools
 from ..ops.scatter_reduce import ScatterReduce
@@ -76,7 +76,13 @@ def _enough(input: Tensor, axis: int, index: Tensor, src: Any, name: str) -> Non
 
 @public("torch", "Tensor")
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
-    """``out[i][j] = input[index[i][j]][j]`` for ``dim`` 0. Saves: index."""
+    """``out[i][j] = input[index[i][j]][j]`` for ``dim`` 0. Saves: index.
+
+    Raises:
+        NotOfferedError: ``sparse_grad`` is ``True``.
+    """
+    if sparse_grad:
+        raise NotOfferedError("gather: sparse_grad=True is not offered: the input's gradient is dense, as large as the input")
     if index.numel():
         axis, places = _along(_line(input), dim, _line(index), "gather")
         out = apply(ops.Gather, _line(input), places, axis=axis)
