@@ -130,9 +130,28 @@ def as_before() -> Iterator[None]:
     assert not torch.is_autocast_enabled("cuda")
 
 
+def of_pytorch() -> dict[str, Any]:
+    """What changes of a program replace or leave behind in PyTorch."""
+    autograd: Any = torch.autograd
+    return {
+        "optimizers": [vars(kind)["__init__"] for kind in optimizer_classes()],
+        "functions": (torch.optim.Optimizer.zero_grad, autograd._engine_run_backward, nn.Module.zero_grad),
+        "autocast": torch.is_autocast_enabled("cuda"),
+        "max of Adafactor": hasattr(sys.modules["torch.optim._adafactor"], "max"),
+        "hooks": (*nn.modules.module._global_forward_pre_hooks, *nn.modules.module._global_forward_hooks),
+    }
+
+
 @pytest.fixture(scope="module")
-def advice() -> pytorch.Advice:
-    return pytorch.advise(train)
+def advised() -> tuple[pytorch.Advice, dict[str, Any], dict[str, Any]]:
+    """Advice, and what was in PyTorch before and after it."""
+    before = of_pytorch()
+    return pytorch.advise(train), before, of_pytorch()
+
+
+@pytest.fixture(scope="module")
+def advice(advised: tuple[pytorch.Advice, dict[str, Any], dict[str, Any]]) -> pytorch.Advice:
+    return advised[0]
 
 
 def changes_of(run: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
@@ -292,18 +311,10 @@ def test_a_narrow_table_has_the_costs_below_it(advice: pytorch.Advice):
     assert "    costs: " not in wide
 
 
-def test_the_program_and_pytorch_are_as_before():
-    kinds = optimizer_classes()
-    before = [vars(kind)["__init__"] for kind in kinds]
-    autograd: Any = torch.autograd
-    own = torch.optim.Optimizer.zero_grad, autograd._engine_run_backward, nn.Module.zero_grad
-    pytorch.advise(train, 4)
-    assert [vars(kind)["__init__"] for kind in kinds] == before
-    assert own == (torch.optim.Optimizer.zero_grad, autograd._engine_run_backward, nn.Module.zero_grad)
-    assert not torch.is_autocast_enabled("cuda")
-    assert not hasattr(sys.modules["torch.optim._adafactor"], "max")
-    assert not nn.modules.module._global_forward_pre_hooks
-    assert not nn.modules.module._global_forward_hooks
+def test_the_program_and_pytorch_are_as_before(advised: tuple[pytorch.Advice, dict[str, Any], dict[str, Any]]):
+    _, before, after = advised
+    assert after == before
+    assert (after["autocast"], after["max of Adafactor"], after["hooks"]) == (False, False, ())
 
 
 def test_lists_of_equal_blocks():

@@ -277,8 +277,9 @@ TWICE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("program", FOUND, ids=lambda program: program.__name__)
 def test_the_smallest_program_has_pytorchs_peak(program: Callable[[], Any]):
     program()  # what PyTorch keeps from its first use is not the program's
-    assert [predict(program, device="cpu").peak for _ in range(2)] == [real_peak(program)] * 2
-    assert not any("is not known" in note for note in predict(program, device="cpu").notes)
+    found = [predict(program, device="cpu") for _ in range(2)]  # what ops take is learned, then known
+    assert [each.peak for each in found] == [real_peak(program)] * 2
+    assert not any("is not known" in note for note in found[1].notes)
 
 
 @pytest.mark.parametrize("op", TWICE.values(), ids=TWICE)

@@ -20,6 +20,7 @@ from tinygrad_mem.pytorch.unpickle import Stacks
 from tinygrad_mem.pytorch.unused import unused
 
 from ..cli.inside import run
+from ..profiles import pairs
 from . import faults
 from .built import MIB, Program, Training
 from .recorded import NAMES, recording
@@ -27,11 +28,21 @@ from .recorded import NAMES, recording
 STEPS = 17
 
 
+def printed(path: Path, *options: str) -> str:
+    """What the command prints, on a wide terminal."""
+    found = run("snapshot", str(path), *options, columns=250)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def told_as_data(path: Path, *options: str) -> dict[str, Any]:
+    """What it prints as JSON."""
+    return json.loads(printed(path, *options, "--json"))["report"]
+
+
 def told(path: Path, *options: str) -> tuple[str, dict[str, Any]]:
-    """What the command prints, on a wide terminal, and as JSON."""
-    shown, data = (run("snapshot", str(path), *options, *more, columns=250) for more in ((), ("--json",)))
-    assert shown.returncode == data.returncode == 0, shown.stderr + data.stderr
-    return shown.stdout, json.loads(data.stdout)["report"]
+    """Both."""
+    return printed(path, *options), told_as_data(path, *options)
 
 
 @pytest.fixture(params=[True, False], ids=["all stacks", "Python's stacks"])
@@ -49,17 +60,18 @@ def one(found: list[dict[str, Any]], **known: Any) -> dict[str, Any]:
     return only
 
 
-@pytest.mark.parametrize(
-    ("fault", "line", "each", "asked", "said"),
-    [
-        (faults.LossesKept, "train.py:22 main", 512, 4, "4 bytes, which take 512, each time: train.py:22 main"),
-        (faults.GrowingList, "train.py:30 main", 2 * MIB, 2 * MIB, "2,097,152 bytes each time: train.py:30 main"),
-        (faults.RetainedGraph, "model.py:31 forward", 12 * MIB, 12 * MIB, "12,582,912 bytes each time: model.py:31 forward"),
-        (faults.GrowingCache, "cache.py:8 extend", 2 * MIB, 2 * MIB, "2,097,152 bytes each time: cache.py:8 extend"),
-    ],
-)
-def test_what_grows_each_iteration(fault, line, each, asked, said, native, tmp_path):
+LEAKS = [
+    (faults.LossesKept, "train.py:22 main", 512, 4, "4 bytes, which take 512, each time: train.py:22 main"),
+    (faults.GrowingList, "train.py:30 main", 2 * MIB, 2 * MIB, "2,097,152 bytes each time: train.py:30 main"),
+    (faults.RetainedGraph, "model.py:31 forward", 12 * MIB, 12 * MIB, "12,582,912 bytes each time: model.py:31 forward"),
+    (faults.GrowingCache, "cache.py:8 extend", 2 * MIB, 2 * MIB, "2,097,152 bytes each time: cache.py:8 extend"),
+]
+
+
+@pytest.mark.parametrize(("leak", "native"), pairs(LEAKS, [True, False]))
+def test_what_grows_each_iteration(leak, native, tmp_path):
     """A leak: the line, and the bytes of a step."""
+    fault, line, each, asked, said = leak
     shown, data = told(snapshot_of(fault(native=native), tmp_path))
     grown = one(data["growth"]["grown"], line=line)
     assert (grown["asked"], grown["iterations"], grown["of"]) == (asked, STEPS - 1, STEPS - 1)
@@ -70,7 +82,7 @@ def test_what_grows_each_iteration(fault, line, each, asked, said, native, tmp_p
 
 
 def test_a_retained_graph_names_each_line_of_forward(native, tmp_path):
-    _, data = told(snapshot_of(faults.RetainedGraph(native=native), tmp_path))
+    data = told_as_data(snapshot_of(faults.RetainedGraph(native=native), tmp_path))
     lines = {grown["line"]: grown["asked"] for grown in data["growth"]["grown"]}
     assert lines == {"model.py:31 forward": 12 * MIB, "model.py:40 forward": 6 * MIB, "train.py:22 main": 6 * MIB + 4}
 
@@ -125,7 +137,7 @@ def test_an_activation_that_a_hook_keeps(native, tmp_path):
 
 
 def test_gradients_that_live_through_forward(tmp_path):
-    _, data = told(snapshot_of(faults.LateZeroGrad(), tmp_path))
+    data = told_as_data(snapshot_of(faults.LateZeroGrad(), tmp_path))
     (kept,) = data["growth"]["kept"]
     assert (kept["bytes"], kept["category"], kept["until"]) == (16 * MIB, "gradients", "train.py:25 main")
     peak = one(data["peak"]["owners"], category="gradients")
@@ -318,7 +330,7 @@ def test_pages_of_small_blocks_are_small_however_many_there_are(tmp_path):
 
 def test_of_very_many_iterations_the_last_are_looked_at(tmp_path, monkeypatch):
     monkeypatch.setattr("tinygrad_mem.pytorch.growth._MOST", 6)
-    _, data = told(snapshot_of(faults.SecondCopy(), tmp_path, 7))
+    data = told_as_data(snapshot_of(faults.SecondCopy(), tmp_path, 7))
     assert one(data["growth"]["came"], line="ema.py:5 copy")["iteration"] == 4
     assert [came["line"] for came in data["growth"]["came"]] == ["ema.py:5 copy"], "when the state came is not looked at"
     assert (data["growth"]["iterations"], len(data["growth"]["peaks"])) == (7, 7)
@@ -358,7 +370,7 @@ def test_two_optimizers_are_one_iteration(tmp_path):
             with self.inside("/usr/lib/python3.11/site-packages/torch/optim/sgd.py:90 step", "/home/me/train.py:29 main"):
                 self.free(self.alloc(MIB, "at::_ops::mul::call"))
 
-    _, data = told(snapshot_of(Two(), tmp_path))
+    data = told_as_data(snapshot_of(Two(), tmp_path))
     assert (data["growth"]["iterations"], data["growth"]["how"]) == (STEPS, "by the optimizer's steps, train.py:29 main")
 
 

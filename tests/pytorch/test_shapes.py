@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from tests.networks import MORE, WORKLOADS  # noqa: E402
+from tests.profiles import pairs  # noqa: E402
 from tests.pytorch.cpu_steps import WAYS  # noqa: E402
 from tinygrad_mem.memory.log import Kind  # noqa: E402
 from tinygrad_mem.pytorch.predict import predict  # noqa: E402
@@ -63,17 +64,15 @@ def told(self, func, args, kwargs):
     return IN_LAYOUT.get(func, func)(*args, **kwargs) if made is NotImplemented else made
 
 
+NETS = [
+    partial(WAYS["Adam"], NETWORKS["MLP"]),
+    partial(WAYS["autocast"], NETWORKS["transformer of 2 layers, 128 tokens"]),
+    partial(WAYS["checkpoint"], NETWORKS["LeNet"]),
+]
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize(
-    "program",
-    [
-        odd,
-        partial(WAYS["autocast"], NETWORKS["transformer of 2 layers, 128 tokens"]),
-        partial(WAYS["checkpoint"], NETWORKS["LeNet"]),
-        partial(WAYS["Adam"], NETWORKS["MLP"]),
-    ],
-)
+@pytest.mark.parametrize(("device", "program"), [("cpu", odd), ("cuda", odd), *pairs(["cpu", "cuda"], NETS)])
 def test_what_is_remembered_is_what_pytorch_would_say(monkeypatch, program, device):
     def run():
         with torch.device(device):

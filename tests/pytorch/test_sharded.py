@@ -136,14 +136,20 @@ def divided(device: str = "cuda", made_on: str = "cuda", trains: bool = True, **
         steps(model, torch.optim.Adam(model.parameters()), device)
 
 
+@pytest.fixture(scope="module")
+def plain() -> Prediction:
+    """Two steps, as one of 64 processes."""
+    return predict(divided, world_size=64)
+
+
 PARTS = 3 * (2 * rounded(2) + 2 * rounded(512) + rounded(4))  # of 64: a block's norm, its two matrices, a bias
 WHOLE = 3 * 4 * (128 + 128 + 256 * 128 + 256 + 128 * 256)
 
 
-def test_a_network_that_is_made_on_meta_is_never_there_as_a_whole():
+def test_a_network_that_is_made_on_meta_is_never_there_as_a_whole(plain: Prediction):
     assert predict(divided, made_on="meta", trains=False, world_size=64).peak == PARTS
     assert predict(divided, trains=False, world_size=64).peak == WHOLE + PARTS // 3  # the first unit is divided, then freed
-    plain, late = predict(divided, world_size=64), predict(divided, made_on="meta", world_size=64)
+    late = predict(divided, made_on="meta", world_size=64)
     assert (late.peak, late.by_category()) == (plain.peak, plain.by_category())
 
     def forgotten():
@@ -157,8 +163,7 @@ def test_a_network_that_is_made_on_meta_is_never_there_as_a_whole():
         predict(forgotten, world_size=2)
 
 
-def test_offloaded_parameters_gradients_and_state_are_on_the_host():
-    plain = predict(divided, world_size=64)
+def test_offloaded_parameters_gradients_and_state_are_on_the_host(plain: Prediction):
     offloaded = predict(divided, offload_policy=CPUOffloadPolicy(), world_size=64)
     there = {Category.PARAMETER, Category.OPTIMIZER_STATE, Category.GRADIENT}
     assert there & set(plain.by_category()) == there
@@ -167,12 +172,11 @@ def test_offloaded_parameters_gradients_and_state_are_on_the_host():
     assert plain.by_category()[Category.OPTIMIZER_STATE] == 2 * PARTS
 
 
-def test_a_unit_is_gathered_and_its_gradients_are_sent_as_communication():
+def test_a_unit_is_gathered_and_its_gradients_are_sent_as_communication(plain: Prediction):
     """At the peak: a unit's parameters, the next one gathered ahead, the gradients of the one before; all are whole."""
-    found = predict(divided, world_size=64)
-    assert found.by_category()[Category.COMMUNICATION] == 3 * WHOLE // 3
-    assert found.by_category()[Category.GRADIENT] == rounded(2 + 2 + 512 + 4 + 512)  # of the unit before, side by side
-    assert any("several streams were predicted as one" in note for note in found.notes)
+    assert plain.by_category()[Category.COMMUNICATION] == 3 * WHOLE // 3
+    assert plain.by_category()[Category.GRADIENT] == rounded(2 + 2 + 512 + 4 + 512)  # of the unit before, side by side
+    assert any("several streams were predicted as one" in note for note in plain.notes)
 
 
 STATE = (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.profiles import some
+from tests.profiles import pairs, some
 from tests.pytorch.op_samples import real_peak
 from tinygrad_mem.pytorch import predict
 from tinygrad_mem.pytorch.program.alone import Alone, run_alone
@@ -63,14 +63,13 @@ def told(op: Any, *args: Any) -> Within | None:
 def test_one_shape_tells_for_all_of_an_elementwise_op():
     told = set()
     for op in ops():
-        for shape in SHAPES:
-            for dtype in DTYPES:
-                args = _arguments(op, shape, dtype)
-                call, real = described(op, args, {}), whole(op, args)
-                found = None if real is None else Alone().first(call, args, {})
-                if found is not None:
-                    assert found == real, (op, shape, dtype)
-                    told.add(op)
+        for shape, dtype in pairs(SHAPES, DTYPES):
+            args = _arguments(op, shape, dtype)
+            call, real = described(op, args, {}), whole(op, args)
+            found = None if real is None else Alone().first(call, args, {})
+            if found is not None:
+                assert found == real, (op, shape, dtype)
+                told.add(op)
     assert len(told) > 300
 
 
@@ -115,8 +114,10 @@ def test_tensors_that_are_not_dense_or_of_other_shapes_are_another_call():
     assert elementwise(described(aten.sum.default, (x,), {})) is None
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+TURNED = [(False, False), (True, False), (False, True), (True, True)]
+
+
+@pytest.mark.parametrize(("dtype", "turned"), pairs([torch.float32, torch.float64, torch.bfloat16], TURNED))
 def test_a_small_product_tells_for_a_large_one(dtype: torch.dtype, turned: tuple[bool, bool]):
     def matrix(rows: int, columns: int, turn: bool) -> torch.Tensor:
         return torch.zeros(columns, rows, dtype=dtype).t() if turn else torch.zeros(rows, columns, dtype=dtype)

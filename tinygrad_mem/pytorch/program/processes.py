@@ -116,11 +116,7 @@ class Processes:
             handled(self, groups, _new_process_group_helper=_group),
             *[handled(self, owner, get_backend=_backend) for owner in (dist, groups)],
             handled(self, groups, _get_object_coll_device=_place_of_objects),
-            *[
-                handled(self.watch, owner, **{name: handler})
-                for name, handler in _OBJECTS.items()
-                for owner in holders(name, getattr(groups, name))
-            ],
+            *[handled(self.watch, owner, **{name: _OBJECTS[name]}) for owner, name in holders(groups, _OBJECTS)],
             (c10d_logger, {"_get_msg_dict": lambda *args, **kwargs: {}}),  # it asks for the version of NCCL
             (dist, {"is_nccl_available": lambda: True} if self.watch.device.type == "cuda" else {}),
             handled(self._collectives, dist.ProcessGroup, **dict.fromkeys(_REDUCING, _reducing)),
@@ -129,9 +125,7 @@ class Processes:
             (DistributedDataParallel, {"register_comm_hook": refused(_HOOKED)}),
             *[
                 (owner, {name: self._saved})
-                for name in _CHECKPOINTS
-                for owner in holders(name, getattr(checkpoint, name))
-                if self.watch.device.type == "cuda"
+                for owner, name in (holders(checkpoint, _CHECKPOINTS) if self.watch.device.type == "cuda" else [])
             ],
             (data_parallel, {"_verify_param_shape_across_processes": lambda *args, **kwargs: None}),
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from threading import get_ident
 from typing import Any
@@ -55,9 +55,11 @@ def handled(watch: Any, owner: Any, **handlers: Callable[..., Any]) -> tuple[Any
     return owner, {name: partial(handler, watch, getattr(owner, name)) for name, handler in handlers.items()}
 
 
-def holders(name: str, function: Any) -> list[Any]:
-    """All modules in which ``name`` is this function: the one that defines it, and those that import it."""
-    return [each for each in [*sys.modules.values()] if getattr(each, "__dict__", {}).get(name) is function]
+def holders(owner: Any, names: Iterable[str]) -> list[tuple[Any, str]]:
+    """All modules that hold a function of ``owner`` by its name: the one that defines it, and those that import it."""
+    own = [(name, getattr(owner, name)) for name in names]
+    modules = [(each, getattr(each, "__dict__", {})) for each in [*sys.modules.values()]]
+    return [(each, name) for name, function in own for each, members in modules if members.get(name) is function]
 
 
 def refused(why: str) -> Callable[..., Any]:
