@@ -82,7 +82,7 @@ def test_functions(family: str, reliability: Callable[[str, int], None]):
 def test_layers(reliability: Callable[[str, int], None]):
     found: list[str] = []
     count = 0
-    for row, train in trained_rows(4):
+    for row, train in trained_rows(2, 4):
         count += parted((str(row), train), lambda: layer(row, train), found, difference_on_gpu)  # noqa: B023
     assert found == []
     reliability("layers trained on a GPU and predicted event by event", count)

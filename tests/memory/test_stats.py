@@ -15,7 +15,7 @@ import tinygrad_mem as tm
 from tests.devices.test_pool import Model
 from tests.interleave import interleavings
 from tests.networks import WORKLOADS
-from tests.profiles import examples
+from tests.profiles import examples, pairs
 from tinygrad_mem import memory, scope
 from tinygrad_mem.devices import Pool, device
 from tinygrad_mem.memory import Kind, Log, stats
@@ -62,8 +62,7 @@ def test_the_pytorch_names(where: str):
     del x
 
 
-@pytest.mark.parametrize("grows", [True, False])
-@pytest.mark.parametrize("where", ["cpu", "meta"])
+@pytest.mark.parametrize(("where", "grows"), pairs(["cpu", "meta"], [True, False]))
 def test_no_number_is_negative_beside_another_thread(
     where: str, grows: bool, reliability: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch
 ):
