@@ -75,7 +75,7 @@ def test_as_pytorch(data: Any, dtype: str):
 @pytest.mark.parametrize(("sizes", "causal"), pairs([(700, 1100), (1100, 700), (513, 513)], [False, True]), ids=str)
 def test_many_tiles(sizes: tuple[int, int], causal: bool, dev: str):
     rows, columns = sizes
-    arrays = normal((2, 4, rows, 8), (2, 2, columns, 8), (2, 2, columns, 5))
+    arrays = normal((2, 2, rows, 8), (2, 1, columns, 8), (2, 1, columns, 5))
     options = {"is_causal": causal, "enable_gqa": True}
     against_torch(lambda *x: sdpa(*x, **options), lambda *x: theirs(*x, **options), arrays, device=dev)
 
@@ -169,10 +169,10 @@ def test_half_precision_is_computed_in_single(heads: int, rows: int, columns: in
 @pytest.mark.parametrize(("rows", "columns"), [(20, 30), (300, 700)])
 def test_dropout_is_of_the_softmax_and_the_same_in_backward(rows: int, columns: int, dev: str):
     """With the identity for values the result is the dropped softmax itself: with its mask PyTorch's gradients are ours."""
-    arrays = [*normal((2, 2, rows, 4), (2, 2, columns, 4)), np.broadcast_to(np.eye(columns), (2, 2, columns, columns)).copy()]
+    arrays = [*normal((2, 1, rows, 4), (2, 1, columns, 4)), np.broadcast_to(np.eye(columns), (2, 1, columns, columns)).copy()]
     q, k, v = (tm.tensor(a, device=dev, requires_grad=True) for a in arrays)
     y = sdpa(q, k, v, dropout_p=0.3)
-    seed = normal((2, 2, rows, columns), seed=3)[0]
+    seed = normal((2, 1, rows, columns), seed=3)[0]
     y.backward(tm.tensor(seed, device=dev))
     kept = values(y) != 0
     assert abs(kept.mean() - 0.7) < 5 * (0.21 / kept.size) ** 0.5

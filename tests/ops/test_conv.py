@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch, values
-from tests.profiles import some
+from tests.profiles import pairs, some
 from tests.witness import numpy_allocations
 from tinygrad_mem.kernels.numpy import conv as kernels
 from tinygrad_mem.kernels.numpy.fast import (
@@ -162,6 +162,7 @@ def test_half_is_accumulated_in_single():
 # --- algorithms
 
 KINDS = ("forward", "input", "weight")
+FLOATS = ["float16", "float32", "float64"]
 
 WINOGRAD = [
     (2, 16, 16, 12, 12, 1), (1, 8, 24, 7, 5, 0), (3, 8, 8, 4, 4, 1), (2, 33, 17, 13, 30, 2), (40, 16, 8, 9, 9, 1),
@@ -170,10 +171,10 @@ WINOGRAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("n", "c", "o", "h", "w", "p"), WINOGRAD)
-@pytest.mark.parametrize("lanes", [1, 2, 5])
-def test_winograd(n: int, c: int, o: int, h: int, w: int, p: int, lanes: int, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("sizes", "lanes"), pairs(WINOGRAD, [1, 2, 5]))
+def test_winograd(sizes: tuple[int, ...], lanes: int, monkeypatch: pytest.MonkeyPatch):
     """Errors within 1e-5 of the largest value, whatever the number of lanes and what was in the workspace: nan, or 3e38."""
+    n, c, o, h, w, p = sizes
     monkeypatch.setattr(threads._pool, "size", lanes)
     rng = np.random.default_rng(2)
     x, weight, bias = (rng.standard_normal(s, dtype=np.float32) for s in [(n, c, h, w), (o, c, 3, 3), (o,)])
@@ -244,8 +245,7 @@ def test_winograd_takes_fewer_channels_of_large_maps(n: int, channels: int, chos
     assert (ways == {conv_winograd}) if chosen else (conv_winograd not in ways)
 
 
-@pytest.mark.parametrize("lanes", [1, 3, 8])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize(("lanes", "dtype"), pairs([1, 3, 8], FLOATS))
 def test_columns_in_small_tiles(lanes: int, dtype: str, monkeypatch: pytest.MonkeyPatch):
     """Several images, boxes and channel blocks a run, on any number of lanes."""
     monkeypatch.setattr(threads._pool, "size", lanes)
@@ -272,11 +272,10 @@ MOSTLY_WEIGHT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("x", "w", "stride", "low"), MOSTLY_WEIGHT)
-@pytest.mark.parametrize("lanes", [1, 2, 3, 8])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_small_maps_under_a_large_weight(x, w, stride, low, lanes: int, dtype: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("sizes", "lanes", "dtype"), pairs(MOSTLY_WEIGHT, [1, 2, 3, 8], FLOATS))
+def test_small_maps_under_a_large_weight(sizes: tuple, lanes: int, dtype: str, monkeypatch: pytest.MonkeyPatch):
     """The weight is read as it lies: no workspace as large as it is, whatever was in it (here: nan), on any number of lanes."""
+    x, w, stride, low = sizes
     monkeypatch.setattr(threads._pool, "size", lanes)
     monkeypatch.setattr(conv_columns, "GRAIN", 1e3)  # so that output channels are shared
     monkeypatch.setattr(conv_geometry, "LARGE", 1)
@@ -327,14 +326,13 @@ ROWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("x", "w", "stride", "low"), ROWS)
-@pytest.mark.parametrize("lanes", [1, 2, 7])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_rows(x: tuple, w: tuple, stride: tuple, low: tuple, lanes: int, dtype: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("sizes", "lanes", "dtype"), pairs(ROWS, [1, 2, 7], FLOATS))
+def test_rows(sizes: tuple, lanes: int, dtype: str, monkeypatch: pytest.MonkeyPatch):
     """Strides that leave phases without a tap, paddings beyond the kernel, one axis, narrow images, on any number of lanes.
 
     The last four have kernel columns that are shifted, for the output or for the gradient of x.
     """
+    x, w, stride, low = sizes
     monkeypatch.setattr(threads._pool, "size", lanes)
     monkeypatch.setattr(conv_rows, "WORKSPACE", 1 << 17)  # so that there are several tiles
     arrays = normal(x, w, (w[0],))
@@ -417,13 +415,10 @@ DEPTHWISE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("x", "kernel", "dilation", "low"), DEPTHWISE)
-@pytest.mark.parametrize("lanes", [1, 2, 7])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_depthwise(
-    x: tuple, kernel: tuple, dilation: tuple, low: tuple, lanes: int, dtype: str, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.parametrize(("sizes", "lanes", "dtype"), pairs(DEPTHWISE, [1, 2, 7], FLOATS))
+def test_depthwise(sizes: tuple, lanes: int, dtype: str, monkeypatch: pytest.MonkeyPatch):
     """One or two axes, maps larger than a tile, paddings beyond the kernel, on any number of cores, without a workspace."""
+    x, kernel, dilation, low = sizes
     monkeypatch.setattr(threads._pool, "size", lanes)
     monkeypatch.setattr(threads, "GRAIN", 1 << 8)
     w, name = (x[1], 1, *kernel), f"conv{len(x) - 2}d"

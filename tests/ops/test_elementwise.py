@@ -132,7 +132,7 @@ def test_mixed_dtypes_are_computed_in_that_of_the_result(name, reliability: Call
     tried = 0
     for first, second in itertools.product([*DTYPES, "bfloat16"], repeat=2):
         sizes = itertools.product([(2, 3), ()], [(2, 3), ()], [(1000, 100), (100, 1000)])
-        for one, two, (many, lone) in share([*sizes], 4, (name, first, second)):
+        for one, two, (many, lone) in share([*sizes], 8, (name, first, second)):
             answers: list[Any] = []
             for lib in (tm, torch):
                 x, y = (

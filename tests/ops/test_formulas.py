@@ -129,8 +129,8 @@ def run(case: OpCase, dtype: str, dev: str) -> None:
 
 
 ON = [(case, "cpu") for case in CASES]
-# On a GPU test_contract.py compares all rows in float64: of each op a usual run takes half of them here, and at least one.
-ON += [(case, "cuda") for case in share_of_each(CASES, 2, lambda case: str(case.op))]
+# On a GPU test_contract.py compares all rows in float64: of each op a usual run takes a third of them here, and at least one.
+ON += [(case, "cuda") for case in share_of_each(CASES, 3, lambda case: str(case.op))]
 
 
 @pytest.mark.parametrize(("case", "dev"), on_devices(ON), ids=lambda v: v if isinstance(v, str) else v.name)
@@ -144,7 +144,7 @@ def test_of_ops(case: OpCase, dev: str, checked: Checked):
         run(case, "float16", dev)
 
 
-@pytest.mark.parametrize(("row", "train"), trained_rows(3), ids=str)
+@pytest.mark.parametrize(("row", "train"), trained_rows(2, 4), ids=str)
 def test_of_layers(row: Any, train: bool, checked: Checked):
     layer(row, train)
 

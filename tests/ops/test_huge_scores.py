@@ -88,7 +88,7 @@ def test_cross_entropy(dtype: str, dev: str):
         with np.errstate(all="ignore"):
             flat = rows(classes, size)
         for x in (flat, np.ascontiguousarray(flat.reshape(2, -1, classes).swapaxes(1, 2))):
-            for kind, weight, options in share([*settings(classes)], 2, (size, classes, dtype, dev, x.shape)):
+            for kind, weight, options in share([*settings(classes)], 4, (size, classes, dtype, dev, x.shape)):
 
                 def run(
                     lib: Any, x: np.ndarray = x, kind: str = kind, weight: Any = weight, options: dict = options

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch
+from tests.profiles import pairs
 from tests.witness import numpy_allocations
 from tinygrad_mem.devices import device
 from tinygrad_mem.functional.einsum import bilinear
@@ -50,10 +51,10 @@ LARGE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("left", "right"), LARGE)
-@pytest.mark.parametrize("cores", [1, 2, 5])
-def test_large_products_are_shared(left: tuple, right: tuple, cores: int, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("shapes", "cores"), pairs(LARGE, [1, 2, 5]))
+def test_large_products_are_shared(shapes: tuple[tuple, tuple], cores: int, monkeypatch: pytest.MonkeyPatch):
     """Rows, columns or matrices to each thread, while BLAS keeps to one, and gets its threads back."""
+    left, right = shapes
     monkeypatch.setattr(threads._pool, "size", cores)
     monkeypatch.setattr(blas, "_SHARE", 1 << 12)
     monkeypatch.setattr(blas, "GRAIN", 1 << 10)
@@ -383,8 +384,7 @@ def test_refusals(run, error, match):
 FEW = [(256, 320), (512, 1024), (1012, 64)]  # with parts of equal width; 1,009 terms have none
 
 
-@pytest.mark.parametrize("rows", [1, 2, 5, 32, 33, 64, 65])
-@pytest.mark.parametrize("shape", [(256, 320), (512, 1024), (1012, 64), (1009, 128), (300, 1000), (9000, 20)])
+@pytest.mark.parametrize(("rows", "shape"), pairs([1, 2, 5, 32, 33, 64, 65], [*FEW, (1009, 128), (300, 1000), (9000, 20)]))
 def test_products_of_few_rows(rows: int, shape: tuple, monkeypatch: pytest.MonkeyPatch):
     """As with OpenBLAS's kernels for AVX-512: in parts or not, on one thread or several."""
     monkeypatch.setattr(blas, "for_avx512", True)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import tinygrad_mem as tm
+from tests.profiles import pairs
 from tinygrad_mem.nn import functional as F
 
 EPS = float(np.finfo(np.float32).eps)
@@ -63,8 +64,7 @@ def off(found: Any, exact: torch.Tensor) -> float:
     return float((np.abs(found.numpy().astype(np.float64) - wanted) / np.abs(wanted)).max() / EPS)
 
 
-@pytest.mark.parametrize("kind", ["alike", "drawn"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("kind", "layout"), pairs(["alike", "drawn"], [*LAYOUTS]))
 def test_reductions(kind: str, layout: str):
     shape, dim = LAYOUTS[layout]
     x = shape(numbers(kind))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch, assert_same
+from tests.profiles import pairs
 
 SIZES = st.lists(st.integers(0, 4), min_size=0, max_size=4)
 FULL = st.lists(st.integers(1, 4), min_size=0, max_size=4)
@@ -290,8 +291,10 @@ def test_refusals(run, error, match):
         run()
 
 
-@pytest.mark.parametrize("dims", [(0, 2), (1,), (0, 1), (2,), (0, 1, 2), (1, 2)])
-@pytest.mark.parametrize("shape", [(6, 7, 300), (40, 3, 5000), (2, 2000, 40), (3, 1100, 70)])
+DIMS = [(0, 2), (1,), (0, 1), (2,), (0, 1, 2), (1, 2)]
+
+
+@pytest.mark.parametrize(("shape", "dims"), pairs([(6, 7, 300), (40, 3, 5000), (2, 2000, 40), (3, 1100, 70)], DIMS))
 def test_shapes_of_several_tiles(shape, dims):
     x = np.random.default_rng(0).standard_normal(shape)
     for run in (

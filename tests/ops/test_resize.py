@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch
+from tests.profiles import pairs
 from tinygrad_mem.devices import device
 from tinygrad_mem.kernels.numpy.fast import threads
 from tinygrad_mem.nn import functional as F
@@ -96,10 +97,9 @@ def test_refused(call, error, message):
 LARGE = [((1, 1, 3, 300_000), (4, 300_000)), ((300, 2, 20, 30), (41, 17)), ((1, 1, 700, 900), (900, 700))]
 
 
-@pytest.mark.parametrize(("shape", "size"), LARGE)
-@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_planes_larger_and_smaller_than_a_chunk(shape, size, mode, dtype):
+@pytest.mark.parametrize(("sizes", "mode", "dtype"), pairs(LARGE, ["nearest", "bilinear"], ["float32", "float16"]))
+def test_planes_larger_and_smaller_than_a_chunk(sizes, mode, dtype):
+    shape, size = sizes
     x = normal(*shape)
     run, reference = [lambda x, f=f: f(x, size=size, mode=mode) for f in (F.interpolate, T.interpolate)]
     against_torch(run, reference, x, dtype, tolerance=(2e-3, 2e-3) if dtype == "float16" else (1e-3, 1e-3))

@@ -37,13 +37,18 @@ def specials(dtype: str) -> np.ndarray:
     return np.array([*found, *[-v for v in found], np.nan], dtype)
 
 
+def is_listed(case: OpCase) -> bool:
+    """Whether a list says what differs."""
+    return case.name in DIFFERENCES or case.name.replace("_", " ") in SIGNS
+
+
 def replaced(case: OpCase, dtype: str, one_by_one: bool, every: np.ndarray) -> Iterator[list[np.ndarray]]:
     """The inputs of a row with special values, of ``every``, in the place of its floating ones.
 
-    Mixtures have all of them, and come first. A usual run then takes a sixth of those of one value, others for each row and
+    Mixtures have all of them, and come first. A usual run then takes a twelfth of those of one value, others for each row and
     dtype; of a row of which a list says what differs, all of them, in one dtype.
     """
-    listed = dtype == "float32" and (case.name in DIFFERENCES or case.name.replace("_", " ") in SIGNS)
+    listed = dtype == "float32" and is_listed(case)
     base = [np.asarray(a) for a in case.inputs(np.random.default_rng(3))]
     base = [a.astype(dtype) if a.dtype.kind == "f" else a for a in base]
     small = np.array([0.0, -0.0, 1.0, -1.0, 0.5, np.inf, -np.inf, np.nan], dtype)
@@ -64,10 +69,10 @@ def replaced(case: OpCase, dtype: str, one_by_one: bool, every: np.ndarray) -> I
         rng = np.random.default_rng(seed)
         yield made(lambda i, a, rng=rng, pool=pool: rng.choice(pool, a.shape))
     alone = every if one_by_one else small
-    for value in alone if listed else share(alone, 6, (case.name, dtype)):
+    for value in alone if listed else share(alone, 12, (case.name, dtype)):
         yield made(lambda i, a, value=value: np.full(a.shape, value))
     places = [] if one_by_one else [*enumerate(every)]
-    for place, value in places if listed else share(places, 6, (dtype, case.name)):
+    for place, value in places if listed else share(places, 12, (dtype, case.name)):
         if not 1e14 < abs(value) < np.inf:  # what sums of squares hold
             yield one(value, place)
     yield made(lambda i, a: np.round(a))
@@ -134,7 +139,8 @@ def test_special_values(family: str, reliability: Any):
     one_by_one, tried = family in ONE_BY_ONE, 0
     with np.errstate(all="ignore"):
         for case in rows(family):
-            for dtype in ("float64", "float32", "float16") if one_by_one else ("float64", "float32"):
+            others = ["float64", "float16"] if one_by_one else ["float64"]
+            for dtype in ("float32", *(others if is_listed(case) else share(others, 2, case.name))):
                 for arrays in replaced(case, dtype, one_by_one, specials(dtype)):
                     tried += 1
                     mine, other = run(tm, case, arrays, dtype), run(torch, case, arrays, dtype)

@@ -10,6 +10,7 @@ import torch
 
 import tinygrad_mem as tm
 from tests.case import against_torch, ours
+from tests.profiles import pairs
 from tests.witness import numpy_allocations
 
 SHAPES = [(700, 90), (90, 700), (3, 40000), (40000, 3), (6, 20, 500)]
@@ -28,9 +29,7 @@ AXIS = {
 ROUNDED = {"prod": (1e-3, 1e-3)}  # tens of thousands of factors one after the other, as PyTorch multiplies, or by halves
 
 
-@pytest.mark.parametrize("name", AXIS)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("name", "shape", "dtype"), pairs([*AXIS], SHAPES, ["float64", "float32"]))
 def test_along_an_axis(name: str, shape: tuple[int, ...], dtype: str):
     count = int(np.prod(shape))
     x = (np.random.default_rng(1).permutation(count).reshape(shape) - count / 2) * 4 / count  # all different
@@ -55,9 +54,10 @@ def _layers(lib: Any, name: str) -> Any:
 LAYERS = ["layer_norm", "rms_norm", "gelu", "mish", "softplus", "elu", "leaky_relu"]
 
 
-@pytest.mark.parametrize("name", [*LAYERS, *[f"{n} along an axis" for n in ("softmax", "logsumexp", "prod", "sort")]])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+ALONG = [f"{n} along an axis" for n in ("softmax", "logsumexp", "prod", "sort")]
+
+
+@pytest.mark.parametrize(("name", "shape", "dtype"), pairs([*LAYERS, *ALONG], SHAPES, ["float32", "float16"]))
 def test_nothing_is_allocated(name: str, shape: tuple[int, ...], dtype: str):
     rng = np.random.default_rng(1)
     run = _layers(tm, name) if name in LAYERS else lambda t: AXIS[name.split()[0]](t, -1)
