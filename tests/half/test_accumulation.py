@@ -30,7 +30,6 @@ F, TF = tm.nn.functional, torch.nn.functional
 MANY = 5000  # more than 2,048, and no multiple of a tile or of a power of two
 Run = Callable[..., Any]
 HALVES = ["float16", "bfloat16"]
-halves = pytest.mark.parametrize("half", HALVES)
 
 
 @dataclass
@@ -278,9 +277,10 @@ def in_families(case: OpCase) -> bool:
     return all(Op.registry[name].__module__.rpartition(".")[2] in FAMILIES.split() for name in ops)
 
 
-@halves
 @pytest.mark.parametrize(
-    "case", [c for c in CASES if c.exact and in_families(c) and c.op != "SolveTriangular"], ids=lambda c: c.name
+    ("case", "half"),
+    pairs([c for c in CASES if c.exact and in_families(c) and c.op != "SolveTriangular"], HALVES),
+    ids=lambda each: each if isinstance(each, str) else each.name,
 )
 def test_every_op_is_as_good_as_pytorchs(case: OpCase, half: str):
     """On the small inputs of its contract row: rounded once, or at most twice as far off as PyTorch's."""
@@ -366,8 +366,7 @@ def peak_of(run: Run, shapes: list[tuple[int, ...]], dtype: np.dtype) -> tuple[i
     return sum(track.by_category("operands").values()), track.peak
 
 
-@halves
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize(("name", "half"), pairs([*LARGE], HALVES))
 def test_a_half_takes_half_and_a_workspace(name: str, half: str):
     operands, peak = peak_of(*LARGE[name], tm.dtypes.as_dtype(half))
     double, whole = peak_of(*LARGE[name], tm.float32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tinygrad_mem as tm
+from tests.profiles import pairs
 from tinygrad_mem import memory, nn
 from tinygrad_mem.memory import Category
 
@@ -32,8 +33,7 @@ def casts(network: str) -> int:
     return sum(blocks(2 * p.numel()) for layer in layers for p in layer.parameters())
 
 
-@pytest.mark.parametrize("network", it.NETWORKS)
-@pytest.mark.parametrize("mode", it.MODES)
+@pytest.mark.parametrize(("network", "mode"), pairs([*it.NETWORKS], [*it.MODES]))
 def test_what_a_parameter_costs(network: str, mode: str):
     sizes = it.parameters(network)
     weight, master, moment, grad = FORMULA[mode]

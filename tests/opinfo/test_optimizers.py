@@ -17,6 +17,8 @@ from .differences import DIFFERENCES, about, excuse
 from .said import NotOursError, Said, optimizer_tables
 
 STEPS = 6
+SEARCHES = 2
+"""Steps of a rule that evaluates the loss itself, up to 20 times a step."""
 SHAPES = ((), (3,), (4, 3), (2, 3, 2, 2))
 APART = ("SparseAdam", "Muon")
 """SparseAdam is below; Muon takes matrices alone, and PyTorch rounds its products to bfloat16: tests/optim compares it."""
@@ -52,7 +54,7 @@ def failure(name: str, info: Any, sample: Any) -> str | None:
     try:
         rule = info.optim_cls(theirs, **sample.kwargs)
         mine = getattr(tm.optim, name)(ours, **Said()(sample.kwargs))
-        for step in range(STEPS):
+        for step in range(SEARCHES if info.step_requires_closure else STEPS):
             for i, (a, b) in enumerate(zip(theirs, ours, strict=True)):
                 grad = np.asarray(rng.standard_normal(a.shape))
                 skipped = step == 2 and i == 1  # a parameter that has no gradient for once

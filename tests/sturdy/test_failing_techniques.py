@@ -116,7 +116,7 @@ def test_a_failed_step_loses_nothing_and_can_be_made_again(
     run = stepped(WHOLE[technique](dev), before)
     run.optimizer.zero_grad()
     run.where.generator.manual_seed(before)
-    error, at, step = error_of(kind, dev), 1 + before, every(4)
+    error, at, step = error_of(kind, dev), 1 + before, every(6)
     photo, ticket, used = (run.parameters(), run.state()), run.where.generator.state, held(run)
     buffers = run.buffers()
     while attempt(run, at, error, monkeypatch):

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 import tinygrad_mem as tm
-from tests.profiles import share
+from tests.profiles import on_devices, share
 from tests.sturdy.calls import CALLS, Call, Of
 from tests.sturdy.misuse import HUGE, Misuse, Outcome, agree, arguments, attempt, misuses, plain, raised_on_purpose, same_class
 from tinygrad_mem import memory
@@ -180,10 +180,19 @@ def test_as_pytorch(call: Call):
     assert not mended, f"these agree now, take them out of differences.txt: {sorted(mended)}"
 
 
-@pytest.mark.parametrize("where", ["cpu", "meta", pytest.param("cuda", marks=pytest.mark.cuda)])
-@pytest.mark.parametrize("call", CALLS, ids=[f"{n}-{c.name}" for n, c in enumerate(CALLS)])
-def test_nothing_is_lost(call: Call, where: str):
-    """Each call on every device. As where PyTorch is asked, a usual run tries a share of the misuses, others on each device."""
+NUMBERED = [*enumerate(CALLS)]
+PLACES = [(each, "cpu") for each in NUMBERED]
+PLACES += [(each, where) for each in NUMBERED for where in share(("meta", "cuda"), 2, each[0])]
+
+
+@pytest.mark.parametrize(
+    ("numbered", "where"), on_devices(PLACES), ids=lambda each: each if isinstance(each, str) else f"{each[0]}-{each[1].name}"
+)
+def test_nothing_is_lost(numbered: tuple[int, Call], where: str):
+    """Each call on every device; in a usual run on the cpu and one more. As where PyTorch is asked, that run tries a share of the
+    misuses, others on each device.
+    """
+    call = numbered[1]
     gc.collect()  # a request that fails lets the collector run, and what other tests left would count here
     tried = share(cases(call), 3 if where == "cpu" else 10, (call.name, where))
     with memory.limit(device(where).pool.used_bytes() + ROOM, where):
