@@ -15,6 +15,7 @@ import tinygrad_mem as tm
 from tests.case import flat
 from tests.networks import under_pytorch
 from tests.nn.rows import ROWS, Row
+from tests.profiles import share_of_each
 from tinygrad_mem import dtypes, from_torch, memory
 from tinygrad_mem.errors import NotOfferedError
 
@@ -24,7 +25,7 @@ def outputs(result: Any) -> list[np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # PyTorch, of layers that it made itself
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.parametrize("row", share_of_each(ROWS, 2, lambda row: row.name), ids=str)
 def test_every_layer(row: Row):
     torch.manual_seed(0)
     theirs = row.make(nn, torch.tensor).double().eval()

@@ -14,6 +14,7 @@ import torch
 import tinygrad_mem as tm
 from tests.case import against_torch, flat, values
 from tests.nn.rows import ROWS, Row
+from tests.profiles import share_of_each
 from tinygrad_mem import nn
 from tinygrad_mem.devices import device
 
@@ -69,7 +70,7 @@ def test_same_text_and_same_state(row: Row):
         assert str(q.dtype) == f"torch.{p.dtype}", name
 
 
-@every_row
+@pytest.mark.parametrize("row", share_of_each(ROWS, 2, lambda row: row.name), ids=str)
 def test_same_results_and_gradients_in_float32(row: Row):
     mine, other = loaded(row)
     mine.float().eval()

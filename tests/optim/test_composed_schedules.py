@@ -77,7 +77,7 @@ def rates(module: Any, make: Callable, form: Form, resumed_at: int | None, last_
 @rows
 def test_equals_pytorch_alone_and_composed(name: str, options: dict, form: str):
     begun = [*itertools.product((-1, 3), (None, 0, 5))]
-    for last_epoch, resumed_at in share(begun, 2, (name, options, form)):
+    for last_epoch, resumed_at in share(begun, 3, (name, options, form)):
         further = {} if last_epoch == -1 else {"last_epoch": last_epoch}
 
         def make(module: Any, o: Any, further: dict = further) -> Any:

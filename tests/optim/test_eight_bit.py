@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
+from tests.profiles import on_devices, pairs
 from tests.witness import numpy_allocations
 from tinygrad_mem import optim
 from tinygrad_mem.devices import device
@@ -134,9 +135,12 @@ class Paper:
         self.m, self.v = self.nearest(m, True), self.nearest(v, False)
 
 
-@every
-@pytest.mark.parametrize(("size", "block"), [(4096, 2048), (10_001, 2048), (40_000, 256), (5_000, 16384)])
-def test_steps_are_the_papers(name: str, size: int, block: int, dev: str):
+SIZES = [(4096, 2048), (10_001, 2048), (40_000, 256), (5_000, 16384)]
+
+
+@pytest.mark.parametrize(("name", "sizes", "dev"), on_devices(pairs([*RULES], SIZES, ["cpu", "cuda"])))
+def test_steps_are_the_papers(name: str, sizes: tuple[int, int], dev: str):
+    size, block = sizes
     rng = np.random.default_rng(0)
     start = rng.standard_normal(size).astype(np.float32)
     p = tm.tensor(start, device=dev).requires_grad_()

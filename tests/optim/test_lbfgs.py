@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ from torch.optim.lbfgs import _strong_wolfe
 
 import tinygrad_mem as tm
 from tests.memory.test_predict import measured
-from tests.profiles import examples
+from tests.profiles import every, examples, pairs
 from tests.sturdy.test_failing_steps import failing_at
 from tinygrad_mem import memory, optim, techniques
 from tinygrad_mem.errors import ArgumentError, ArgumentTypeError, DataDependenceError, NotOfferedError
@@ -129,25 +130,27 @@ def both(loss: Any, **options: Any) -> tuple[Run, Run]:
 # --- PyTorch's numbers ------------------------------------------------------------------------------------------------------
 
 
+OPTIONS = [
+    {"lr": 0.1, "max_iter": 6},
+    WOLFE | {"max_iter": 6},
+    WOLFE | {"history_size": 2, "max_iter": 8},
+    {"lr": 0.05, "history_size": 1, "max_iter": 4},
+    WOLFE | {"max_eval": 3, "lr": 5},
+    WOLFE | {"max_eval": 1, "max_iter": 3},
+    {"lr": 0.1, "max_eval": 2},
+    {"lr": 0.1, "max_iter": 0},
+    {"lr": 0},
+    {"lr": 0.2, "tolerance_grad": 1.0, "max_iter": 5},
+    WOLFE | {"tolerance_change": 0.1},
+    {"tolerance_grad": -1.0, "tolerance_change": -1.0, "max_iter": 3, "lr": 0.01},
+]
+
+
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"lr": 0.1, "max_iter": 6},
-        WOLFE | {"max_iter": 6},
-        WOLFE | {"history_size": 2, "max_iter": 8},
-        {"lr": 0.05, "history_size": 1, "max_iter": 4},
-        WOLFE | {"max_eval": 3, "lr": 5},
-        WOLFE | {"max_eval": 1, "max_iter": 3},
-        {"lr": 0.1, "max_eval": 2},
-        {"lr": 0.1, "max_iter": 0},
-        {"lr": 0},
-        {"lr": 0.2, "tolerance_grad": 1.0, "max_iter": 5},
-        WOLFE | {"tolerance_change": 0.1},
-        {"tolerance_grad": -1.0, "tolerance_change": -1.0, "max_iter": 3, "lr": 0.01},
-    ],
-    ids=lambda o: "-".join(f"{k}={v}" for k, v in o.items()),
+    ("loss", "options"),
+    pairs(LOSSES, OPTIONS),
+    ids=lambda each: "-".join(f"{k}={v}" for k, v in each.items()) if isinstance(each, dict) else each.__name__,
 )
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
 def test_steps_equal_pytorch(loss: Any, options: dict[str, Any]):
     ours, theirs = both(loss, **options)
     for _ in range(3):
@@ -487,10 +490,10 @@ def test_a_step_that_fails_ends_after_a_complete_iteration(
     options: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch, reliability: Callable[[str, int], None]
 ):
     options = options | {"max_iter": 4, "max_eval": 100, "tolerance_change": -1.0}
-    wanted, places, count = iterations_of(options), set(), 0
-    while True:
+    wanted, places, failed = iterations_of(options), set(), 0
+    for count in itertools.count(1, every(3) if kind == "memory" else 1):  # of the allocations a third
         gc.collect()
-        run, count = Run(tm, steep, **options), count + 1
+        run = Run(tm, steep, **options)
         before = vectors()
         error = KeyboardInterrupt() if kind == "closure" else tm.OutOfMemoryError("cpu", 4, 0, 0, 0)
         reached: list = []
@@ -510,6 +513,7 @@ def test_a_step_that_fails_ends_after_a_complete_iteration(
                     run.step()
         except (KeyboardInterrupt, tm.OutOfMemoryError) as caught:
             assert caught is error  # noqa: PT017 (it is held on purpose: its traceback must pin nothing)
+            failed += 1
             at = place(run, wanted)
             assert at is not None, f"{kind} {count}: parameters and state do not belong together"
             places.add(at)
@@ -522,7 +526,7 @@ def test_a_step_that_fails_ends_after_a_complete_iteration(
             break
     assert {0, 1, 2, 3} <= places
     assert repr(run.values()) == repr(wanted[-1][0])
-    reliability("steps of L-BFGS that failed, each left after a complete iteration", count - 1)
+    reliability("steps of L-BFGS that failed, each left after a complete iteration", failed)
 
 
 def test_a_failed_step_can_be_made_again():

@@ -13,7 +13,7 @@ import torch
 
 import tinygrad_mem as tm
 from tests.optim.light import LIGHT, NAMES, rule
-from tests.profiles import examples, share
+from tests.profiles import examples, pairs, share
 from tests.witness import numpy_allocations
 from tinygrad_mem import optim
 from tinygrad_mem.devices import device
@@ -225,9 +225,9 @@ def test_the_workspace_is_what_the_docstring_says(name: str, shape: tuple, optio
 # --- going on
 
 
-@grid
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_a_run_goes_on_bit_for_bit(name: str, options: dict, dtype: str, tmp_path: Path):
+@pytest.mark.parametrize(("row", "dtype"), pairs(LIGHT, ["float32", "float16", "bfloat16"]), ids=str)
+def test_a_run_goes_on_bit_for_bit(row: tuple[str, dict], dtype: str, tmp_path: Path):
+    name, options = row
     rng = np.random.default_rng(0)
     shapes = [(70, 90), (50,), (2, 3, 4)]
     params = [tm.tensor(rng.standard_normal(s).astype(np.float32)).to(getattr(tm, dtype)).requires_grad_() for s in shapes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import tinygrad_mem as tm
 from tests.optim import light
 from tests.optim.light import LIGHT
 from tests.optim.test_optim import GRID, NAMES, SHAPES
-from tests.profiles import examples, on_devices, pairs
+from tests.profiles import examples, on_devices, share
 from tests.witness import numpy_allocations
 from tinygrad_mem import memory, nn, optim, scope
 from tinygrad_mem.devices import device
@@ -53,9 +54,12 @@ def master(o: optim.Optimizer, p: tm.Tensor) -> tm.Tensor:
     return o.state[p]["master_weight"]
 
 
+WAYS = [*itertools.product(["float16", "float32"], ["cpu", "cuda"])]
+
+
 @pytest.mark.parametrize(
     ("name", "options", "grads", "dev"),
-    on_devices([(*row, grads, dev) for row, grads, dev in pairs([*GRID, *LIGHT], ["float16", "float32"], ["cpu", "cuda"])]),
+    on_devices([(*row, *way) for row in [*GRID, *LIGHT] for way in share(WAYS, len(WAYS), row)]),
     ids=lambda v: v if isinstance(v, str) else "-".join(v) or "plain",
 )
 def test_the_update_is_float32s_rounded_once(name: str, options: dict, grads: str, dev: str, real_gpu: bool):

@@ -189,8 +189,9 @@ PLACES += [(each, where) for each in NUMBERED for where in share(("meta", "cuda"
     ("numbered", "where"), on_devices(PLACES), ids=lambda each: each if isinstance(each, str) else f"{each[0]}-{each[1].name}"
 )
 def test_nothing_is_lost(numbered: tuple[int, Call], where: str):
-    """Each call on every device; in a usual run on the cpu and one more. As where PyTorch is asked, that run tries a share of the
-    misuses, others on each device.
+    """Each call on every device, in a usual run on the cpu and one more.
+
+    As where PyTorch is asked, that run tries a share of the misuses, others on each device.
     """
     call = numbered[1]
     gc.collect()  # a request that fails lets the collector run, and what other tests left would count here
