@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from tests.pytorch_memory import pytorch_peak
@@ -30,6 +31,11 @@ def kept(change: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
     return [change(x) for _ in range(30)]
 
 
+def attended() -> torch.Tensor:
+    x, mask = (torch.zeros(4, 64, size, dtype=torch.bfloat16, requires_grad=True) for size in (8, 64))
+    return F.scaled_dot_product_attention(x, x, x, mask)
+
+
 PROGRAMS: dict[str, Callable[[], Any]] = {
     "silu": partial(trained, nn.SiLU),
     "mish": partial(trained, nn.Mish),
@@ -37,6 +43,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "3 * x / 7": partial(kept, lambda x: 3 * x / 7),
     "1 / x": partial(kept, lambda x: 1 / x),
     "x.mul_(3)": partial(kept, lambda x: (x * 1).mul_(3)),
+    "a trained mask, added in place": attended,
     "numbers in backward": lambda: [each.sum().backward() for each in kept(lambda x: 3 * x / 7)],
     "trunc_normal_": lambda: nn.init.trunc_normal_(torch.empty(N), std=0.02),
     "trunc_normal_ again": lambda: nn.init.trunc_normal_(torch.empty(N), std=1.5),

@@ -82,9 +82,9 @@ class Watch(Storages, TorchDispatchMode):
                 **whole_layers(gpu, self.bound),
                 **products(self.bound, self.count),
                 "scaled_dot_product_attention": partial(attention, gpu),
-                "_scaled_dot_product_attention_math": self.in_place.attention_by_formula,
                 "linear": self.in_place.linear_layer,
             }
+        self.kernels["_scaled_dot_product_attention_math"] = self.in_place.attention_by_formula
         self.kernels["_pad_packed_sequence"] = partial(padded, self.own)
         self.processes: Any = None  # of a program that is one of several
         below = BELOW_AUTOGRAD if device.type == "cuda" else {}
