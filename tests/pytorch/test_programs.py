@@ -277,7 +277,7 @@ def packed():
 
 def one_behind_the_other():
     lengths = torch.randint(1, 4, (4,))
-    return F.ctc_loss(torch.randn(50, 4, 20).log_softmax(2), torch.ones(12, dtype=torch.long), lengths + 40, lengths)
+    return torch.ctc_loss(torch.randn(50, 4, 20).log_softmax(2), torch.ones(12, dtype=torch.long), lengths + 40, lengths)
 
 
 def places_of_a_split():
@@ -321,6 +321,21 @@ def lowest(dry: bool = False):
 def test_it_is_refused_in_words(program: Callable[[], Any], kind: type[Exception], words: str):
     with pytest.raises(kind, match=words):
         predict(program, device="cpu")
+
+
+def test_targets_one_behind_the_other_are_taken_to_be_alike_on_the_cpu():
+    """As transformers' Wav2Vec2 gives them, from masks. They were refused."""
+
+    def run() -> torch.Tensor:
+        labels, logits = torch.randint(1, 20, (4, 3)), torch.randn(50, 4, 20, requires_grad=True)
+        targets, lengths = labels.masked_select(labels > 0), (labels > 0).sum(-1)
+        loss = F.ctc_loss(logits.log_softmax(2), targets, torch.full((4,), 50), lengths)
+        loss.backward()
+        return loss
+
+    found = predict(run, device="cpu")
+    assert found.peak == real_peak(run)
+    assert any("one length" in why for why in found.unknown)
 
 
 def test_the_words_for_a_decision_help():

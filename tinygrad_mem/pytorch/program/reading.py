@@ -212,7 +212,7 @@ def _ctc_loss(watch: Watch, log_probs: Tensor, targets: Tensor, *args: Any, **kw
     if given.get("reduction", "mean") == "mean":
         given["target_lengths"] = given["target_lengths"].to(log_probs.device)
     batch = given["target_lengths"].numel()
-    if targets.dim() == 1 and on_gpu(targets) and batch:
+    if targets.dim() == 1 and batch:
         targets = _in_rows(watch, log_probs, targets, batch, _known(watch, given["target_lengths"]))
     table = log_probs.shape[0] * (2 * targets.shape[-1] + 1)
     watch.bound(batch * (16 + 2 * table * log_probs.element_size()), _LENGTHS)
