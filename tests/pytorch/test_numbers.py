@@ -224,13 +224,32 @@ def test_losses_are_finite_where_a_program_asks(device: str):
         pytorch.predict(lambda: bool((torch.randn(9) > 3).any()))
 
 
-def test_what_numpy_may_write_to_is_unknown():
+def test_numpys_numbers_are_read_when_the_program_asks():
+    """As those of the schedules of diffusers, by which a sampler decides. They were unknown, and its samples refused."""
     numbers, found = np.arange(4), []
 
     def run() -> None:
-        shared = torch.from_numpy(numbers) + 0
+        shared = torch.from_numpy(numbers)
+        copied = shared + 0
         numbers[:] = 7
-        found.extend(shared.tolist())
+        found.extend([copied.tolist(), shared.tolist(), (torch.from_numpy(np.linspace(0, 1, 3)) == 0.5).nonzero().shape])
+        shared += 1
+        found.append(shared.tolist())
+        torch.zeros(8, device="cuda")
+
+    pytorch.predict(run)
+    assert found[:3] == [[0, 1, 2, 3], [7] * 4, (1, 1)]
+    assert numbers.tolist() == [7] * 4, "a prediction writes to no array"
+    assert all(isinstance(each, Unknown) for each in found[3])
+
+
+def test_numpys_numbers_without_an_order_are_unknown():
+    """They may be random."""
+    found: list[Any] = []
+
+    def run() -> None:
+        for numbers in (np.array([3, 1, 2]), np.array([True, True]), np.array([1j, 1j])):
+            found.extend(torch.from_numpy(numbers).tolist())
         torch.zeros(8, device="cuda")
 
     pytorch.predict(run)

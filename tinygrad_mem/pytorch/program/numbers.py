@@ -25,6 +25,7 @@ _MOST = 1024  # elements of a tensor on the host whose values are followed: sche
 _MOST_WHOLE = 1 << 16  # of one of whole numbers, on any device: masks, positions
 _MOST_CHOSEN = 1 << 22  # of a tensor from which a mask chooses
 _LIKE = {*operators("zeros_like ones_like full_like new_zeros new_ones new_full")}  # they ask an argument for its shape alone
+_ORDERED = {torch.float16, torch.float32, torch.float64, torch.int32, torch.int64}
 _COUNTING = {aten._foreach_add_.Scalar, aten._foreach_add_.Tensor}
 
 
@@ -89,11 +90,18 @@ class KnownNumbers:
             return known.item()
 
     def set(self, tensor: FakeTensor, real: torch.Tensor) -> None:
-        """Note that ``tensor`` has the values of ``real``, if they are few, and are not NumPy's, which might write to them."""
-        few = real.numel() == 1 or (real.numel() <= _most(real) and real.untyped_storage().resizable())
-        if real.device.type == "cpu" and few:
-            with _disable_current_modes(), torch.no_grad():
+        """Note that ``tensor`` has the values of ``real``, if they are few.
+
+        NumPy may write to its memory, which is read when the program asks. Its numbers are followed if they are in order, as
+        those of a schedule are: others may be random, and another run has others.
+        """
+        if real.device.type != "cpu" or real.numel() > max(1, _most(real)):
+            return
+        with _disable_current_modes(), torch.no_grad():
+            if not _is_numpys(real):
                 self._note(tensor, real.clone())
+            elif real.is_contiguous() and _in_order(real):
+                self._values[tensor.untyped_storage()._cdata] = real.reshape(-1)
 
     def asked_if_finite(self, mask: FakeTensor, answer: bool) -> None:
         """Note that ``mask`` says of unknown values whether they are finite, or nan: if the program asks, ``answer``."""
@@ -194,7 +202,7 @@ class KnownNumbers:
         """Note the values of a tensor, which may be a part of a known one; ``None``, or values elsewhere: they are unknown."""
         storage = target.untyped_storage()
         key, known = storage._cdata, self._values.pop(storage._cdata, None)
-        if value is None or value.dtype != target.dtype or value.numel() != target.numel():
+        if value is None or value.dtype != target.dtype or value.numel() != target.numel() or _is_numpys(known):
             return
         count = storage.nbytes() // target.element_size()
         if count == 1:
@@ -272,6 +280,21 @@ def _most(tensor: torch.Tensor) -> int:
     """The most elements of a tensor like this whose values are followed."""
     fraction = tensor.dtype.is_floating_point or tensor.dtype.is_complex
     return _MOST_WHOLE if not fraction else _MOST if not isinstance(tensor, FakeTensor) or not on_gpu(tensor) else 1
+
+
+def _is_numpys(tensor: torch.Tensor | None) -> bool:
+    """True for memory that is not PyTorch's."""
+    return tensor is not None and not tensor.untyped_storage().resizable()
+
+
+def _in_order(real: torch.Tensor) -> bool:
+    """True for numbers that rise or fall, all of their storage."""
+    if real.numel() * real.element_size() != real.untyped_storage().nbytes():
+        return False
+    if real.numel() == 1 or real.dtype not in _ORDERED:
+        return real.numel() == 1
+    first, second = real.flatten()[:-1], real.flatten()[1:]
+    return bool((first <= second).all() or (first >= second).all())
 
 
 def _is_followed(tensor: torch.Tensor) -> bool:
