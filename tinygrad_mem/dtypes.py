@@ -15,6 +15,7 @@ import ctypes
 import gc
 import math
 from functools import cache
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -356,11 +357,22 @@ def size_or_data(value: Any) -> Any:
     return value.item() if whole else plain(value)
 
 
-FOREIGN = (np.ndarray, complex, np.generic)
-"""Operands that an op accepts besides tensors and its own numbers."""
+PLAIN = frozenset({builtins.float, builtins.int, builtins.bool, type(None)})
+"""The types of operands that an op takes as they are."""
 
 
 def admitted(value: Any) -> Any:
-    """An operand that is :data:`FOREIGN`, as an op takes it. Raises: as :func:`borrowed`; DTypeError: a complex number."""
+    """An operand that is neither a tensor nor one of :data:`PLAIN`, as an op takes it.
+
+    Raises:
+        As :func:`borrowed`; DTypeError: a complex number; ArgumentTypeError: no number.
+    """
     refuse_complex(value)
-    return borrowed(value) if isinstance(value, np.ndarray) else plain(value)
+    if isinstance(value, np.ndarray):
+        return borrowed(value)
+    value = plain(value)
+    if isinstance(value, (builtins.int, builtins.float)):
+        return value
+    if isinstance(value, Real):  # a fraction
+        return _builtin_float(value)
+    raise ArgumentTypeError(f"expected a tensor or a number, found {type(value).__name__}")

@@ -312,6 +312,7 @@ def test_what_saved_nothing_can_be_walked_again():
         (lambda: tm.autograd.backward([leaf(1)], [None, None]), GraphError, "got 1 tensors and 2 gradients"),
         (lambda: tm.autograd.backward([3.0]), TypeError, "backward: expected tensors, found float"),
         (lambda: leaf(1).exp().backward(inputs=[]), GraphError, "inputs is empty"),
+        (lambda: tm.autograd.grad(leaf(1).exp(), []), GraphError, "argument to `grad\\(\\)` cannot be empty"),
         (lambda: with_expanded_grad().sum().backward(), GraphError, "the memory of .grad is read-only"),
         (lambda: tm.autograd.grad(leaf(1), leaf(1)), GraphError, "appears to not have been used in the graph"),
         (lambda: tm.autograd.grad(leaf(1), tm.ones(1)), GraphError, "does not require grad"),
@@ -325,7 +326,7 @@ def test_what_saved_nothing_can_be_walked_again():
         (lambda: setattr(leaf(2), "grad", 3), TypeError, "expected a Tensor or None, found int"),
         (lambda: leaf(2)[:1].detach_(), GraphError, "Can't detach views in-place"),
     ],
-    ids=range(20),
+    ids=range(21),
 )  # fmt: skip
 def test_refused(call, error, message):
     with pytest.raises(error, match=message):

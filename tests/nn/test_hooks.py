@@ -198,3 +198,23 @@ def test_a_hook_without_an_input_gradient_answers_nothing():
     layer.register_full_backward_hook(lambda m, gi, go: go)
     with pytest.raises(RuntimeError, match="should always return None"):
         layer(tm.ones(1, 2)).sum().backward()
+
+
+def test_backward_hooks_get_none_for_what_is_no_tensor():
+    def script(lib: Any) -> list:
+        class Two(lib.nn.Module):
+            def forward(self, flag: bool, x: Any, scale: float) -> tuple:
+                return flag, x * scale
+
+        seen: list = []
+        layer, x = Two(), lib.ones(2, requires_grad=True)
+
+        def hook(module: Any, inputs: tuple, outputs: tuple) -> tuple:
+            seen.append([[None if g is None else g.tolist() for g in grads] for grads in (inputs, outputs)])
+            return None, inputs[1] * 2, None
+
+        layer.register_full_backward_hook(hook)
+        layer(True, x, 3.0)[1].sum().backward()
+        return [seen, x.grad.tolist()]
+
+    same(script)

@@ -215,6 +215,7 @@ def test_embedding_from_pretrained():
     assert not layer.weight.requires_grad
     assert layer.weight.array is table.array
     assert nn.Embedding.from_pretrained(table, freeze=False).weight.requires_grad
+    assert nn.Embedding.from_pretrained(table.int())(tm.tensor([0])).dtype == tm.int32
 
 
 def test_transposed_convolution_takes_an_output_size():

@@ -112,6 +112,25 @@ def test_what_is_refused_leaves_the_original(kind: str, error: type):
     assert not tm.nn.utils.parametrize.is_parametrized(layer)
 
 
+@pytest.mark.parametrize("second", [False, True])
+def test_each_parametrization_is_checked_and_has_the_mode_of_the_module(second: bool):
+    for lib in (torch, tm):
+
+        class Pair(lib.nn.Module):
+            def forward(self, w: Any) -> Any:
+                return w, w
+
+        layer, register = lib.nn.Linear(4, 4).eval(), lib.nn.utils.parametrize.register_parametrization
+        if second:
+            register(layer, "weight", parametrization(lib, "doubled"))
+        for wrong in (Pair(), parametrization(lib, "cut")):
+            with pytest.raises(ValueError, match=r"must return a tensor|may not change the (shape|dtype)"):
+                register(layer, "weight", wrong)
+        register(layer, "weight", parametrization(lib, "symmetric"))
+        assert not layer.parametrizations.weight[-1].training
+        assert len(layer.parametrizations.weight) == 1 + second
+
+
 def test_a_frozen_weight_stays_frozen_through_weight_norm():
     layer, _ = layers(tm, "frozen", False)
     tm.nn.utils.parametrizations.weight_norm(layer)

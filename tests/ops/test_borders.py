@@ -27,6 +27,13 @@ REFUSED = """
     F.avg_pool3d(M.ones(1, 1, 1, 1, 3), 4, 3, 1) | input image \\[1, 1, 3\\] smaller than kernel size \\[4, 4, 4\\]
     F.avg_pool3d(M.ones(1, 1, 1, 3), 4, 3, 0, True) | input image \\[1, 1, 3\\] smaller than kernel size
     F.pad(M.ones(3), (-5, 2)) | length must be non-negative: \\[-5, 2\\] crops more than \\[3\\] has
+    M.flip(M.ones(2)) | missing 1 required positional arguments: "dims"
+    F.adaptive_avg_pool1d(M.ones(1, 4).int(), 2) | expected a floating tensor, found int32
+    F.adaptive_avg_pool2d(M.ones(1, 4, 4).byte(), 2) | expected a floating tensor, found uint8
+    F.adaptive_max_pool2d(M.ones(1, 4, 4).long(), 2) | expected a floating tensor, found int64
+    M.ones(2) % object() | argument 'other' \\(position 2\\) must be Tensor or Number, not object
+    M.maximum(M.ones(2), object()) | argument 'other' \\(position 2\\) must be Tensor, not object
+    M.ones(2) ** object() | argument 'exponent' \\(position 2\\) must be Tensor or Number, not object
     M.gather(M.ones(0), 3, M.zeros(0, dtype=M.int64)) | Dimension out of range .* but got 3
     M.isclose(M.ones(2), M.ones(2), float("nan")) | must be greater than or equal to zero, found nan
     M.cdist(M.ones(3, 2), M.ones(3, 2), float("nan")) | non-negative p values, found nan
@@ -91,6 +98,15 @@ ANSWERED = """
     F.cosine_similarity(M.ones(2, 3), M.tensor(0.5).double())
     M.positive(M.ones(2))
     M.round(M.arange(3))
+    reversed(M.arange(6).view(2, 3))
+    M.zeros((1,) + M.ones(2).shape)
+    M.arange(M.tensor(3))
+    M.arange(M.tensor(0, dtype=M.int32), 3)
+    M.arange(0, M.tensor(3), M.tensor(2))
+    M.arange(M.tensor(2.5))
+    M.zeros(M.tensor(3))
+    M.ones(6).view(M.tensor(6))
+    M.ones(2).expand(M.tensor(2))
 """
 
 
@@ -118,6 +134,49 @@ def test_what_pytorch_answers_is_answered(call: str):
     found, expected = run(tm, call), run(torch, call)
     assert str(found.dtype) == str(expected.dtype).removeprefix("torch.")
     np.testing.assert_allclose(found.numpy(), expected.numpy(), 1e-6)
+
+
+SIGNS = ["+", "-", "*", "/", "//", "%", "**", "@", "&", "|", "^", "<<", ">>", "<", "<=", ">", ">=", "==", "!="]
+
+
+class Sum:
+    """A type that no tensor knows, with operators of its own."""
+
+    def __radd__(self, other: Any) -> str:
+        return "asked"
+
+    __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __rmatmul__ = __radd__
+    __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = __radd__
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __radd__  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+@pytest.mark.parametrize("values", [[1, 2], [1.0, 2.0]])
+def test_an_operator_asks_the_other_operand_if_it_does_not_know_its_type(sign: str, values: list):
+    for lib in (torch, tm):
+        x = lib.tensor(values)
+        assert eval(f"x {sign} other", {"x": x, "other": Sum()}) == "asked"
+        if sign[0] not in "<>=!" or sign in ("<<", ">>"):
+            space = {"x": x, "other": Sum()}
+            exec(f"x {sign}= other", space)
+            assert space["x"] == "asked"
+
+
+def test_a_tensor_is_not_equal_to_what_is_no_number():
+    for lib in (torch, tm):
+        x = lib.ones(2)
+        for other in ("a", None, object(), {}, {1.0}):
+            assert (x == other) is False
+            assert (x != other) is True
+
+
+def test_a_shape_is_joined_with_tuples_only():
+    shape, one = tm.ones(2, 3).shape, (1,)
+    for joined in (one + shape, tm.Size(one) + shape):
+        assert type(joined) is type(shape)
+        assert joined == (1, 2, 3)
+    with pytest.raises(TypeError):
+        shape + list(one)
 
 
 @pytest.mark.parametrize("number", [2**63, 2**70])

@@ -238,3 +238,71 @@ def test_index_put_wants_indices(place: str):
     for write in (tm.index_put, tm.index_put_):
         with pytest.raises(ValueError, match="index_put_: expected at least one tensor of indices, found none"):
             write(tm.zeros(2, device=place), (), tm.tensor(1.0, device=place))
+
+
+PARTS = """
+    [0, 1] | [True, False, True, False] | (0, (1, 2)) | ((0, 1), (1, 2)) | ((0, 1), slice(1, 3)) | ((0, M.tensor(1)),)
+    ([M.tensor(0), M.tensor(1)],) | ((True, False, True, True),) | () | ((),) | [] | ([],) | (range(2),) | range(2)
+    np.array([[0, 1], [1, 2]]) | [np.int64(0), 1] | True | False | (0, True) | (True, [0, 2]) | (..., True)
+    M.tensor(1, dtype=M.uint8) | M.tensor(0, dtype=M.uint8) | (0, M.tensor(1, dtype=M.uint8)) | [0] * 40 | (slice(None), (2, 3))
+"""
+BOTH_WAYS = """
+    [[0, 1], [1, 2]] | [(0, 1), (1, 2)] | [[0, 1]] | [[[0, 1], [1, 2]]] | [slice(0, 2), 0] | [None, 0] | [..., 0] | [[0, 1], 0]
+    [tm.tensor([0, 1]), 0] | [tm.tensor(1), 0] | [np.array([0, 1])] | [[0, 1]] * 40
+"""
+
+
+def keys(table: str) -> list[str]:
+    return [key.strip() for line in table.strip().splitlines() for key in line.split(" | ")]
+
+
+@pytest.mark.parametrize("key", keys(PARTS))
+def test_a_key_chooses_and_aliases_what_it_does_in_pytorch(key: str):
+    found = []
+    for lib in (torch, tm):
+        x = lib.arange(16.0).view(4, 4)
+        parts = eval(key, {"M": lib, "np": np})
+        taken = x[parts]
+        values = taken.tolist()
+        if taken.numel():
+            taken.view(-1)[0] = 70.0
+        after = x.tolist()
+        x[parts] = 50.0
+        found.append((tuple(taken.shape), values, after, x.tolist()))
+    assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("key", keys(BOTH_WAYS))
+def test_a_list_that_pytorch_and_numpy_read_in_two_ways_is_refused(key: str):
+    x, parts = tm.arange(16.0).view(4, 4), eval(key, {"tm": tm, "np": np})
+    for use in (lambda: x[parts], lambda: x.__setitem__(parts, 0.0)):
+        with pytest.raises(tm.errors.ArgumentTypeError, match=r"PyTorch 2.13 makes x\[tuple\(index\)\]"):
+            use()
+    assert x.sum() == 120
+
+
+PLACED = """
+    x.scatter_(0, i, x) | i.scatter_(0, i, 9) | x.scatter_add_(0, i, x) | x.index_copy_(0, i, x)
+    i.index_copy_(0, i, i.clone()) | x.index_add_(0, i, x) | i.index_add_(0, i.clone(), i) | x.index_put_((i,), x)
+    i.index_fill_(0, i, 7) | x.scatter_reduce_(0, i, x, 'prod') | x.__setitem__(i, x) | i.__setitem__(i, 7)
+"""
+
+
+@pytest.mark.parametrize("write", keys(PLACED))
+def test_what_places_elements_reads_no_other_input_of_the_same_memory(write: str):
+    for lib in (torch, tm):
+        x, i = lib.tensor([1.0, 2.0, 3.0, 4.0]), lib.tensor([1, 2, 3, 0])
+        with pytest.raises(RuntimeError, match="refer to a single memory location"):
+            eval(write)
+        assert x.tolist() == [1.0, 2.0, 3.0, 4.0]
+        assert i.tolist() == [1, 2, 3, 0]
+
+
+@pytest.mark.parametrize("write", ["x[0] = x[0, 1]", "x[:2] = x[1:2]", "x[..., 1] = x[1, 1]"])
+def test_what_is_assigned_to_more_elements_may_be_one_of_them(write: str):
+    found = []
+    for lib in (torch, tm):
+        x = lib.arange(9.0).view(3, 3)
+        exec(write)
+        found.append(x.tolist())
+    assert found[1] == found[0]

@@ -229,7 +229,11 @@ def test_leaves_that_require_grad_are_not_written():
         (lambda x: tm.stack([x, x[:, :2]]), tm.errors.ShapeError, "equal size"),
         (lambda x: x.gather(0, tm.tensor([[5, 0, 0, 0]])), tm.errors.DimensionError, "out of bounds"),
         (lambda x: x.gather(0, tm.zeros(1, 4)), tm.errors.DTypeError, "int64"),
-        (lambda x: tm.gather(x, 0, tm.tensor([[0]]), sparse_grad=True), tm.errors.NotOfferedError, "the input's gradient is dense"),
+        (
+            lambda x: tm.gather(x, 0, tm.tensor([[0]]), sparse_grad=True),
+            tm.errors.NotOfferedError,
+            "gradient is dense",
+        ),
         (lambda x: x.index_select(0, tm.tensor([-1])), tm.errors.DimensionError, "out of bounds"),
         (lambda x: F.pad(x, (5, 0), mode="reflect"), tm.errors.ShapeError, "Padding size"),
         (lambda x: F.pad(x, (1,)), tm.errors.ShapeError, "divisible by 2"),

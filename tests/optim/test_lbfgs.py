@@ -309,20 +309,21 @@ def test_parameters_without_gradients_and_with_sparse_ones(options: dict[str, An
     assert_close(found[0], found[1], 1e-9)
 
 
-def test_a_transposed_parameter_and_a_closure_that_gives_a_number():
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_transposed_parameter_and_a_closure_that_gives_a_number_or_one_element(whole: bool):
     found = []
     for lib in (tm, torch):
         p = lib.tensor(np.arange(6.0).reshape(2, 3)).t().requires_grad_()
         q = p.detach().clone().contiguous().requires_grad_() if lib is torch else p
         rule = lib.optim.LBFGS([q], max_iter=4, lr=0.1)
 
-        def closure(lib: Any = lib, q: Any = q, rule: Any = rule) -> float:
+        def closure(lib: Any = lib, q: Any = q, rule: Any = rule) -> Any:
             rule.zero_grad()
             loss = ((q - lib.tensor([3.0, 1.0], dtype=lib.float64)).square() * lib.tensor([[1.0], [2.0], [3.0]])).sum()
             loss.backward()
-            return loss.item()
+            return loss.view(1) if whole else loss.item()
 
-        assert isinstance(rule.step(closure), float)
+        assert isinstance(rule.step(closure), lib.Tensor if whole else float)
         found.append(q.detach().numpy())
     assert_close(found[0], found[1], 1e-12)
 

@@ -164,7 +164,7 @@ def grad(
         materialize_grads: give zeros for such an input.
 
     Raises:
-        GraphError: an input requires no grad, or was not used.
+        GraphError: there are no inputs, or one requires no grad, or was not used.
         ArgumentError: ``materialize_grads`` and ``allow_unused=False`` at once.
     """
     _no_second_order(create_graph)
@@ -193,6 +193,8 @@ def _or_zeros(grad: Tensor | None, of: Tensor) -> Tensor:
 
 
 def _grad(outputs: list, chosen: list, grads: list, retain_graph: bool, allow_unused: bool) -> tuple[Tensor | None, ...]:
+    if not chosen:
+        raise GraphError("`inputs` argument to `grad()` cannot be empty: name the tensors whose gradients are wanted")
     roots = _roots(outputs, grads)
     found = core.run(roots, keep_graph=retain_graph, inputs=[_edge(t) for t in chosen])
     if not allow_unused and any(g is None for g in found):

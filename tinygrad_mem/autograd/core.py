@@ -23,7 +23,7 @@ from typing import Any
 
 from .. import scope
 from ..devices import refuse_outside
-from ..dtypes import FLOATING, FOREIGN, admitted, category
+from ..dtypes import FLOATING, PLAIN, admitted, category
 from ..errors import DeviceError, GraphError, clear_frames
 from ..interrupts import counter, may_wait, reentrant
 from ..ops.base import Context, Op, RowsGradient, overlaps_itself, refuses_writes, root_of
@@ -179,7 +179,7 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
                 elif x._requires_grad:
                     edge = (x, x.array.shape) if x._node is None else (x._node, x._index)
         else:
-            arrays.append(admitted(x) if isinstance(x, FOREIGN) else x)
+            arrays.append(x if type(x) in PLAIN else admitted(x))
         edges.append(edge)
     if device is None:
         device = local.default_device or Tensor.cpu_device()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import scope
-from ..dtypes import FLOATING, FOREIGN, admitted
+from ..dtypes import FLOATING, PLAIN, admitted
 from ..errors import GraphError
 from ..ops.base import Context, Op, address_of, overlaps_itself, refuses_writes, root_of
 from ..scope import local
@@ -41,7 +41,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
                 break
             arrays.append(x.array)
         else:
-            arrays.append(admitted(x) if isinstance(x, FOREIGN) else x)
+            arrays.append(x if type(x) in PLAIN else admitted(x))
     if refuses_writes(target.array):
         raise GraphError(f"{op.__name__}: the tensor's memory is read-only, for example expanded; write into a clone()")
     if not op.same_everywhere and overlaps_itself(target.array):  # of such an element the last write would win
@@ -130,8 +130,9 @@ class _Places:
 
 
 def _refuse_overlap(op: type[Op], target: Any, other: Any) -> None:
-    """Refuse inputs that overlap the written tensor, except the same elements in the same places."""
-    if other.shape == target.shape and other.strides == target.strides and address_of(other) == address_of(target):
+    """Refuse inputs that overlap the written tensor, except the same elements, where the op reads each before it writes it."""
+    same = other.shape == target.shape and other.strides == target.strides and address_of(other) == address_of(target)
+    if same and not op.places:
         return
     if target.size and other.size:
         try:

@@ -28,7 +28,10 @@ class Size(tuple):
         return Size(found) if isinstance(key, slice) else found
 
     def __add__(self, other: tuple) -> Size:
-        return Size(tuple.__add__(self, tuple(other)))
+        return Size(tuple.__add__(self, other)) if isinstance(other, tuple) else NotImplemented
+
+    def __radd__(self, other: tuple) -> Size:
+        return Size(other) + self
 
     def __mul__(self, times: Any) -> Size:
         return Size(tuple.__mul__(self, times))

@@ -67,6 +67,7 @@ class Methods(_BackwardMethod):
     __pow__ = _elementwise.pow
     __radd__ = _elementwise.add
     __rand__ = _compare.bitwise_and
+    __reversed__ = _rearrange.reversed
     __rfloordiv__ = _elementwise.rfloor_divide
     __rlshift__ = _compare.rlshift
     __rmatmul__ = _linalg.rmatmul

@@ -16,13 +16,13 @@ from .elementwise import Number, add, mul, sub
 from .unary import abs
 
 
-@public("torch", "Tensor")
+@public("torch", "Tensor", "Tensor.__eq__")
 def eq(input: Tensor | Number, other: Tensor | Number) -> Tensor:
     """``input == other``, elementwise: bool. No gradient."""
     return apply(ops.Compare, input, other, kernel="equal")
 
 
-@public("torch", "Tensor", "torch.not_equal", "Tensor.not_equal")
+@public("torch", "Tensor", "torch.not_equal", "Tensor.not_equal", "Tensor.__ne__")
 def ne(input: Tensor | Number, other: Tensor | Number) -> Tensor:
     """``input != other``, elementwise: bool. No gradient."""
     return apply(ops.Compare, input, other, kernel="not_equal")
@@ -218,5 +218,5 @@ def _unless_none(compare: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], 
     return operator
 
 
-Tensor.__eq__ = _unless_none(eq)  # type: ignore[method-assign]
-Tensor.__ne__ = _unless_none(ne)  # type: ignore[method-assign]
+Tensor.__eq__ = _unless_none(Tensor.__eq__)  # type: ignore[method-assign]
+Tensor.__ne__ = _unless_none(Tensor.__ne__)  # type: ignore[method-assign]

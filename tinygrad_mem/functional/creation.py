@@ -280,6 +280,7 @@ def arange(
         ValueError: the step is 0 or leads away from the end.
     """
     first, last = (0, start) if end is None else (start, end)
+    first, last, step = (x.item() if isinstance(x, Tensor) else x for x in (first, last, step))
     whole = all(isinstance(x, (int, np.integer)) for x in (first, last, step))
     kind = dtypes.as_dtype(dtype) if dtype is not None else dtypes.int64 if whole else dtypes.get_default_dtype()
     _want_numbers("arange", kind)
@@ -299,9 +300,8 @@ def _want_numbers(name: str, kind: np.dtype) -> None:
 
 
 def _numbers(dtype: np.dtype, *values: Any) -> tuple:
-    """Numbers or 0-d tensors as Python numbers; for an integer dtype their integer parts, as in PyTorch."""
-    plain = (value.item() if isinstance(value, Tensor) else value for value in values)
-    return tuple(map(int, plain)) if dtype.kind in "iu" else tuple(plain)
+    """The numbers; for an integer dtype their integer parts, as in PyTorch."""
+    return tuple(map(int, values)) if dtype.kind in "iu" else values
 
 
 @public("torch")

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from ..autograd.tensor import Tensor
 from ..errors import clear_frames
 from ..scope import local
-from .refusal import normalized, refusal
+from .refusal import answers, normalized, refusal
 
 F = TypeVar("F", bound=Callable | property)
 
@@ -64,7 +64,7 @@ def public(*names: str, cpu: Policy | None = None, cuda: Policy | None = None, t
         for name in names:
             place, own = (name, door.__name__) if name == "Tensor" or name in PUBLIC else name.rsplit(".", 1)
             if place == "Tensor":
-                setattr(Tensor, own, door)
+                setattr(Tensor, own, _door(function, _REFLECTED[own]) if own in _REFLECTED else door)
             else:
                 PUBLIC[place][own] = door
         for device, policy in (("cpu", cpu), ("cuda", cuda)):
@@ -75,12 +75,27 @@ def public(*names: str, cpu: Policy | None = None, cuda: Policy | None = None, t
     return decorated
 
 
-def _door(function: Any) -> Any:
+_ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
+_COMPARISONS = {
+    "__lt__": "__gt__",
+    "__le__": "__ge__",
+    "__gt__": "__lt__",
+    "__ge__": "__le__",
+    "__eq__": "__eq__",
+    "__ne__": "__ne__",
+}
+_REFLECTED = _COMPARISONS | {f"__{i}{name}__": f"__r{name}__" for name in _ARITHMETIC for i in ("", "i")}
+"""Operator -> the method of the other operand that Python asks, if this one does not know its type."""
+
+
+def _door(function: Any, reflected: str = "") -> Any:
     @functools.wraps(function)
     def door(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs) if local.autocast is None else _autocast(function, args, kwargs)
         except BaseException as error:
+            if reflected and isinstance(error, TypeError) and answers(args, reflected):
+                return NotImplemented
             plainly = normalized(function, args, kwargs) if isinstance(error, Exception) else None
             refused = None if plainly else refusal(function, args, kwargs, error)
             if not plainly:

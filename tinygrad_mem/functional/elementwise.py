@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 from ..autograd.core import apply
@@ -133,7 +134,7 @@ def floor_divide(input: Tensor | Number, other: Tensor | Number) -> Tensor:
 @public("torch", "Tensor", "Tensor.__pow__", cuda=FLOAT32)
 def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
     """``input ** exponent``. Saves: both tensors, and the output if the exponent needs a gradient."""
-    if isinstance(input, Tensor) and not isinstance(exponent, Tensor) and exponent == 2:
+    if isinstance(input, Tensor) and not isinstance(exponent, Tensor) and exponent == 2 and isinstance(exponent, Real):
         return apply(Square, input)  # half of the work
     return apply(ops.Pow, input, exponent)
 

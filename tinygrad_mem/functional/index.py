@@ -14,6 +14,7 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DimensionError, DTypeError, ShapeError
 from ..ops import index as ops
 from ..ops import shape as shape_ops
+from ..ops.base import root_of
 from . import elementwise, rewrite, shape
 from .choose import nonzero
 from .creation import tensor
@@ -23,14 +24,20 @@ from .host import host_array
 
 def _expanded(input: Tensor, key: Any) -> list:
     """The key as a list with ``...`` replaced by slices, and sequences and arrays by tensors."""
+    others = [type(part).__name__ for part in key if not isinstance(part, (int, np.generic))] if isinstance(key, list) else []
+    if others:
+        raise ArgumentTypeError(
+            "a list as an index holds numbers only: of others PyTorch 2.13 makes x[tuple(index)], and NumPy x[tensor(index)]. "
+            f"Write the one that is meant; found {others[0]} in the list"
+        )
     parts = list(key) if isinstance(key, tuple) else [key]
     made: list[Any] = []
     for part in parts:
-        if isinstance(part, (list, np.ndarray, range)):
+        if isinstance(part, (list, tuple, np.ndarray, range)):
             part = np.asarray(part)
             if part.dtype.kind in "iu" or part.size == 0:
                 part = part.astype(np.int64) if part.ndim else int(part)
-        if isinstance(part, Tensor) and part.ndim == 0 and part.dtype.kind in "iu":
+        if isinstance(part, Tensor) and part.ndim == 0 and part.dtype.kind in "iu" and not _is_mask(part):
             part = _number(input, part)
         made.append(part)
     used = sum(p.ndim if _is_mask(p) else 0 if p is None or p is Ellipsis or isinstance(p, bool) else 1 for p in made)
@@ -204,8 +211,11 @@ def getitem(input: Tensor, key: Any) -> Tensor:
         DimensionError: out of bounds, or too many indices.
         DataDependenceError: a mask on device meta.
     """
-    view, left = _basic(input, _checked(input, _expanded(input, key)))
+    parts = _checked(input, _expanded(input, key))
+    view, left = _basic(input, parts)
     if not any(isinstance(part, Tensor) for part in left):
+        if any(part is True for part in parts):  # it chooses all, and is an index as others are: a copy
+            return view.clone()
         return view if view is not input else apply(shape_ops.Slice, input, key=(...,))
     axes, indices, common = _indices(view, left)
     sizes = [view.size(a) for a in axes]
@@ -248,7 +258,8 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
             view = apply(shape_ops.Slice, input, key=(...,))
         while value.ndim > view.ndim and value.size(0) == 1:
             value = value.squeeze(0)
-        view.copy_(value)
+        shared = value.numel() < view.numel() and root_of(value.array) is root_of(view.array)
+        view.copy_(value.clone() if shared else value)
         return
     if given is not None and (given.ndim or len(arrays) < len(left) or any(part.dtype != dtypes.bool for part in arrays)):
         same_dtype("index_put_", input, given)

@@ -291,6 +291,7 @@ def _even(input: Tensor, outs: tuple[int, ...], n: int) -> tuple | None:
 
 
 def _adaptive_avg_pool(n: int, input: Tensor, output_size: Any) -> Tensor:
+    want_floating(f"adaptive_avg_pool{n}d", input.array)
     outs = _adaptive_sizes(input, output_size, n, f"adaptive_avg_pool{n}d")
     geometry = _even(input, outs, n)
     if geometry is not None:
@@ -300,24 +301,24 @@ def _adaptive_avg_pool(n: int, input: Tensor, output_size: Any) -> Tensor:
 
 @public("nn.functional")
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
-    """The mean of each of ``output_size`` cells over the last dimension. Saves nothing."""
+    """The mean of each of ``output_size`` cells over the last dimension. Saves nothing. Raises: DTypeError: integers."""
     return _adaptive_avg_pool(1, input, output_size)
 
 
 @public("nn.functional")
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
-    """The mean of each of ``output_size`` cells over the last 2 dimensions. Saves nothing."""
+    """The mean of each of ``output_size`` cells over the last 2 dimensions. Saves nothing. Raises: DTypeError: integers."""
     return _adaptive_avg_pool(2, input, output_size)
 
 
 @public("nn.functional", cpu=FLOAT32)
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
     """The mean of each of ``output_size`` cells over the last 3 dimensions. Saves nothing. Raises: DTypeError: integers."""
-    want_floating("adaptive_avg_pool3d", input.array)
     return _adaptive_avg_pool(3, input, output_size)
 
 
 def _adaptive_max_pool(n: int, input: Tensor, output_size: Any, return_indices: bool) -> Any:
+    want_floating(f"adaptive_max_pool{n}d", input.array)
     outs = _adaptive_sizes(input, output_size, n, f"adaptive_max_pool{n}d")
     geometry = _even(input, outs, n)
     if geometry is not None and not return_indices:
@@ -328,7 +329,7 @@ def _adaptive_max_pool(n: int, input: Tensor, output_size: Any, return_indices: 
 
 @public("nn.functional")
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The largest of each of ``output_size`` cells over the last dimension. Saves as :func:`adaptive_max_pool2d`."""
+    """The largest of each of ``output_size`` cells over the last dimension. As :func:`adaptive_max_pool2d`."""
     return _adaptive_max_pool(1, input, output_size, return_indices)
 
 
@@ -337,16 +338,14 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     """The largest of each of ``output_size`` cells over the last 2 dimensions.
 
     Saves: one byte an output where the sizes are multiples, else the int64 positions.
+
+    Raises:
+        DTypeError: integers.
     """
     return _adaptive_max_pool(2, input, output_size, return_indices)
 
 
 @public("nn.functional", cpu=FLOAT32)
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The largest of each of ``output_size`` cells over the last 3 dimensions. Saves as :func:`adaptive_max_pool2d`.
-
-    Raises:
-        DTypeError: integers.
-    """
-    want_floating("adaptive_max_pool3d", input.array)
+    """The largest of each of ``output_size`` cells over the last 3 dimensions. As :func:`adaptive_max_pool2d`."""
     return _adaptive_max_pool(3, input, output_size, return_indices)

@@ -11,7 +11,7 @@ import numpy as np
 from ..autograd.core import apply
 from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..ops import convert
 from ..ops import join as ops
 from ..ops.base import refuse_bools
@@ -98,11 +98,19 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] |
 @public("torch", "Tensor")
 def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
     """Reverse dimensions, ``flip(x, 0, 1)`` or ``flip(x, dims=(0, 1))``: a copy. Saves nothing."""
+    if not axes and dims is None:
+        raise ArgumentTypeError('flip() missing 1 required positional arguments: "dims"')
     axes = tuple(normalize_dim(d, input.ndim) for d in shape.sizes_of(axes if dims is None else (dims,)))
     twice = [axis for axis in axes if axes.count(axis) > 1]
     if twice:
         raise ArgumentError(f"dim {twice[0]} appears multiple times in the list of dims: each is reversed once")
     return apply(ops.Flip, input, axes=axes)
+
+
+@public("Tensor.__reversed__")
+def reversed(input: Tensor) -> Tensor:
+    """:func:`flip` of the first dimension. Saves nothing."""
+    return flip(input, 0) if input.ndim else input
 
 
 @public("torch", "Tensor")

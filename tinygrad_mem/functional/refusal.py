@@ -136,6 +136,13 @@ def _beyond_int64(args: tuple) -> bool:
     return tensors and any(isinstance(x, int) and not -(1 << 63) <= x < 1 << 63 for x in args)
 
 
+def answers(args: tuple, method: str) -> bool:
+    """True if the second operand is of a type that nobody here knows, and has the method that Python asks next."""
+    if len(args) != 2 or isinstance(args[1], (Tensor, numbers.Number, np.ndarray, list, tuple)) or hint_for(args[1]):
+        return False
+    return hasattr(args[1], method)
+
+
 def _fits(function: Any, args: tuple, kwargs: dict) -> bool:
     """True if the signature has these arguments."""
     try:

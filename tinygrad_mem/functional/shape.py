@@ -18,7 +18,7 @@ from .door import public
 
 def sizes_of(sizes: tuple) -> tuple[int, ...]:
     """The sizes, given as several numbers or as one sequence."""
-    if len(sizes) == 1 and not isinstance(sizes[0], int) and hasattr(sizes[0], "__iter__"):
+    if len(sizes) == 1 and not isinstance(sizes[0], int) and hasattr(sizes[0], "__iter__") and getattr(sizes[0], "ndim", 1):
         sizes = tuple(sizes[0])
     try:
         return tuple(map(operator.index, sizes))
@@ -93,8 +93,8 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 @public("torch", "Tensor")
 def ravel(input: Tensor) -> Tensor:
-    """Flatten into one dimension."""
-    return reshape(input, -1)
+    """Flatten into one dimension: a view of contiguous memory, else a copy."""
+    return reshape(input.contiguous(), -1)
 
 
 @public("torch", "Tensor")

@@ -23,17 +23,17 @@ class _Table(Module):
     padding_idx: int | None
     weight: Parameter
 
-    def _make_table(self, given: Tensor | None, device: Any, dtype: Any) -> None:
+    def _make_table(self, given: Tensor | None, device: Any, dtype: Any, freeze: bool = False) -> None:
         size = [self.num_embeddings, self.embedding_dim]
         if given is None:
-            self.weight = Parameter(creation.empty(*size, device=device, dtype=dtype))
+            self.weight = Parameter(creation.empty(*size, device=device, dtype=dtype), requires_grad=not freeze)
             self.reset_parameters()
             return
         if list(given.shape) != size:
             raise ValueError(
                 f"Shape of weight does not match num_embeddings and embedding_dim: {list(given.shape)}, expected {size}"
             )
-        self.weight = Parameter(given)
+        self.weight = Parameter(given, requires_grad=not freeze)
 
     def reset_parameters(self) -> None:
         """Initialize the table again."""
@@ -71,8 +71,7 @@ class Embedding(_Table):
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx, self.max_norm, self.norm_type = _row(padding_idx, num_embeddings), max_norm, norm_type
         self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
-        self._make_table(_weight, device, dtype)
-        self.weight.requires_grad = not _freeze
+        self._make_table(_weight, device, dtype, _freeze)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.embedding(

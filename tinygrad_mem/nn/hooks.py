@@ -55,15 +55,15 @@ def _before(module: Module, hook: Any, with_kwargs: bool, args: tuple, kwargs: d
 class ModuleBorders:
     """Two nodes, at a module's inputs and at its outputs, which pass gradients to backward hooks.
 
-    As in PyTorch, hooks get gradients of positional tensors and of outputs that are a tensor, a tuple or a list. A tensor that
-    requires no gradient has ``None``.
+    As in PyTorch, hooks get a gradient for each positional argument, and for outputs that are a tensor, a tuple or a list. It
+    is ``None`` where none is required, and for what is no tensor.
     """
 
     def __init__(self, module: Tree) -> None:
         self.module = module
         self.pre_hooks = list(module._backward_pre_hooks.values())
         self.hooks = list(module._backward_hooks.values())
-        self.inputs: list[bool] = []  # for each tensor, whether it requires a gradient
+        self.inputs: list[bool] = []  # for each argument, whether it requires a gradient
         self.outputs: list[bool] = []
         self.outgoing: tuple = ()
 
@@ -83,9 +83,8 @@ class ModuleBorders:
 
     @staticmethod
     def _behind_node(parts: list, seen: Any) -> list[bool]:
-        where = [i for i, part in enumerate(parts) if isinstance(part, Tensor)]
-        wanted = [parts[i].requires_grad and is_grad_enabled() for i in where]
-        chosen = [i for i, want in zip(where, wanted, strict=True) if want]
+        wanted = [isinstance(part, Tensor) and part.requires_grad and is_grad_enabled() for part in parts]
+        chosen = [i for i, want in enumerate(wanted) if want]
         if chosen:
             passed = behind_border([parts[i] for i in chosen], partial(_shown, seen))
             for i, tensor in zip(chosen, passed, strict=True):
@@ -117,7 +116,7 @@ class ModuleBorders:
 
 
 def _placed(grads: list, wanted: list[bool]) -> tuple:
-    """The gradients in the order of all tensors, with ``None`` for the others."""
+    """The gradients in the order of the arguments, with ``None`` for the others."""
     rest = iter(grads)
     return tuple([next(rest) if want else None for want in wanted])
 

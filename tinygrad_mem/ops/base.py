@@ -233,6 +233,7 @@ class Op:
         differentiable: False for ops whose results have no gradient (comparisons, argmax, rounding to integers).
         takes_numbers: False for ops that want an array where others take a Python number too.
         same_everywhere: every element gets the same value, so that the op may write to elements that share memory.
+        places: in place, it writes elements in another order than it reads its other inputs: none may be the tensor itself.
     """
 
     saves: ClassVar[tuple[str, ...]] = ()
@@ -241,6 +242,7 @@ class Op:
     differentiable: ClassVar[bool] = True
     takes_numbers: ClassVar[bool] = True
     same_everywhere: ClassVar[bool] = False
+    places: ClassVar[bool] = False
     registry: ClassVar[dict[str, type[Op]]] = {}
 
     def __init_subclass__(cls) -> None:

@@ -35,6 +35,7 @@ class IndexPut(Op):
     """x with ``value`` at the places of a key of arrays and slices; added there if ``accumulate``. Saves the indices."""
 
     saves = tuple(f"index{i}" for i in range(8))
+    places = True
 
     @staticmethod
     def forward(ctx, x, value, *indices, key, accumulate):
@@ -135,6 +136,7 @@ class Scatter(Op):
     """x with ``source`` (a tensor or a number) written, or added, at ``index`` along an axis. Saves the index."""
 
     saves = ("index",)
+    places = True
 
     @staticmethod
     def forward(ctx, x, index, source, *, axis, add):

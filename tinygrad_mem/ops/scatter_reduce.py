@@ -19,6 +19,7 @@ class ScatterReduce(Op):
     """
 
     saves = ("index", "x", "source", "y")
+    places = True
 
     @staticmethod
     def forward(ctx, x, index, source, *, axis, reduce, include_self):

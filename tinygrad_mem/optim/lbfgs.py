@@ -276,7 +276,7 @@ class _Step:
         self.evaluations += 1
         if self.assumes:
             return result, math.nan
-        if not loading.is_number(result):
+        if not loading.is_number(result) and not (isinstance(result, Tensor) and result.numel() == 1):
             raise ArgumentTypeError(f"LBFGS.step: expected a closure that returns the loss, a number, found {result!r:.60}")
         return result, float(result)
 

@@ -103,26 +103,35 @@ def register_parametrization(module: M, tensor_name: str, parametrization: Modul
         lists: Any = module.parametrizations
         if not isinstance(lists[tensor_name], ParametrizationList):
             raise NotOfferedError(f"a parametrization after weight_norm is not offered: register it for {tensor_name} first")
-        lists[tensor_name].append(parametrization)
+        with no_grad():
+            value = lists[tensor_name]()
+            _check(tensor_name, parametrization(value), value, unsafe)
+        lists[tensor_name].append(parametrization.train(module.training))
         return module
     original = module._parameters.get(tensor_name, module._buffers.get(tensor_name))
     if original is None:
         raise ArgumentError(f"Module '{module}' does not have a parameter, a buffer, or a parametrized element '{tensor_name}'")
     before = original.data
     try:
-        computed = ParametrizationList([parametrization], original)
+        computed = ParametrizationList([parametrization], original).train(module.training)
         with no_grad():
-            found = computed()
-        if not unsafe and (found.shape, found.dtype) != (before.shape, before.dtype):
-            raise ArgumentError(
-                f"Registering a parametrization may not change the shape or the dtype of the tensor, unless `unsafe` flag is "
-                f"enabled: {tensor_name}, {list(before.shape)} of {before.dtype}, became {list(found.shape)} of {found.dtype}"
-            )
+            _check(tensor_name, computed(), before, unsafe)
     except BaseException:
         original.data = before
         raise
     (module._parameters if tensor_name in module._parameters else module._buffers).pop(tensor_name)
     return compute_by(module, tensor_name, computed)
+
+
+def _check(name: str, found: Any, before: Tensor, unsafe: bool) -> None:
+    """Raises: ArgumentError: a parametrization returned no tensor; or, unless ``unsafe``, one of another shape or dtype."""
+    if not isinstance(found, Tensor):
+        raise ArgumentError(f"A parametrization must return a tensor. Got {type(found).__name__} for {name}")
+    if not unsafe and (found.shape, found.dtype) != (before.shape, before.dtype):
+        raise ArgumentError(
+            f"Registering a parametrization may not change the shape or the dtype of the tensor, unless `unsafe` flag is "
+            f"enabled: {name}, {list(before.shape)} of {before.dtype}, became {list(found.shape)} of {found.dtype}"
+        )
 
 
 def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
