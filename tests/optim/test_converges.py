@@ -13,7 +13,7 @@ from tinygrad_mem import nn, optim
 from tinygrad_mem.data.digits import load_digits
 from tinygrad_mem.nn import functional as F
 
-STEPS, DIGITS = 80, 500
+STEPS, DIGITS = 80, 250
 MARGIN = 0.03  # of the loss, which falls from 2.3 to about 0.15
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.profiles import examples
 from tinygrad_mem.errors import OutOfMemoryError
 from tinygrad_mem.pytorch import CachingAllocator
 from tinygrad_mem.pytorch.blocks import State
@@ -140,6 +142,7 @@ for _name, _settings, _capacity in (
 ):
     _machine = type(f"{_name}Machine", (Machine,), {"settings": _settings, "capacity": _capacity})
     globals()[f"Test{_name}"] = _machine.TestCase
+    _machine.TestCase.settings = settings(max_examples=examples(15))
 
 
 # --- the rules, one by one ------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def test_what_is_wrong_is_named_and_nothing_else():
 OURS = [name for name in names() if not name.startswith("hf")]  # what those do depends on the version of transformers
 LARGE = {"net/DenseNet-121 224x224/Adam", "net/GPT-2 small, 256 tokens/Adam"}
 SMALL = ["net/ResNet-20/Adam", "net/transformer of 2 layers, 128 tokens/Adam"]  # these stand for the large ones
-USUAL = [*(name for name in OURS[::40] if name not in LARGE), *SMALL, *(name for name in OURS if name.startswith("net/MLP/"))]
+USUAL = [*(name for name in OURS[::80] if name not in LARGE), *SMALL, *(name for name in OURS if name.startswith("net/MLP/"))]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -153,9 +153,9 @@ def reinforcement(mark: Mark, device: str) -> Any:
         return torch.distributions.Beta(alpha, beta), value(hidden).squeeze(-1)
 
     for _ in range(2):
-        seen, did = torch.zeros(8, 4, 6, device=device), torch.zeros(8, 4, 2, device=device)
-        logs, rewards, values = (torch.zeros(8, 4, device=device) for _ in range(3))
-        for step in range(8):
+        seen, did = torch.zeros(4, 4, 6, device=device), torch.zeros(4, 4, 2, device=device)
+        logs, rewards, values = (torch.zeros(4, 4, device=device) for _ in range(3))
+        for step in range(4):
             seen[step] = torch.randn(4, 6, device=device)
             with torch.no_grad():
                 chosen, values[step] = act(seen[step])
@@ -163,12 +163,12 @@ def reinforcement(mark: Mark, device: str) -> Any:
                 logs[step] = chosen.log_prob(did[step]).sum(-1)
             rewards[step] = torch.tensor([0.5] * 4).to(device)
             mark()
-        ended = torch.zeros(8, 4, dtype=torch.bool, device=device)
+        ended = torch.zeros(4, 4, dtype=torch.bool, device=device)
         seen[ended] = torch.zeros(6, device=device)
         mark()
         gained = rewards + 0.99 * values.roll(-1, 0) * ~ended - values
         flat = [each.flatten(0, 1) for each in (seen, did, logs, gained, gained + values)]
-        for places in torch.randperm(32, device=device).split(16):
+        for places in torch.randperm(16, device=device).split(8):
             x, action, log, gain, target = (each[places] for each in flat)
             chosen, valued = act(x)
             mark()

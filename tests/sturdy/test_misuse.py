@@ -165,7 +165,7 @@ def cases(call: Call) -> list[Misuse]:
 @pytest.mark.parametrize("call", CALLS, ids=[f"{n}-{c.name}" for n, c in enumerate(CALLS)])
 def test_as_pytorch(call: Call):
     found, names = {}, set()
-    for misuse in share(cases(call), 3, call.name):
+    for misuse in share(cases(call), 4, call.name):
         theirs = attempt(misuse, torch, *arguments(misuse, torch))
         with limit(60):
             ours = attempt(misuse, tm, *arguments(misuse, tm))

@@ -49,8 +49,9 @@ def train(use: frozenset[str], losses: list | None = None) -> nn.Module:
     if "in_backward" in use:
         optimizer_in_backward(optimizer)
     window = accumulate(model, optimizer, 2) if "accumulation" in use else None
+    parts = 1 if window is None else 2
     for _ in range(2):
-        for x, y in zip(tm.randn(24, 2 * WIDTH).chunk(2), tm.randint(0, 100, (24,)).chunk(2), strict=True):
+        for x, y in zip(tm.randn(24, 2 * WIDTH).chunk(parts), tm.randint(0, 100, (24,)).chunk(parts), strict=True):
             with around():
                 hidden = checkpoint(model, x) if "recompute" in use else model(x)
                 loss = F.linear_cross_entropy(hidden, head, y, options=options)

@@ -27,7 +27,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from functools import reduce, wraps
+from functools import cache, reduce, wraps
 from itertools import islice
 from numbers import Integral, Number, Real
 from types import FrameType, GeneratorType
@@ -294,6 +294,7 @@ def _replace() -> None:
         setattr(owner, name, change(own))
 
 
+@cache
 def _encoding_in_words(own: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(own)
     def iterencode(self: Any, o: Any, *args: Any, **kwargs: Any) -> Any:
@@ -311,6 +312,7 @@ def _in_words(value: Any) -> Any:
     return [_in_words(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
+@cache
 def _of_math(own: Callable[..., Any]) -> Callable[..., Any]:
     name = own.__name__
 
@@ -329,6 +331,7 @@ def _of_math(own: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+@cache
 def _of_several(own: Callable[..., Any]) -> Callable[..., Any]:
     """``max`` or ``min``: unknown, if it may be an unknown number."""
 
