@@ -221,7 +221,7 @@ def test_a_step_that_fails_at_an_allocation_can_be_made_again(
 @pytest.mark.usefixtures("gpu_pool")
 @pytest.mark.parametrize("case", [*CASES][:: every(2)])
 def test_on_a_gpu_too(case: str, monkeypatch: pytest.MonkeyPatch, reliability: Callable[[str, int], None]):
-    """At few allocations of each: what is kept and freed is decided by the same code. A usual run interrupts the others below."""
+    """At few allocations of each, since the same code decides what is kept. A usual run interrupts the others, below."""
     with tm.device("cuda"):
         number = zlib.crc32(case.encode())
         count = tried(case, number % 2, monkeypatch, every(16), 1 + number % every(16))
