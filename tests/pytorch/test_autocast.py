@@ -277,3 +277,40 @@ def test_norms_are_float32(call: Callable[..., Any]) -> None:
             assert call(torch.empty(3, 4, device="cuda", dtype=torch.float16)).dtype is torch.float32
 
     assert pytorch.predict(run).peak
+
+
+SWITCH = torch.set_autocast_enabled  # a program may have imported it by its name
+
+
+def test_it_begins_wherever_it_is_switched_on() -> None:
+    """By PyTorch's C++, in a hook of backward, and before the prediction."""
+    found: list[torch.dtype] = []
+
+    def multiply(x: torch.Tensor) -> None:
+        found.append((x.detach() @ x.detach()).dtype)
+
+    def within(gradient: torch.Tensor) -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            multiply(gradient)
+
+    def by_name() -> None:
+        multiply(torch.ones(2, 2, device="cuda"))
+        SWITCH("cuda", True)
+        multiply(torch.ones(2, 2, device="cuda"))
+        SWITCH("cuda", False)
+        multiply(torch.ones(2, 2, device="cuda"))
+
+    def in_a_hook() -> None:
+        x = torch.ones(2, 2, device="cuda", requires_grad=True)
+        y = x * 2
+        y.register_hook(within)
+        y.backward(torch.ones(2, 2, device="cuda"))
+
+    pytorch.predict(by_name)
+    pytorch.predict(in_a_hook)
+    SWITCH("cuda", True)
+    try:
+        pytorch.predict(lambda: multiply(torch.ones(2, 2, device="cuda")))
+    finally:
+        SWITCH("cuda", False)
+    assert found == [torch.float32, torch.float16, torch.float32, torch.bfloat16, torch.float16]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,28 @@ class CudaAutocast:
     def __init__(self, role: Callable[[str], Any], bound: Callable[[int, str], None], version: tuple[int, int]) -> None:
         self._role, self._bound, self._newer = role, bound, version >= (2, 11)
         self._cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._stack: ExitStack | None = None
 
     @context
     def running(self) -> Iterator[None]:
-        """Let autocast work for the tensors of a prediction."""
+        """Let autocast work for the tensors of a prediction, once :meth:`begin` has been called."""
+        clear = torch.clear_autocast_cache
+        torch.clear_autocast_cache = self._clear(clear)
+        try:
+            with ExitStack() as self._stack:
+                yield
+        finally:
+            torch.clear_autocast_cache = clear
+            self._cache.clear()
+
+    def begin(self) -> None:
+        """Replace PyTorch's kernels until :meth:`running` ends. A program without autocast does not need these hundred."""
+        if self._stack is not None:
+            stack, self._stack = self._stack, None
+            stack.enter_context(kernels("AutocastCUDA", self._table()))
+
+    def _table(self) -> dict[str, Callable[..., Any]]:
+        """The kernels, by the name of the op."""
         rules = {
             "LOWER_PRECISION_FP": lambda op, *args, **kwargs: self._call(op, _lower(), args, kwargs),
             "FP32": lambda op, *args, **kwargs: self._call(op, torch.float32, args, kwargs),
@@ -77,15 +96,7 @@ class CudaAutocast:
             for name in names
             if _exists(name)
         }
-        table["binary_cross_entropy"] = _refuse_bce
-        clear = torch.clear_autocast_cache
-        torch.clear_autocast_cache = self._clear(clear)
-        try:
-            with kernels("AutocastCUDA", table):
-                yield
-        finally:
-            torch.clear_autocast_cache = clear
-            self._cache.clear()
+        return table | {"binary_cross_entropy": _refuse_bce}
 
     def _clear(self, clear: Callable[[], None]) -> Callable[[], None]:
         def both() -> None:

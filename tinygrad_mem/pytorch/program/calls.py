@@ -30,13 +30,19 @@ _parse_to: Any = torch._C._nn._parse_to  # type: ignore[attr-defined]
 
 
 class Calls(TorchFunctionMode):
-    """Sees each call of PyTorch's Python functions, before autocast and autograd."""
+    """Sees each call of PyTorch's Python functions, before autocast and autograd.
 
-    def __init__(self, watch: Watch, roles: Roles) -> None:
+    Args:
+        autocast: is called before each call that autocast may change.
+    """
+
+    def __init__(self, watch: Watch, roles: Roles, autocast: Callable[[], None]) -> None:
         super().__init__()
-        self.watch, self.roles = watch, roles
+        self.watch, self.roles, self._autocast = watch, roles, autocast
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.is_autocast_enabled("cuda"):
+            self._autocast()
         placed = self._placed(func, kwargs) if kwargs else {}
         handler = HANDLERS.get(func)
         inference = torch.is_inference_mode_enabled()

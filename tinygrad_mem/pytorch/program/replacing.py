@@ -57,9 +57,10 @@ def handled(watch: Any, owner: Any, **handlers: Callable[..., Any]) -> tuple[Any
 
 def holders(owner: Any, names: Iterable[str]) -> list[tuple[Any, str]]:
     """All modules that hold a function of ``owner`` by its name: the one that defines it, and those that import it."""
-    own = [(name, getattr(owner, name)) for name in names]
-    modules = [(each, getattr(each, "__dict__", {})) for each in [*sys.modules.values()]]
-    return [(each, name) for name, function in own for each, members in modules if members.get(name) is function]
+    own = {name: getattr(owner, name) for name in names}
+    members = [(each, getattr(each, "__dict__", {})) for each in [*sys.modules.values()]]
+    found = [(each, kept) for each, kept in members if not kept.keys().isdisjoint(own)]  # a few of thousands
+    return [(each, name) for each, kept in found for name, function in own.items() if kept.get(name) is function]
 
 
 def refused(why: str) -> Callable[..., Any]:

@@ -89,15 +89,16 @@ def run_program(
 def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     """The contexts in which the program runs, in this order."""
     yield roles.places.listening(roles)
+    autocast = CudaAutocast(watch.as_role, watch.bound, watch.gpu.version)
     if watch.device.type == "cuda":
         yield gpu(card, watch.waits)
-        yield CudaAutocast(watch.as_role, watch.bound, watch.gpu.version).running()
+        yield autocast.running()
         yield kernels("CUDA", BELOW_AUTOGRAD)
         yield kernels("FuncTorchDynamicLayerFrontMode", {"dropout": dropout})  # torch.func has a kernel of its own
     yield kernels(f"Autograd{watch.device.type.upper()}", watch.kernels)
     yield watch.fake
     yield watch
-    calls = Calls(watch, roles)
+    calls = Calls(watch, roles, autocast.begin)
     yield calls
     engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
     engine = in_order(engine) if watch.device.type == "cuda" else engine
