@@ -24,6 +24,7 @@ from tests.case import OpCase, flat, ours
 from tests.ops.cases import CASES
 from tests.ops.test_contract import SMALL, arrays_of, step
 from tests.predicted import difference, facts, measured
+from tests.profiles import share_of_each
 from tests.witness import numpy_allocations
 from tinygrad_mem import memory
 from tinygrad_mem.devices.cuda import CUDA
@@ -215,7 +216,14 @@ def step_in(case: OpCase, half: str) -> Callable[[], None]:
     return run
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def share_of_ops(test: str) -> pytest.MarkDecorator:
+    """All rows of ops; in a usual run half of the rows of each op, and at least one: others for each test."""
+    return pytest.mark.parametrize(
+        "case", share_of_each(CASES, 2, lambda case: f"{case.op}, {test}"), ids=lambda case: case.name
+    )
+
+
+@share_of_ops("bytes")
 def test_bytes_are_those_of_float16(case: OpCase):
     if case.name == "cast":
         pytest.skip("its row casts to one of the two")
@@ -242,7 +250,7 @@ def temporaries(case: OpCase, half: str) -> list[int]:
     return taken
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@share_of_ops("kernels")
 def test_kernels_allocate_as_much_as_for_float16(case: OpCase):
     """Nothing, but for a ufunc's buffer where operands are of two dtypes."""
     if case.name.startswith(("ctc_loss", "solve_triangular")):

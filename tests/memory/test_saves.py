@@ -12,7 +12,7 @@ import tinygrad_mem as tm
 from tests.case import OpCase, flat
 from tests.memory.saves import Piece, pieces, recorded
 from tests.ops.cases import CASES
-from tests.profiles import every
+from tests.profiles import every, share_of_each
 from tinygrad_mem import memory
 from tinygrad_mem.ops.base import Op
 
@@ -38,8 +38,11 @@ def tensors(case: OpCase, wanted: int | None, dtype: str) -> list[tm.Tensor] | N
     return None if wanted is not None and wanted >= number else made
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("case", [c for c in CASES if c.grad], ids=lambda case: case.name)
+ROWS = [(case, "float32") for case in CASES if case.grad]
+ROWS += [(case, "float64") for case in share_of_each([case for case, _ in ROWS], 3, lambda case: str(case.op))]
+
+
+@pytest.mark.parametrize(("case", "dtype"), ROWS, ids=lambda each: each if isinstance(each, str) else each.name)
 def test_each_op_keeps_what_its_docstring_says(case: OpCase, dtype: str):
     """With gradients wanted of all inputs, and of each alone: in a usual run this only in float32."""
     seen = 0

@@ -96,7 +96,7 @@ def test_equals_pytorch(case: OpCase, dtype: str, dev: str):
     against_torch(case.run, case.reference, arrays_of(case), dtype, dev, case.grad, tolerance)
 
 
-@of([c for c in CASES if c.grad and c.exact and c.smooth])
+@of(share_of_each([c for c in CASES if c.grad and c.exact and c.smooth], 2, lambda case: f"{case.op}, differences"))
 def test_gradcheck(case: OpCase):
     """Of what is random or rounded finite differences say nothing."""
     inputs = ours(arrays_of(case), "float64")

@@ -62,8 +62,12 @@ def apollo(p: Array, g: Array, s: dict, t: int, o: dict, random: Array) -> Array
     return p - o["lr"] * o["scale"] * u
 
 
-@pytest.mark.parametrize(("dtype", "dev"), on_devices(pairs(["float64", "float32"], ["cpu", "cuda"])))
-@grid
+PLACES = pairs(["float64", "float32"], ["cpu", "cuda"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "dtype", "dev"), on_devices([(*row, *place) for row, place in pairs(ROWS, PLACES)]), ids=str
+)
 def test_fifty_steps_are_the_papers(name: str, options: dict, dtype: str, dev: str):
     o = DEFAULTS[name] | {"lr": 1e-3, "weight_decay": 0.0} | options
     starts = [np.asarray(np.random.default_rng(i).standard_normal(shape)) for i, shape in enumerate(SHAPES)]
