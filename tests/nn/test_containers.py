@@ -195,3 +195,19 @@ def test_parameter_containers_change():
         d["train"] = tm.ones(1)
     with pytest.raises(KeyError, match="missing"):
         d["missing"]
+
+
+def test_a_dict_of_parameters_has_pytorchs_order():
+    """An optimizer's state dict numbers parameters in this order."""
+
+    def script(lib: Any) -> list:
+        p = {name: lib.nn.Parameter(lib.ones(1)) for name in "abcxyz"}
+        made = lib.nn.ParameterDict({name: p[name] for name in "ba"})
+        made.update({name: p[name] for name in "zc"})
+        made.update([(name, p[name]) for name in "yx"])
+        other = lib.nn.ParameterDict(OrderedDict((name, p[name]) for name in "ba"))
+        return [list(made), [name for name, _ in made.named_parameters()], list(other), made.popitem()[0], list(made)]
+
+    assert script(tm) == script(torch)
+    with pytest.raises(KeyError):
+        tm.nn.ParameterDict().popitem()

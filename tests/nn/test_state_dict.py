@@ -373,3 +373,36 @@ def test_a_module_s_own_way_of_loading_is_pytorchs(assign: bool):
             (told, net[0].norm, net[1][0].norm, net[0].seen, sorted(loose[0]), sorted(loose[1]), len(str(caught.value)))
         )
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("calls_super", [False, True])
+def test_a_module_saves_and_loads_itself_in_its_own_way(calls_super: bool):
+    def script(lib: Any) -> list:
+        class Shifted(lib.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.weight, self.inner = lib.nn.Parameter(lib.ones(1) * 10), lib.nn.Linear(1, 1)
+
+            def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+                if calls_super:
+                    super()._save_to_state_dict(destination, prefix, keep_vars)
+                destination[prefix + "shifted"] = self.weight.detach() + 1
+
+            def _load_from_state_dict(self, state_dict: Any, prefix: str, *more: Any) -> None:
+                shifted = state_dict.pop(prefix + "shifted") if calls_super else state_dict[prefix + "shifted"]
+                if calls_super:
+                    super()._load_from_state_dict(state_dict, prefix, *more)
+                self.weight.data.copy_(shifted - 1)
+
+        saved = lib.nn.Sequential(Shifted()).state_dict()
+        loaded = lib.nn.Sequential(Shifted())
+        with lib.no_grad():
+            loaded[0].weight.zero_()
+        loaded.load_state_dict(saved)
+        found = [list(saved), loaded[0].weight.tolist()]
+        for key in ("0.other", "0.inner.other", "1.other"):
+            result = loaded.load_state_dict({**saved, key: lib.ones(1)}, strict=False)
+            found.append([result.missing_keys, result.unexpected_keys])
+        return found
+
+    assert script(tm) == script(torch)

@@ -425,3 +425,18 @@ def test_chunks_of_nothing_are_as_many_as_were_asked_for(chunks: int):
 @pytest.mark.parametrize("value", [True, np.bool_(True), 2, np.int64(2), 2.5, np.float64(2.5)], ids=repr)
 def test_full_of_a_number_has_pytorchs_dtype(value):
     assert str(torch.full((2,), value).dtype) == f"torch.{tm.full((2,), value).dtype.name}"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [f"pad(x, (0, 0, 0, 0), mode='{mode}')" for mode in ("constant", "reflect", "replicate", "circular")]
+    + [f"{name}(x, 1)" for name in ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")]
+    + ["pixel_shuffle(x.view(4, 4, 1, 1), 2)", "pixel_unshuffle(x.view(4, 1, 2, 2), 2)"],
+)
+def test_what_gives_new_memory_does_so_where_nothing_moves(call: str):
+    x = tm.zeros(1, 1, 4, 4, requires_grad=True)
+    y = eval(f"F.{call}", {"F": F, "x": x})
+    y.detach().fill_(4)
+    assert x.sum().item() == 0
+    y.sum().backward()
+    assert x.grad.sum().item() == 16

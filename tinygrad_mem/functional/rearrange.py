@@ -175,6 +175,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         refuse_bools(f"pad: mode {mode}", input.array)
     if value is not None:
         raise ArgumentError(f"Padding mode {mode!r} doesn't take in value argument")
+    if not any(amounts):
+        return input.clone()
     with setting(autocast=None):  # numbers are only moved
         for axis, (before, after) in enumerate(pairs):
             if before or after:

@@ -14,7 +14,7 @@ from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..ops import resize as ops
-from ..ops.base import want_floating, want_real
+from ..ops.base import root_of, want_floating, want_real
 from . import convert, creation, pool
 from .door import FLOAT32, public
 
@@ -198,7 +198,12 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     n = len(lead)
     x = input.reshape(*lead, channels // (r * r), r, r, h, w)
     x = x.permute(*range(n), n, n + 3, n + 1, n + 4, n + 2)
-    return x.reshape(*lead, channels // (r * r), h * r, w * r)
+    return _copied(x.reshape(*lead, channels // (r * r), h * r, w * r), input)
+
+
+def _copied(result: Tensor, input: Tensor) -> Tensor:
+    """``result``, or a copy of it if it is a view of ``input``, as it is where an axis has one entry."""
+    return result.clone() if root_of(result.array) is root_of(input.array) else result
 
 
 @public("nn.functional")
@@ -217,7 +222,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     n = len(lead)
     x = input.reshape(*lead, channels, h // r, r, w // r, r)
     x = x.permute(*range(n), n, n + 2, n + 4, n + 1, n + 3)
-    return x.reshape(*lead, channels * r * r, h // r, w // r)
+    return _copied(x.reshape(*lead, channels * r * r, h // r, w // r), input)
 
 
 @public("nn.functional")
@@ -226,4 +231,5 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     n, channels, *rest = input.shape
     if groups < 1 or channels % groups:
         raise ShapeError(f"channel_shuffle: number of channels must be divisible by groups, got {channels} and {groups}")
-    return input.reshape(n, groups, channels // groups, *rest).transpose(1, 2).reshape(n, channels, *rest)
+    shuffled = input.reshape(n, groups, channels // groups, *rest).transpose(1, 2).reshape(n, channels, *rest)
+    return _copied(shuffled, input)

@@ -306,7 +306,11 @@ class Module(Tree):
         error_msgs: list[str],
     ) -> None:
         """Load this module's own values. A subclass may override this, and call it."""
-        state.load_own(self, state_dict, prefix, local_metadata, missing_keys, error_msgs)
+        state.load_own(self, state_dict, prefix, local_metadata, missing_keys, unexpected_keys, error_msgs)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Put this module's own values into ``destination``. A subclass may override this, and call it."""
+        state.save_own(self, destination, prefix, keep_vars)
 
     def get_extra_state(self) -> Any:
         """State for the state dict that is not a tensor; ``set_extra_state`` receives it. Subclasses override both."""

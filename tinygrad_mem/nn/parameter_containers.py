@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from ..autograd.tensor import Tensor
@@ -125,9 +126,22 @@ class ParameterDict(Dict):
         return self[key]
 
     def update(self, parameters: Any) -> None:
-        """Add or replace values. Raises: TypeError, ValueError: neither a mapping nor an iterable of pairs."""
-        for key, value in pairs("ParameterDict", parameters):
+        """Add or replace values; as in PyTorch, those of a plain mapping in the order of their sorted names.
+
+        Raises:
+            TypeError, ValueError: neither a mapping nor an iterable of pairs.
+        """
+        found = pairs("ParameterDict", parameters)
+        if isinstance(parameters, Mapping) and not isinstance(parameters, (OrderedDict, ParameterDict)):
+            found.sort(key=lambda pair: pair[0])
+        for key, value in found:
             self[key] = value
+
+    def popitem(self) -> tuple[str, Any]:
+        """Remove the last value, and return it with its name. Raises: KeyError: the dict is empty."""
+        for key in reversed(self):
+            return key, self.pop(key)
+        raise KeyError("popitem(): the ParameterDict is empty")
 
     def extra_repr(self) -> str:
         return _lines(self.items(), lambda t: convert.type(t).rpartition(".")[2])

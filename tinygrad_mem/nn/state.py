@@ -50,10 +50,7 @@ def state_dict(module: Module, destination: Any, prefix: str, keep_vars: bool) -
         destination._metadata[prefix[:-1]] = metadata
     for hook in _hooks(module, "_state_dict_pre_hooks"):
         hook(module, prefix, keep_vars)
-    for name, tensor in _own(module):
-        destination[prefix + name] = tensor if keep_vars else tensor.detach()
-    if _overrides(module, "get_extra_state"):
-        destination[prefix + EXTRA] = module.get_extra_state()
+    module._save_to_state_dict(destination, prefix, keep_vars)
     for name, child in module._modules.items():
         if child is not None:
             child.state_dict(destination=destination, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
@@ -63,6 +60,14 @@ def state_dict(module: Module, destination: Any, prefix: str, keep_vars: bool) -
             raise RuntimeError("state_dict post-hook must return None")
         destination = destination if answer is None else answer
     return destination
+
+
+def save_own(module: Module, destination: Any, prefix: str, keep_vars: bool) -> None:
+    """Put the state of one module into ``destination``, for its ``_save_to_state_dict``."""
+    for name, tensor in _own(module):
+        destination[prefix + name] = tensor if keep_vars else tensor.detach()
+    if _overrides(module, "get_extra_state"):
+        destination[prefix + EXTRA] = module.get_extra_state()
 
 
 EXTRA = "_extra_state"  # PyTorch's keys
@@ -148,8 +153,12 @@ def loading_steps(
     return steps
 
 
-def load_own(owner: Module, source: Any, prefix: str, metadata: Any, missing: list[str], errors: list[str]) -> None:
+def load_own(
+    owner: Module, source: Any, prefix: str, metadata: Any, missing: list[str], unexpected: list[str], errors: list[str]
+) -> None:
     """Load the values of one module, for its ``_load_from_state_dict``."""
+    expected = _expected(owner, prefix)
+    unexpected += [key for key in _keys_of(owner, source, prefix) if key not in expected]
     _call(loading_steps(owner, source, prefix, metadata, metadata.get(_ASSIGN, False), missing, errors))
 
 
@@ -168,13 +177,12 @@ def _load_all(
         prefix, metadata = f"{path}." if path else "", versions.get(path, {})
         for hook, with_module in _hooks(owner, "_load_state_dict_pre_hooks"):
             hook(*([owner] if with_module else []), source, prefix, metadata, True, missing, unexpected, errors)
-        expected.update(prefix + name for name, _ in _own(owner))
+        expected |= _expected(owner, prefix)
         absent += [f"{prefix}{name}." for name, module in owner._modules.items() if module is None]
-        if _overrides(owner, "set_extra_state"):
-            expected.add(prefix + EXTRA)
         if not _overrides(owner, "_load_from_state_dict"):
             steps += loading_steps(owner, source, prefix, metadata, assign, missing, errors)
             continue
+        expected.update(_keys_of(owner, source, prefix))  # it says itself which of them it does not expect
         given = {**metadata, _ASSIGN: True} if assign else dict(metadata)
         owner._load_from_state_dict(source, prefix, given, True, missing, unexpected, errors)
     # as in PyTorch, values are not missed by a module that was set to None
@@ -191,6 +199,16 @@ def _load_all(
             )
     _refuse(module, errors, found, strict)
     return found
+
+
+def _expected(owner: Module, prefix: str) -> set[str]:
+    """The keys of a module's own state."""
+    return {prefix + name for name, _ in _own(owner)} | ({prefix + EXTRA} if _overrides(owner, "set_extra_state") else set())
+
+
+def _keys_of(owner: Module, source: Any, prefix: str) -> list[str]:
+    """The keys of ``source`` that begin with ``prefix``, and are of none of the module's children."""
+    return [key for key in source if key.startswith(prefix) and key[len(prefix) :].partition(".")[0] not in owner._modules]
 
 
 def _refuse(module: Module, errors: list[str], found: IncompatibleKeys, strict: bool) -> None:
