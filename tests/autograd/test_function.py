@@ -149,6 +149,49 @@ def test_setup_context():
     both(program, X, Y)
 
 
+@pytest.mark.parametrize("call", ["of(x)", "of(x, 5.0)", "of(x, y=5.0)", "of(y=4.0, x=x)"])
+def test_setup_context_gets_names_and_defaults(call: str):
+    def script(lib: Any) -> list:
+        class Scaled(lib.autograd.Function):
+            @staticmethod
+            def forward(x: Any, y: float = 3.0) -> Any:
+                return x * y
+
+            @staticmethod
+            def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
+                _, ctx.y = inputs
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> tuple:
+                return g * ctx.y, None
+
+        x = lib.ones(2, requires_grad=True)
+        y = eval(call, {"of": Scaled.apply, "x": x})
+        y.sum().backward()
+        return [y.tolist(), x.grad.tolist()]
+
+    assert script(tm) == script(torch)
+
+
+def test_vjp_is_another_name_of_backward():
+    class Doubled(tm.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def vjp(ctx: Any, g: Any) -> Any:
+            return g * 2
+
+    x = tm.ones(2, requires_grad=True)
+    Doubled.apply(x).sum().backward()
+    assert x.grad.tolist() == [2.0, 2.0]
+    with pytest.raises(TypeError, match=r"takes no keyword arguments, found \['x'\]"):
+        Doubled.apply(x=x)
+    with pytest.raises(ValueError, match="implementing both 'backward' and 'vjp' is not allowed"):
+        type("Both", (Doubled,), {"backward": staticmethod(lambda ctx, g: g)})
+
+
 def test_several_outputs_materialized_and_not():
     for materialize in (True, False):
 

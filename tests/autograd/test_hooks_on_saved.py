@@ -158,3 +158,14 @@ def test_errors_in_hooks_come_out_and_leave_the_engine_usable():
 def test_what_is_no_hook():
     with pytest.raises(TypeError, match="must be callable"):
         saved_tensors_hooks(None, identity)
+
+
+@pytest.mark.parametrize("write", ["exp", "mul"])
+def test_a_pack_hook_that_writes_its_input_is_refused(write: str):
+    for lib in (torch, tm):
+        x = lib.ones(3, requires_grad=True)
+        with (
+            lib.autograd.graph.saved_tensors_hooks(lambda t: t.detach().add_(1), lambda t: t),
+            pytest.raises(RuntimeError, match="pack hook is modifying its input in place"),
+        ):
+            x.exp() if write == "exp" else x.clone() * lib.ones(3, requires_grad=True).clone()

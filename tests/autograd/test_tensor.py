@@ -207,3 +207,33 @@ def test_only_tensors_and_numbers_can_be_in_a_tensor(library, wrong):
     assert x in x
     with pytest.raises(RuntimeError, match=r"__contains__ only supports Tensor or scalar, but you passed in a <class "):
         assert wrong not in x
+
+
+def test_numpy_under_no_grad():
+    for lib in (torch, tm):
+        x = lib.ones(2, requires_grad=True)
+        with lib.no_grad():
+            assert x.numpy().tolist() == np.asarray(x).tolist() == [1.0, 1.0]
+        with pytest.raises(RuntimeError, match="Can't call numpy"):
+            x.numpy()
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_view_of_what_became_a_leaf_that_requires_grad_is_not_written(deep: bool):
+    for lib in (torch, tm):
+        x = lib.ones(2, 3)
+        view = x[:].view(-1) if deep else x[:]
+        x.requires_grad = True
+        with pytest.raises(RuntimeError, match="a view of a leaf Variable that requires grad"):
+            view.add_(1)
+        with lib.no_grad():
+            view.add_(1)
+        assert x.detach().sum().item() == 12
+
+
+def test_a_post_accumulate_hook_returns_nothing():
+    for lib in (torch, tm):
+        x = lib.ones(2, requires_grad=True)
+        x.register_post_accumulate_grad_hook(lambda p: p.grad)
+        with pytest.raises(RuntimeError, match="post accumulate grad hooks should return None"):
+            x.sum().backward()

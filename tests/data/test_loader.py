@@ -336,3 +336,8 @@ def test_an_exception_of_a_dataset_pins_no_batch(workers: int):
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+def test_loaders_and_datasets_take_types():
+    assert tm.utils.data.DataLoader[int].__origin__ is tm.utils.data.DataLoader
+    assert tm.utils.data.Dataset[int].__origin__ is tm.utils.data.Dataset

@@ -651,4 +651,5 @@ def _add(leaf: Tensor, grad: Any, owned: bool) -> None:
 def _call_post_hooks(leaf: Tensor) -> None:
     if leaf._post_accumulate:
         for hook in list(leaf._post_accumulate.values()):
-            hook(leaf)
+            if hook(leaf) is not None:
+                raise GraphError("Tensor post accumulate grad hooks should return None: change tensor.grad in place")

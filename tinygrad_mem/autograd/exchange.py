@@ -44,11 +44,11 @@ class Exchange(Shaped):
             force: detach it, and copy it to the host if needed.
 
         Raises:
-            GraphError: it requires grad; use ``detach().numpy()``.
+            GraphError: it requires grad, and grad mode is on; use ``detach().numpy()``.
             DeviceError: it is on a GPU; use ``cpu().numpy()``.
         """
         if not force:
-            if self.requires_grad:
+            if self.requires_grad and local.grad_enabled:
                 raise GraphError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
             if self.device.type == "cuda":
                 raise DeviceError("can't convert cuda device tensor to numpy. Use Tensor.cpu() to copy it to the host first.")

@@ -6,6 +6,7 @@ counted, checked for in-place writes, packed by saved-tensor hooks, and freed as
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from .. import scope
 from ..dtypes import FLOATING
-from ..errors import DeviceError, GraphError, NotOfferedError, pins_nothing
+from ..errors import ArgumentError, ArgumentTypeError, DeviceError, GraphError, NotOfferedError, pins_nothing
 from ..scope import local
 from . import core, node_hooks
 from .border import share_values
@@ -181,6 +182,10 @@ class Function:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls._rule = _Rule(cls)
+        if cls.vjp is not Function.vjp:
+            if cls.backward not in (Function.backward, cls.vjp):
+                raise ArgumentError(f"{cls.__name__}: implementing both 'backward' and 'vjp' is not allowed: remove one")
+            cls.backward = cls.vjp  # type: ignore[method-assign]
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -209,13 +214,22 @@ class Function:
 
     @classmethod
     @pins_nothing
-    def apply(cls, *args: Any) -> Any:
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Run forward. Record it if an argument requires grad and grad mode is on.
 
+        Where the class has ``setup_context``, arguments may have names and defaults: it gets all of them.
+
         Raises:
-            TypeError: forward returned neither a tensor nor a tuple with one.
+            TypeError: forward does not take the arguments, or returned neither a tensor nor a tuple with one.
             GraphError: a dirty tensor was not returned, or is a leaf that requires grad.
         """
+        sets_up = cls.setup_context is not Function.setup_context
+        if sets_up:
+            bound = inspect.signature(cls.forward).bind(*args, **kwargs)
+            bound.apply_defaults()
+            args = bound.args
+        elif kwargs:
+            raise ArgumentTypeError(f"{cls.__name__}.apply() takes no keyword arguments, found {list(kwargs)}")
         ctx = FunctionContext()
         ctx.needs_input_grad = tuple([isinstance(x, Tensor) and x.requires_grad for x in args])
         before = local.grad_enabled
@@ -223,10 +237,8 @@ class Function:
         edges = [x.edge() if record and need else None for x, need in zip(args, ctx.needs_input_grad, strict=True)]
         local.grad_enabled = False
         try:
-            if cls.setup_context is Function.setup_context:
-                output = cls.forward(ctx, *args)
-            else:
-                output = cls.forward(*args)
+            output = cls.forward(*args) if sets_up else cls.forward(ctx, *args)
+            if sets_up:
                 cls.setup_context(ctx, args, output)
         finally:
             local.grad_enabled = before

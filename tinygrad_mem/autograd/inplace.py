@@ -25,7 +25,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     """
     inputs = (target, *inputs)
     enabled = local.grad_enabled
-    if enabled and target.requires_grad:
+    if enabled and (target._view is not None or target._requires_grad):
         _refuse_leaf(op, target)
     if target._inference and not local.inference:
         raise GraphError(

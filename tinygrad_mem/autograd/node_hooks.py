@@ -293,11 +293,20 @@ def pack(hooks: tuple, saving: tuple, tensor: Any) -> PackedArray:
     """Call a pack hook with ``tensor``. ``saving``: the node that saves it, its name there, and the number of the input."""
     pack_hook, unpack_hook, _ = hooks
     before = local.saved_hooks, local.saving
+    version = _version(tensor)
     local.saved_hooks, local.saving = (), saving  # a hook's own ops are not packed again
     try:
-        return PackedArray(pack_hook(tensor), unpack_hook, tensor.array, tensor.device)
+        content = pack_hook(tensor)
     finally:
         local.saved_hooks, local.saving = before
+    if _version(tensor) != version:  # the values that the op's caller gets would be others
+        raise GraphError("A saved tensor pack hook is modifying its input in place: pack a clone() of it")
+    return PackedArray(content, unpack_hook, tensor.array, tensor.device)
+
+
+def _version(tensor: Any) -> int:
+    """How often the memory was written; a tensor without a storage was not, and gets none here."""
+    return 0 if tensor._storage is None else tensor._storage.version
 
 
 def unpack(node: Any) -> None:

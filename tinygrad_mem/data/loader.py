@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Generic
 
 from .. import scope
 from ..callbacks import finalizer
 from ..devices import Generator, device
 from ..interrupts import uninterrupted
 from .collate import default_collate, default_convert
-from .dataset import IterableDataset
+from .dataset import IterableDataset, T
 from .fetch import Fetch
 from .sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
 from .workers import Crew, End, Failure, Pass, WorkerTask
@@ -29,7 +29,7 @@ class _Endless(Sampler):
 _FIXED = frozenset({"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"})
 
 
-class DataLoader:
+class DataLoader(Generic[T]):
     """Batches of a dataset, with PyTorch's arguments. The loader keeps no reference to a batch that it has returned.
 
     Args:
