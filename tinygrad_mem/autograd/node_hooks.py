@@ -305,7 +305,7 @@ def pack(hooks: tuple, saving: tuple, tensor: Any) -> PackedArray:
 
 
 def _version(tensor: Any) -> int:
-    """How often the memory was written; a tensor without a storage was not, and gets none here."""
+    """The number of writes to the memory; a tensor without a storage had none, and gets no storage here."""
     return 0 if tensor._storage is None else tensor._storage.version
 
 
