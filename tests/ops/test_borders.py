@@ -32,6 +32,7 @@ REFUSED = """
     F.adaptive_avg_pool2d(M.ones(1, 4, 4).byte(), 2) | expected a floating tensor, found uint8
     F.adaptive_max_pool2d(M.ones(1, 4, 4).long(), 2) | expected a floating tensor, found int64
     M.ones(2) % object() | argument 'other' \\(position 2\\) must be Tensor or Number, not object
+    M.addcmul(M.ones(2), M.ones(2), M.ones(2), value="a") | argument 'value' must be Number, not str
     M.maximum(M.ones(2), object()) | argument 'other' \\(position 2\\) must be Tensor, not object
     M.ones(2) ** object() | argument 'exponent' \\(position 2\\) must be Tensor or Number, not object
     M.gather(M.ones(0), 3, M.zeros(0, dtype=M.int64)) | Dimension out of range .* but got 3
@@ -168,6 +169,14 @@ def test_a_tensor_is_not_equal_to_what_is_no_number():
         for other in ("a", None, object(), {}, {1.0}):
             assert (x == other) is False
             assert (x != other) is True
+
+
+@pytest.mark.parametrize("name", ["zeros", "ones", "full", "empty", "rand", "randn"])
+def test_what_is_like_another_tensor_may_require_grad(name: str):
+    for lib in (torch, tm):
+        made = getattr(lib, f"{name}_like")(lib.ones(2), *([3.0] if name == "full" else []), requires_grad=True)
+        assert made.requires_grad
+        assert made.is_leaf
 
 
 def test_a_shape_is_joined_with_tuples_only():

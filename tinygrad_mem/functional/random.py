@@ -162,15 +162,15 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None, d
 
 
 @public("torch")
-def rand_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+def rand_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Uniform numbers of ``input``'s shape."""
-    return uniform_(creation.empty_like(input, dtype=dtype, device=device))
+    return uniform_(creation.empty_like(input, dtype=dtype, device=device)).requires_grad_(requires_grad)
 
 
 @public("torch")
-def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Normal numbers of ``input``'s shape."""
-    return normal_(creation.empty_like(input, dtype=dtype, device=device))
+    return normal_(creation.empty_like(input, dtype=dtype, device=device)).requires_grad_(requires_grad)
 
 
 @public("torch")

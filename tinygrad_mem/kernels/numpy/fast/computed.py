@@ -245,6 +245,8 @@ def kind_of(x: Any) -> Any:
         if x == 1:
             return ONE
         return ZERO if x == 0 and math.copysign(1, x) > 0 else NUMBER
+    if not isinstance(x, str):
+        raise TypeError(f"a kernel takes arrays, numbers and names, found {type(x).__name__}")
     return x
 
 
