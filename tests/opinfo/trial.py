@@ -108,7 +108,7 @@ def offered() -> dict[str, list[Any]]:
 
 def trials(op: Any, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Iterator[list[Trial]]:
     """Each sample of a row in every form that is offered. In a usual run, as a function and in every third of the other forms:
-    these by turns, from sample to sample; of float64 half of the samples, of other dtypes a sixth.
+    these by turns, from sample to sample; of float64 a third of the samples, of other dtypes a sixth.
     """
     forms = list(_forms(op))
     for turn_of_dtype, dtype in enumerate(dtypes):
@@ -118,7 +118,7 @@ def trials(op: Any, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Iterator[list[T
         random.seed(0)
         drawn = op.sample_inputs_func(op, "cpu", dtype, dtype.is_floating_point and op.supports_autograd)
         samples = list(itertools.islice(drawn, 8 * CAP))
-        tried = min(CAP // every(2 if dtype == torch.float64 else 6), len(samples))
+        tried = min(CAP // every(3 if dtype == torch.float64 else 6), len(samples))
         for i in range(tried):
             sample = samples[i * len(samples) // tried]
             turn = (i + turn_of_dtype) % every(3)
