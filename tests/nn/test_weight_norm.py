@@ -97,3 +97,15 @@ def test_a_copy_is_independent():
     with tm.no_grad():
         other.parametrizations["weight"].original0.mul_(2)
     assert tm.allclose(other.weight, 2 * layer.weight)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.nn.utils.weight_norm")
+def test_a_state_dict_of_the_older_function_is_loaded():
+    for saved_by in (torch, tm):
+        older = saved_by.nn.utils.weight_norm(saved_by.nn.Linear(4, 5))
+        layer = tm.nn.utils.parametrizations.weight_norm(tm.nn.Linear(4, 5))
+        state = {name: tm.tensor(value.tolist()) for name, value in older.state_dict().items()}
+        layer.load_state_dict(state)
+        x = np.arange(4, dtype=np.float32)
+        wanted = older(saved_by.tensor(x)).detach().numpy()
+        np.testing.assert_allclose(layer(tm.tensor(x)).detach().numpy(), wanted, 1e-5, 1e-6)

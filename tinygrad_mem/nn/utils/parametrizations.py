@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from ... import absent as _absent
 from ...autograd.tensor import Tensor
@@ -18,7 +19,8 @@ M = TypeVar("M", bound=Module)
 def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
     """``module.name`` becomes ``g * v / |v|``, computed at each use.
 
-    g and v are the parameters ``parametrizations.NAME.original0`` and ``original1``.
+    g and v are the parameters ``parametrizations.NAME.original0`` and ``original1``. A state dict may have the names that
+    ``nn.utils.weight_norm`` gives them.
 
     Saves: what a norm, a division and a product save: three times the weight.
 
@@ -35,7 +37,15 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
         )
     parts = WeightParts(parameter_of(module, name), dim)
     del module._parameters[name]
+    module._register_load_state_dict_pre_hook(partial(_rename_older, name))
     return compute_by(module, name, parts)
+
+
+def _rename_older(name: str, state_dict: Any, prefix: str, *_: Any) -> None:
+    """Give the parts in a state dict of ``nn.utils.weight_norm`` their names here."""
+    for number, part in enumerate("gv"):
+        if (key := f"{prefix}{name}_{part}") in state_dict:
+            state_dict[f"{prefix}parametrizations.{name}.original{number}"] = state_dict.pop(key)
 
 
 def spectral_norm(
