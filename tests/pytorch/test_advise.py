@@ -22,7 +22,7 @@ from tinygrad_mem.pytorch.program.seen import blocks_of
 advise_module: Any = sys.modules["tinygrad_mem.pytorch.advise"]
 MIB = 1 << 20
 WIDE = 256
-BLOCKS = 4
+BLOCKS = 2
 CHUNKS = hasattr(F, "linear_cross_entropy")  # since PyTorch 2.13
 NO_CHUNKS = "no result of a linear layer goes to F.cross_entropy" if CHUNKS else "this PyTorch has no F.linear_cross_entropy"
 
