@@ -288,3 +288,12 @@ def test_a_nan_spoils_the_same_numbers_on_a_gpu(name: str):
     """A GPU's own ``max`` leaves a nan out."""
     for ours, theirs in zip(spoiled(name, "cuda"), spoiled(name, "cpu"), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("Adam", {"betas": (tm.tensor(0.9), 0.99)}), ("SGD", {"momentum": tm.tensor(0.9)})]
+)
+def test_an_option_that_is_a_tensor_is_refused(name: str, options: dict):
+    with pytest.raises(TypeError, match=f"{name}: expected numbers as {next(iter(options))}, found a tensor"):
+        getattr(tm.optim, name)([tm.ones(2, requires_grad=True)], lr=0.1, **options)
+    made(name, [tm.ones(2, requires_grad=True)]).param_groups[0]["lr"] = tm.tensor(0.1)

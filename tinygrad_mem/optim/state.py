@@ -56,13 +56,18 @@ def has_master(group: dict[str, Any], p: Tensor) -> bool:
 
 
 def check(group: dict[str, Any], half_state: bool, rule: str) -> None:
-    """Check ``master_weights`` and ``state_dtype``, and replace the dtype by its name, which files can hold.
+    """Check that options are numbers, and check ``state_dtype``, whose name, which files can hold, takes its place.
 
     Raises:
+        ArgumentTypeError: an option is a tensor, and not the learning rate.
         DTypeError: ``state_dtype`` is not floating.
         NotOfferedError: the optimizer does not offer ``state_dtype``.
         ArgumentError: ``master_weights`` is not a bool.
     """
+    for name, value in group.items():
+        values = value if isinstance(value, (tuple, list)) else (value,)
+        if name not in ("params", "lr") and any(isinstance(each, Tensor) for each in values):
+            raise ArgumentTypeError(f"{rule}: expected numbers as {name}, found a tensor: give its .item()")
     if not isinstance(group.get("master_weights", False), bool):
         raise ArgumentError(f"master_weights: expected True or False, found {group['master_weights']!r}")
     if group.get("state_dtype") is None:
