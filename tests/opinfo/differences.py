@@ -91,6 +91,9 @@ DIFFERENCES: list[Difference] = [
         "The weight is a matrix, and scores that are cut in tiles want classes: the rest is refused, in words.",
         "class probabilities need all scores|a linear_weight of shape",
     ),
+    Difference(
+        "op", "double to", "Memory formats change nothing, with a warning.", "memory of an argument: True, in PyTorch False"
+    ),
     Difference("op", "cdist", "p = 0 counts, and has no gradient: it is refused, in words.", "cdist: p=0 has no gradient"),
     Difference(
         "op",

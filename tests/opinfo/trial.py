@@ -15,6 +15,7 @@ import torch
 import tinygrad_mem as tm
 from tests.case import assert_same, flat
 from tests.profiles import every
+from tinygrad_mem.ops.base import root_of
 
 from .said import NotOursError, Said, named, our, tables, toleranceOverride
 
@@ -222,6 +223,8 @@ def _compare(trial: Trial, expected: Outcome) -> None:
     assert len(results) == len(wanted), f"{len(results)} results, PyTorch has {len(wanted)}"
     if not wanted:
         assert answer == said(expected.result), f"{answer}, PyTorch has {expected.result}"
+    if not trial.writes:
+        _assert_aliases(results, wanted, said)
     for i, (r, e) in enumerate(zip(results, wanted, strict=True)):
         assert r.requires_grad == e.requires_grad, f"result {i}: requires_grad {r.requires_grad}, PyTorch has {e.requires_grad}"
         if trial.drawn:
@@ -243,6 +246,16 @@ def _compare(trial: Trial, expected: Outcome) -> None:
         assert (mine.grad is None) == (grad is None), f"gradient {i}: {mine.grad}, PyTorch has {grad}"
         if grad is not None:
             _assert_same(mine.grad, grad, _allowed(trial.op, grad, sums=True), f"gradient {i}")
+
+
+def _assert_aliases(results: list[tm.Tensor], wanted: list[torch.Tensor], said: Said) -> None:
+    """A result is in the memory of an argument where PyTorch's is: a write to it changes that argument."""
+    mine = {id(root_of(ours.array)) for _, ours in said.tensors}
+    others = {theirs.untyped_storage().data_ptr() for theirs, _ in said.tensors}
+    for i, (r, e) in enumerate(zip(results, wanted, strict=True)):
+        if e.numel():
+            found, expected = id(root_of(r.array)) in mine, e.untyped_storage().data_ptr() in others
+            assert found == expected, f"result {i}: in the memory of an argument: {found}, in PyTorch {expected}"
 
 
 def _assert_places(trial: Trial, found: tm.Tensor, expected: torch.Tensor) -> None:

@@ -70,20 +70,20 @@ def to(
     A floating number that an integer dtype does not hold becomes any number, as in PyTorch: on a GPU another than on the CPU.
 
     Args:
-        args: a dtype, a device, a device and a dtype, or a tensor.
+        args: a dtype, a device, a device and a dtype, or a tensor; then ``non_blocking`` and ``copy``.
         copy: make a copy even if nothing changes.
         memory_format: changes nothing; ``channels_last`` warns once that it does not.
     """
     if memory_format is not None:
         formatted(memory_format)
+    flags = [arg for arg in args if isinstance(arg, builtins.bool)]  # non_blocking, and copy
+    copy = flags[1] if len(flags) > 1 else copy
     for arg in args:
         if isinstance(arg, Tensor):
             dtype, device = arg.dtype, arg.device
         elif isinstance(arg, Device) or (isinstance(arg, str) and arg.partition(":")[0] in ("cpu", "cuda", "meta")):
             device = arg
-        elif arg is True or arg is False:
-            continue  # every copy is complete when it returns
-        elif arg is not None:
+        elif arg is not None and not isinstance(arg, builtins.bool):
             dtype = arg
     result = input
     where = input.device if device is None else Device(device)

@@ -128,7 +128,7 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None
     if n < 0:
         raise ArgumentError(f"diff: order must be non-negative but got {n}")
     if n == 0:
-        return input
+        return input.clone()
     axis = normalize_dim(dim, input.ndim)
     row = [t for t in (prepend, input, append) if t is not None]
     for t in row:
