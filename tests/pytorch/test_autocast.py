@@ -14,6 +14,7 @@ import torch.nn.functional as F  # noqa: E402
 from tests.pytorch.language_model import Model, RMSNorm, Rotary, Size, cross_entropy, log_softmax, softmax  # noqa: E402
 from tests.pytorch.recorded import frees_as_before_3_14  # noqa: E402
 from tinygrad_mem import pytorch  # noqa: E402
+from tinygrad_mem.errors import NotOfferedError  # noqa: E402
 from tinygrad_mem.memory import Kind  # noqa: E402
 
 BEGIN = 77_777  # bytes of a block that marks the beginning
@@ -314,3 +315,16 @@ def test_it_begins_wherever_it_is_switched_on() -> None:
     finally:
         SWITCH("cuda", False)
     assert found == [torch.float32, torch.float16, torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_grid_under_autocast_is_refused_in_words(device: str):
+    """It was predicted in float32, with too few bytes."""
+
+    def run(enabled: bool) -> torch.Tensor:
+        with torch.autocast(device, torch.bfloat16, enabled=enabled):
+            return F.affine_grid(torch.zeros(4, 2, 3, device=device), [4, 3, 16, 16], align_corners=False)
+
+    with pytest.raises(NotOfferedError, match=rf'affine_grid under autocast.*torch\.autocast\("{device}", enabled=False\)'):
+        pytorch.predict(run, True, device=device)
+    assert pytorch.predict(run, False, device=device).peak > 0

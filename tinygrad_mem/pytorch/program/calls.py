@@ -358,6 +358,18 @@ def _whole(function: Callable[..., Any], watch: Watch, *args: Any, **kwargs: Any
     return function(*args, **kwargs)
 
 
+@handles(torch.nn.functional.affine_grid, torch.affine_grid_generator, given=True)
+def _affine_grid(function: Callable[..., Tensor], watch: Watch, theta: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """A grid by a product of matrices, which autocast runs in half precision within the op."""
+    kind = _device_of(watch, theta).type
+    if torch.is_autocast_enabled(kind):
+        raise NotOfferedError(
+            "affine_grid under autocast: its product in half precision is not predicted. Call it within "
+            f'torch.autocast("{kind}", enabled=False)'
+        )
+    return function(theta, *args, **kwargs)
+
+
 # --- values ---------------------------------------------------------------------------------------------------------------
 
 
