@@ -231,6 +231,15 @@ def test_a_view_of_what_became_a_leaf_that_requires_grad_is_not_written(deep: bo
         assert x.detach().sum().item() == 12
 
 
+def test_a_view_that_is_a_leaf_itself_is_not_written():
+    for lib in (torch, tm):
+        view = lib.ones(2, 3)[0].requires_grad_()
+        with pytest.raises(RuntimeError, match="a view of a leaf Variable that requires grad"):
+            view.add_(1)
+        (view * 2).sum().backward()
+        assert view.grad.tolist() == [2.0, 2.0, 2.0]
+
+
 def test_a_post_accumulate_hook_returns_nothing():
     for lib in (torch, tm):
         x = lib.ones(2, requires_grad=True)

@@ -88,7 +88,8 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
 def _refuse_leaf(op: type[Op], target: Tensor) -> None:
     """Raises: GraphError: ``target`` is a leaf that requires grad, or a view of one."""
     base = target._former()
-    if base.is_leaf and base._requires_grad:
+    itself = target._node is None and target._requires_grad  # a view of other memory may be a leaf
+    if itself or (base.is_leaf and base._requires_grad):
         what = "a leaf Variable" if base is target else "a view of a leaf Variable"
         raise GraphError(
             f"{what} that requires grad is being used in an in-place operation ({op.__name__}). "
