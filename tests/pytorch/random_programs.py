@@ -372,7 +372,7 @@ def rebuild(state: State) -> None:
     elif kind == 3:
         for p in held.net.parameters():
             if p.requires_grad:
-                p.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(0.5))
+                p.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", p.grad * 0.5))
     elif kind == 4 and len(layers) > 1:
         layers[0].weight = layers[-1].weight
     else:

@@ -21,10 +21,12 @@ from .creation import tensor
 from .door import WIDEST, public
 from .host import host_array
 
+_NUMBERS = (int, float, np.generic)
+
 
 def _expanded(input: Tensor, key: Any) -> list:
     """The key as a list with ``...`` replaced by slices, and sequences and arrays by tensors."""
-    others = [type(part).__name__ for part in key if not isinstance(part, (int, np.generic))] if isinstance(key, list) else []
+    others = [type(part).__name__ for part in key if not isinstance(part, _NUMBERS)] if isinstance(key, list) else []
     if others:
         raise ArgumentTypeError(
             "a list as an index holds numbers only: of others PyTorch 2.13 makes x[tuple(index)], and NumPy x[tensor(index)]. "
