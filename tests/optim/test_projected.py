@@ -118,6 +118,10 @@ def test_each_parameter_and_each_period_has_its_own_projection():
     for p in reversed(ps):  # in any order
         again._step([(again.param_groups[0], p)])
     assert [again.state[p]["seed"] for p in ps] == seeds
+    tm.manual_seed(3)
+    apart = optim.APOLLO([{"params": ps[:1]}, {"params": ps[1:]}], rank=4)
+    apart.step()
+    assert [apart.state[p]["seed"] for p in ps] == seeds
     assert seeds[0] != seeds[1]
 
 

@@ -15,6 +15,7 @@ __all__ = ("APOLLO", "APOLLOMini")
 
 _GROWTH = 1.01  # how much longer than the last one an update may be
 _SEEDS = 1 << 63
+_APART = 0x9E3779B97F4A7C15  # from the seed of one parameter to the next one's
 _EPS = 1e-8  # added to lengths before a division
 
 
@@ -80,14 +81,13 @@ class APOLLO(Projected):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As :meth:`Optimizer.add_param_group`; the group gets a ``"seed"``, from which its parameters' seeds are made."""
         super().add_param_group(param_group)
-        if param_group["params"]:
-            _draw_seed(param_group)
+        _draw_seed(param_group)
 
     def _step_one(self, group: dict[str, Any], p: Tensor, fresh: dict[str, Tensor]) -> None:
         if is_projected(group, p) and "seed" not in self.state[p]:
             _draw_seed(group)  # if it was empty before
             place = next(place for place, other in enumerate(group["params"]) if other is p)
-            self.state[p]["seed"] = (group["seed"] + (place << 40)) % _SEEDS
+            self.state[p]["seed"] = (group["seed"] + place * _APART) % _SEEDS
         super()._step_one(group, p, fresh)
 
     def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:
@@ -126,9 +126,10 @@ class APOLLO(Projected):
 
 
 def _draw_seed(group: dict[str, Any]) -> None:
-    if "seed" not in group:
-        seed, calls = Device("cpu").generator.ticket()
-        group["seed"] = (seed + calls * 0x9E3779B97F4A7C15) % _SEEDS
+    """Take a ticket for each parameter. The first is the group's seed; the others are at its parameters' places after it."""
+    if group["params"] and "seed" not in group:
+        (seed, calls), *_ = [p.device.generator.ticket() for p in group["params"]]
+        group["seed"] = (seed + calls * _APART) % _SEEDS
 
 
 class APOLLOMini(APOLLO):
