@@ -131,7 +131,7 @@ class _Places:
 
 
 def _refuse_overlap(op: type[Op], target: Any, other: Any) -> None:
-    """Refuse inputs that overlap the written tensor, except the same elements, where the op reads each before it writes it."""
+    """Refuse inputs that overlap the written tensor, except the same elements, if the op reads each before it writes it."""
     same = other.shape == target.shape and other.strides == target.strides and address_of(other) == address_of(target)
     if same and not op.places:
         return

@@ -64,7 +64,7 @@ def public(*names: str, cpu: Policy | None = None, cuda: Policy | None = None, t
         for name in names:
             place, own = (name, door.__name__) if name == "Tensor" or name in PUBLIC else name.rsplit(".", 1)
             if place == "Tensor":
-                setattr(Tensor, own, _door(function, _REFLECTED[own]) if own in _REFLECTED else door)
+                setattr(Tensor, own, door if own not in _REFLECTED else _operator(door, function, _REFLECTED[own]))
             else:
                 PUBLIC[place][own] = door
         for device, policy in (("cpu", cpu), ("cuda", cuda)):
@@ -85,7 +85,14 @@ _COMPARISONS = {
     "__ne__": "__ne__",
 }
 _REFLECTED = _COMPARISONS | {f"__{i}{name}__": f"__r{name}__" for name in _ARITHMETIC for i in ("", "i")}
-"""Operator -> the method of the other operand that Python asks, if this one does not know its type."""
+"""Operator -> the method of the other operand that Python calls if the operator returns ``NotImplemented``."""
+
+
+def _operator(door: Any, function: Any, reflected: str) -> Any:
+    """The door of an operator. It returns ``NotImplemented`` for an operand of a type that no op takes."""
+    operator = _door(function, reflected)
+    operator.__doc__ = door.__doc__
+    return operator
 
 
 def _door(function: Any, reflected: str = "") -> Any:

@@ -29,8 +29,8 @@ def _expanded(input: Tensor, key: Any) -> list:
     others = [type(part).__name__ for part in key if not isinstance(part, _NUMBERS)] if isinstance(key, list) else []
     if others:
         raise ArgumentTypeError(
-            "a list as an index holds numbers only: of others PyTorch 2.13 makes x[tuple(index)], and NumPy x[tensor(index)]. "
-            f"Write the one that is meant; found {others[0]} in the list"
+            f"a list as an index may hold only numbers, found {others[0]}: PyTorch 2.13 reads it as x[tuple(index)], NumPy as "
+            "x[tensor(index)]. Write the one that you mean"
         )
     parts = list(key) if isinstance(key, tuple) else [key]
     made: list[Any] = []
@@ -216,7 +216,7 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     parts = _checked(input, _expanded(input, key))
     view, left = _basic(input, parts)
     if not any(isinstance(part, Tensor) for part in left):
-        if any(part is True for part in parts):  # it chooses all, and is an index as others are: a copy
+        if any(part is True for part in parts):  # an index like a tensor: the result is a copy
             return view.clone()
         return view if view is not input else apply(shape_ops.Slice, input, key=(...,))
     axes, indices, common = _indices(view, left)
@@ -260,7 +260,7 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
             view = apply(shape_ops.Slice, input, key=(...,))
         while value.ndim > view.ndim and value.size(0) == 1:
             value = value.squeeze(0)
-        shared = value.numel() < view.numel() and root_of(value.array) is root_of(view.array)
+        shared = value.numel() < view.numel() and root_of(value.array) is root_of(view.array)  # a part of the tensor itself
         view.copy_(value.clone() if shared else value)
         return
     if given is not None and (given.ndim or len(arrays) < len(left) or any(part.dtype != dtypes.bool for part in arrays)):

@@ -137,7 +137,7 @@ def _beyond_int64(args: tuple) -> bool:
 
 
 def answers(args: tuple, method: str) -> bool:
-    """True if the second operand is of a type that nobody here knows, and has the method that Python asks next."""
+    """True if the second operand is of a type that no op takes, and has the method that Python calls next."""
     if len(args) != 2 or isinstance(args[1], (Tensor, numbers.Number, np.ndarray, list, tuple)) or hint_for(args[1]):
         return False
     return hasattr(args[1], method) and not hasattr(args[1], "__cuda_array_interface__")

@@ -202,7 +202,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
 
 
 def _copied(result: Tensor, input: Tensor) -> Tensor:
-    """``result``, or a copy of it if it is a view of ``input``, as it is where an axis has one entry."""
+    """``result``, or a copy of it if it shares the memory of ``input``: a reshape is a view where no element moves."""
     return result.clone() if root_of(result.array) is root_of(input.array) else result
 
 

@@ -233,7 +233,8 @@ class Op:
         differentiable: False for ops whose results have no gradient (comparisons, argmax, rounding to integers).
         takes_numbers: False for ops that want an array where others take a Python number too.
         same_everywhere: every element gets the same value, so that the op may write to elements that share memory.
-        places: in place, it writes elements in another order than it reads its other inputs: none may be the tensor itself.
+        places: it writes elements at given places. In place, its other inputs may not be the tensor that it writes: it could
+            read an element after it has been written.
     """
 
     saves: ClassVar[tuple[str, ...]] = ()

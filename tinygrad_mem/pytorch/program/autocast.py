@@ -75,7 +75,7 @@ class CudaAutocast:
             self._cache.clear()
 
     def begin(self) -> None:
-        """Replace PyTorch's kernels until :meth:`running` ends. A program without autocast does not need these hundred."""
+        """Replace PyTorch's kernels until :meth:`running` ends. It takes time, and most programs do not use autocast."""
         if self._stack is not None:
             stack, self._stack = self._stack, None
             stack.enter_context(kernels("AutocastCUDA", self._table()))
