@@ -333,3 +333,16 @@ def test_a_part_of_what_changed_its_shape_under_no_grad_has_its_gradient(library
         x.unsqueeze_(0)
     (x[:, :, :1] ** 2).sum().backward()
     assert a.grad.tolist() == [[2, 0], [6, 0]]
+
+
+@pytest.mark.parametrize("write", ["base", "view"])
+def test_a_view_made_before_its_base_required_grad_sends_its_gradient_there_after_a_write(library, write):
+    base = library.ones(2, 3)
+    part = base[0]
+    base.requires_grad_()
+    with library.no_grad():
+        (base if write == "base" else part).mul_(2)
+    loss = (part * part).sum() + base.sum()
+    loss.backward()
+    assert not part.is_leaf
+    assert base.grad.tolist() == [[5.0] * 3, [1.0] * 3]

@@ -118,12 +118,13 @@ class Node(Context, Inspectable):
 class ViewHistory:
     """The history of a differentiable view: its root tensor, the view that it was made from, and the last op."""
 
-    __slots__ = ("base", "before", "root_node", "step")
+    __slots__ = ("base", "before", "root_node", "step", "version")
 
     def __init__(self, source: Tensor, step: tuple) -> None:
         self.before, self.step = source._view, step
         self.base: Tensor = source if self.before is None else self.before.base
         self.root_node = self.base._node
+        self.version = source.storage.version
 
     def chain(self) -> list[tuple]:
         """The ops that lead from the root to the view, as (op, its other inputs, its parameters)."""
@@ -134,10 +135,15 @@ class ViewHistory:
         return steps[::-1]
 
     def connect(self, tensor: Tensor) -> None:
-        """Connect ``tensor``, which is this view, to the root's new node if the root was written in place since."""
+        """Connect ``tensor``, which is this view, to the root's new node if the root was written in place since.
+
+        A root that has become a leaf since, by ``requires_grad_()``, gets the view's gradient after the next write, as in PyTorch.
+        """
         base = self.base._former()
         if base._node is self.root_node:
-            return
+            unconnected = tensor._node is None and base._requires_grad
+            if not unconnected or tensor.storage.version == self.version:
+                return
         fresh = base
         before, local.grad_enabled = local.grad_enabled, True
         try:
