@@ -49,6 +49,20 @@ def test_what_lies_outside_is_not_read():
         assert F.grid_sample(x, grid, mode=mode, align_corners=False).tolist() == [[[[0.0, 0.0]]]]
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_a_place_far_away_is_beyond_its_own_end(dev: str, mode: str):
+    """PyTorch gives nan for bicubic, or for a reflection some pixel, and may crash in backward."""
+    inf = float("inf")
+    grid = [[[[inf, 0.0], [-inf, 0.0], [1e20, 0.0], [-1e20, 0.0]]]]
+    x = tm.tensor([[[[1.0, 2.0, 3.0]]]], device=dev, requires_grad=True)
+    y = F.grid_sample(x, tm.tensor(grid, device=dev), mode=mode, padding_mode="border", align_corners=True)
+    assert values(y).tolist() == [[[[3.0, 1.0, 3.0, 1.0]]]]
+    y.sum().backward()
+    assert values(x.grad).tolist() == [[[[2.0, 0.0, 2.0]]]]
+    y = F.grid_sample(x, tm.tensor(grid, device=dev), mode=mode, padding_mode="reflection", align_corners=True)
+    assert np.isnan(values(y)).tolist() == [[[[True, True, False, False]]]]
+
+
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize(("mode", "d"), [("bilinear", 2), ("bilinear", 3), ("nearest", 2), ("nearest", 3), ("bicubic", 2)])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

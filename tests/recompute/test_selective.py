@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tinygrad_mem as tm
 from tests.recompute.test_checkpoint import BLOCKS, Ops, assert_same, changing, everything, network, plainly
@@ -67,7 +69,7 @@ def test_bytes_are_those_of_the_kept_results():
     assert all("recompute/test_" in row.line for row in rows)
 
 
-def test_a_policy_sees_both_runs():
+def test_a_policy_is_asked_in_the_forward_alone():
     seen: list = []
 
     def policy(ctx, op, *arrays, **params):
@@ -79,7 +81,25 @@ def test_a_policy_sees_both_runs():
         out = checkpoint(lambda x: x.exp().sin().exp(), x, context_fn=partial(create_selective_checkpoint_contexts, policy))
         out.sum().backward()
     assert ops.ran["recompute"] == ["Sin"]
-    assert seen == [(again, op, (3,)) for again in (False, True) for op in ("Exp", "Sin", "Exp")]
+    assert seen == [(False, op, (3,)) for op in ("Exp", "Sin", "Exp")]
+
+
+def test_a_policy_that_counts_keeps_the_right_results():
+    """Every second product is kept of three, so a count that goes on in the recomputation would give another's result."""
+    found = []
+    for lib in (torch, tm):
+        count = itertools.count()
+        save, again = lib.utils.checkpoint.CheckpointPolicy.MUST_SAVE, lib.utils.checkpoint.CheckpointPolicy.MUST_RECOMPUTE
+
+        def policy(ctx, op, *args, save=save, again=again, count=count, **options):
+            return again if next(count) % 2 else save
+
+        contexts = partial(lib.utils.checkpoint.create_selective_checkpoint_contexts, policy)
+        x = lib.tensor([0.1, 0.2, 0.5], requires_grad=True)
+        options = {"use_reentrant": False, "context_fn": contexts}
+        lib.utils.checkpoint.checkpoint(lambda x: x.exp().exp().exp(), x, **options).sum().backward()
+        found.append(x.grad.tolist())
+    np.testing.assert_allclose(*found, rtol=1e-6)
 
 
 def test_retain_graph_and_partial_walks():
@@ -149,10 +169,9 @@ def test_what_is_refused():
     offload = partial(create_selective_checkpoint_contexts, lambda *a, **k: CheckpointPolicy.MUST_CPU_OFFLOAD)
     with pytest.raises(NotOfferedError, match="MUST_CPU_OFFLOAD: a policy that offloads is not offered"):
         checkpoint(lambda x: x.exp(), x, context_fn=offload)
-    answers = iter([False, True])
     cases: list[tuple[Callable, Callable, str]] = [
         (changing(lambda x: x.exp(), lambda x: x.sin()), lambda *a, **k: True, "kept of Exp, the recomputation runs Sin"),
-        (lambda x: x.exp(), lambda *a, **k: next(answers), "kept 0 results in the forward, and keeps one more of Exp"),
+        (changing(lambda x: x.exp(), lambda x: x.sin()), lambda *a, **k: False, "runs one more Sin than the forward"),
     ]
     for f, policy, words in cases:
         out = checkpoint(f, x, context_fn=partial(create_selective_checkpoint_contexts, policy))

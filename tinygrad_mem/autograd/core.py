@@ -137,7 +137,7 @@ class ViewHistory:
     def connect(self, tensor: Tensor) -> None:
         """Connect ``tensor``, which is this view, to the root's new node if the root was written in place since.
 
-        A root that has become a leaf since, by ``requires_grad_()``, gets the view's gradient after the next write, as in PyTorch.
+        A root that has become a leaf since, by ``requires_grad_()``, gets the view's gradient after the next write.
         """
         base = self.base._former()
         if base._node is self.root_node:

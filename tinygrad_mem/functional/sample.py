@@ -23,8 +23,8 @@ def grid_sample(
 ) -> Tensor:
     """(N, C, H, W) at the places (N, h, w, 2) of ``grid``: (N, C, h, w); or with a depth (N, C, D, H, W) and (N, d, h, w, 3).
 
-    A place is x, y (and z): -1 is one end of the image, 1 the other. At a place with a nan the result is nan, and so is the
-    gradient of the place, if there is one; the image gets no gradient from there.
+    A place is x, y (and z): -1 is one end of the image, 1 the other. At a place with a nan (or an inf that is
+    reflected) the result is nan, and so is the gradient of the place, if there is one; the image gets no gradient from there.
 
     Saves: the grid, and the input if the grid needs a gradient.
 

@@ -5,6 +5,7 @@ Source: Korthikanti et al., *Reducing activation recomputation in large transfor
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from enum import Enum
@@ -40,7 +41,7 @@ class SelectiveCheckpointContext:
     """The first argument of a policy.
 
     Attributes:
-        is_recompute: False in the forward.
+        is_recompute: False: a policy is asked in the forward alone.
     """
 
     def __init__(self, *, is_recompute: bool) -> None:
@@ -60,8 +61,8 @@ def create_selective_checkpoint_contexts(
 
     Args:
         policy_fn_or_list: the ops to keep, by the names that reports give them (``"Linear"``, ``"Conv"``, ...), or
-            ``policy(ctx, op, *arrays, **params)``, called before each op in both runs: ``op`` is its class, ``arrays`` are its
-            raw inputs. It returns a :class:`CheckpointPolicy`, or True to keep.
+            ``policy(ctx, op, *arrays, **params)``, called before each op of the forward: ``op`` is its class, ``arrays`` are
+            its raw inputs. It returns a :class:`CheckpointPolicy`, or True to keep. The recomputation keeps to its answers.
         allow_cache_entry_mutation: allow in-place ops inside the function to write into a kept result.
 
     Raises:
@@ -70,8 +71,8 @@ def create_selective_checkpoint_contexts(
         NotOfferedError: the policy asks for offload.
     """
     policy = policy_fn_or_list if callable(policy_fn_or_list) else _policy_of_names(policy_fn_or_list)
-    kept: list[KeptResult | None] = []
-    return Keeping(policy, kept), Giving(policy, kept, allow_cache_entry_mutation)
+    forward = Keeping(policy)
+    return forward, Giving(forward, allow_cache_entry_mutation)
 
 
 def _policy_of_names(ops: Iterable[str | type[Op]]) -> Policy:
@@ -121,12 +122,6 @@ def _source(array: Any, arrays: tuple, outputs: tuple) -> tuple[str, Any] | None
 class _Between(AbstractContextManager):
     """Intercepts the ops that run in this thread."""
 
-    is_recompute = False
-
-    def __init__(self, policy: Policy, kept: list[KeptResult | None]) -> None:
-        self.policy, self.kept = policy, kept
-        self.about = SelectiveCheckpointContext(is_recompute=self.is_recompute)
-
     def __enter__(self) -> None:
         self.run, self.depth = local.run, callback_depth()
         local.run = self.between
@@ -143,24 +138,29 @@ class _Between(AbstractContextManager):
         """Run an op's forward on a node and arrays, or another function of the engine."""
         raise NotImplementedError
 
-    def keeps(self, args: tuple, params: dict) -> bool:
-        """True if this is an op whose result is kept."""
+    def chooses(self, args: tuple) -> bool:
+        """True if this is an op whose result may be kept."""
         node = args[0] if args else None
         if not isinstance(node, Node) or node.target is not None or node.op.view or not node.op.differentiable:
             return False
-        if callback_depth() != self.depth:
-            return False
-        answer = self.policy(self.about, node.op, *args[1:], **params)
-        if answer in _OFFLOAD:
-            raise NotOfferedError(f"{answer}: a policy that offloads is not offered; keep the result, or compute it again")
-        return answer is True or answer in _SAVE
+        return callback_depth() == self.depth
 
 
 class Keeping(_Between):
-    """The forward: keeps the results of the chosen ops."""
+    """The forward: keeps the results of the chosen ops.
+
+    Attributes:
+        answers: the policy's answers, by op.
+        kept: the results in order; ``None``: used.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy, self.about = policy, SelectiveCheckpointContext(is_recompute=False)
+        self.answers: defaultdict[type[Op], list[bool]] = defaultdict(list)
+        self.kept: list[KeptResult | None] = []
 
     def between(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
-        if not self.keeps(args, params):
+        if not (self.chooses(args) and self._keeps(args, params)):
             node = args[0] if args else None
             if isinstance(node, Node) and node.target is not None:
                 self._written(node)
@@ -169,6 +169,14 @@ class Keeping(_Between):
         out = scope.run_by(self.run, function, *args, **params)
         self.kept.append(KeptResult(args[0], before, args[1:], out))
         return out
+
+    def _keeps(self, args: tuple, params: dict) -> bool:
+        op = args[0].op
+        answer = self.policy(self.about, op, *args[1:], **params)
+        if answer in _OFFLOAD:
+            raise NotOfferedError(f"{answer}: a policy that offloads is not offered; keep the result, or compute it again")
+        self.answers[op].append(answer is True or answer in _SAVE)
+        return self.answers[op][-1]
 
     def _written(self, node: Node) -> None:
         """An op is about to write into its first input: note that on the kept results in that memory."""
@@ -181,18 +189,16 @@ class Keeping(_Between):
 class Giving(_Between):
     """The recomputation: returns the kept results in order, and frees them unless the graph is kept."""
 
-    is_recompute = True
-
-    def __init__(self, policy: Policy, kept: list[KeptResult | None], mutation: bool) -> None:
-        super().__init__(policy, kept)
-        self.mutation = mutation
+    def __init__(self, forward: Keeping, mutation: bool) -> None:
+        self.answers, self.kept, self.mutation = forward.answers, forward.kept, mutation
 
     def __enter__(self) -> None:
         super().__enter__()
         self.next = 0
+        self.left = {op: iter(answers) for op, answers in self.answers.items()}
 
     def between(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
-        if not self.keeps(args, params):
+        if not self.chooses(args) or not next(self.left.get(args[0].op, iter(())), True):
             return scope.run_by(self.run, function, *args, **params)
         node, index = args[0], self.next
         self.next += 1
@@ -208,8 +214,8 @@ class Giving(_Between):
     def _entry(self, index: int, node: Node) -> KeptResult | None:
         if index >= len(self.kept):
             raise CheckpointError(
-                f"selective checkpoint: the policy kept {len(self.kept)} results in the forward, and keeps one more of "
-                f"{node.op.__name__} in the recomputation: it must give the same answers both times"
+                f"selective checkpoint: the recomputation runs one more {node.op.__name__} than the forward: the function "
+                "must do the same both times"
             )
         entry = self.kept[index]
         if entry is None:
@@ -217,7 +223,7 @@ class Giving(_Between):
         if entry.op is not node.op:
             raise CheckpointError(
                 f"selective checkpoint: result {index + 1} was kept of {entry.op.__name__}, the recomputation runs "
-                f"{node.op.__name__} there: function and policy must do the same both times"
+                f"{node.op.__name__} there: the function must do the same both times"
             )
         if entry.writer and not self.mutation:
             raise CheckpointError(

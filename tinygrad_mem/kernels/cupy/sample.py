@@ -30,7 +30,7 @@ template <typename W> __device__ W sample_padded(W u, W& slope, long long size, 
         if (u <= 0) { u = 0; slope = 0; }
         if (u >= W(size - 1)) { u = W(size - 1); slope = 0; }
     }
-    return fabs(u) < W(2147483648.0) ? u : W(-100);
+    return isnan(u) ? W(-100) : fmin(fmax(u, W(-1e30)), W(1e30));
 }
 
 template <typename W> __device__ void sample_cubic(W t, int part, W& weight, W& bend) {
@@ -51,7 +51,7 @@ template <typename W> __device__ Corners<W> sample_axis(W place, long long size,
     c.slope = align ? W(size - 1) / 2 : W(size) / 2;
     W u = (place + 1) * c.slope - (align ? W(0) : W(0.5)), unused = 0;
     u = sample_padded<W>(u, mode == 2 ? unused : c.slope, size, mode == 2 ? 0 : padding, align);
-    if (isnan(place)) c.slope = place;
+    if (isnan(padding == 2 ? place - place : place)) c.slope = place - place;
     const W first = mode == 0 ? rint(u) : floor(u);
     c.taps = mode == 0 ? 1 : mode == 1 ? 2 : 4;
     for (int k = 0; k < c.taps; ++k) {

@@ -48,9 +48,14 @@ def _around(place, size, mode, padding, align):
     return [(np.rint(u), 1)] if mode == "nearest" else [(first, first + 1 - u), (first + 1, u - first)]
 
 
+def _nowhere(grid, padding):
+    """True for a place with a nan; an infinite one has no reflection either."""
+    return np.isnan(grid - grid if padding == "reflection" else grid).any(-1)
+
+
 def _corners(grid, sizes, mode, padding, align):
     """(image, place in the grid, pixel, weight) of all that is read."""
-    for n, *at in np.argwhere(~np.isnan(grid).any(-1)):
+    for n, *at in np.argwhere(~_nowhere(grid, padding)):
         axes = zip(grid[n, *at][::-1], sizes, strict=True)
         for corner in product(*[_around(place, size, mode, padding, align) for place, size in axes]):
             pixel = tuple(int(i) for i, _ in corner)
@@ -59,7 +64,7 @@ def _corners(grid, sizes, mode, padding, align):
 
 
 def _sampled(x, grid, mode, padding, align):
-    y = np.zeros((*x.shape[:2], *grid.shape[1:-1])) + np.where(np.isnan(grid).any(-1), np.nan, 0)[:, None]
+    y = np.zeros((*x.shape[:2], *grid.shape[1:-1])) + np.where(_nowhere(grid, padding), np.nan, 0)[:, None]
     for n, at, pixel, weight in _corners(grid, x.shape[2:], mode, padding, align):
         y[n, :, *at] += weight * x[n, :, *pixel]
     return y
@@ -87,7 +92,7 @@ def _to_places(gy, x, grid, mode, padding, align):
 _POINTS = 1 << 10  # at a time
 _CHANNELS = 64  # at a time: a tile of them is a fourth of the scratch
 _PARTS = {"nearest": (0,), "bilinear": (0, 1), "bicubic": (-1, 0, 1, 2)}  # corners along an axis, from the first one on
-_FAR = 2.0**31
+_FAR = 1e30  # an infinite place would have nan as its weight
 
 
 class _Rows:
@@ -123,16 +128,17 @@ def _padded(u, slope, size, padding, align):
         slope = np.where(u <= 0, 0, slope)
         slope = np.where(u >= size - 1, 0, slope)
         u = np.minimum(np.maximum(u, 0), size - 1)
-    return np.where(np.abs(u) < _FAR, u, -100), slope  # nan too
+    return np.where(np.isnan(u), -100, np.minimum(np.maximum(u, -_FAR), _FAR)), slope
 
 
 def _place(coordinate, size, mode, padding, align, slope, first, rest):
-    """Along one axis the first corner, the place after it, and by what slopes are multiplied: nan if the place is nan."""
+    """Along one axis the first corner, the place after it, and by what slopes are multiplied: nan if the place is none."""
     scale = (size - 1) / 2 if align else size / 2
     u = (coordinate + 1) * scale
     u, slope = _padded(u if align else u - 0.5, scale, size, "zeros" if mode == "bicubic" else padding, align)
     first = np.rint(u) if mode == "nearest" else np.floor(u)
-    slope = np.where(np.isnan(coordinate), np.nan, scale if mode == "bicubic" else slope)
+    unknown = coordinate - coordinate if padding == "reflection" else coordinate  # nan for an infinite one too
+    slope = np.where(np.isnan(unknown), np.nan, scale if mode == "bicubic" else slope)
     return {"slope": slope, "first": first, "rest": u - first}
 
 
