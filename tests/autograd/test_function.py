@@ -570,3 +570,21 @@ def test_variable():
     assert not tm.autograd.Variable(v).requires_grad
     with pytest.raises(TypeError, match="Variable data has to be a tensor, but got list"):
         tm.autograd.Variable([1])
+
+
+def test_an_output_of_integers_gets_a_gradient_of_zeros():
+    for lib in (torch, tm):
+        seen: list = []
+
+        class Both(lib.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x * 2, (x > 5).long()
+
+            @staticmethod
+            def backward(ctx, gy, of_integers, seen=seen):
+                seen.append((of_integers.tolist(), of_integers.is_floating_point()))
+                return gy
+
+        Both.apply(lib.ones(2, requires_grad=True))[0].sum().backward()
+        assert seen == [([0, 0], False)]

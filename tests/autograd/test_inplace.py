@@ -346,3 +346,17 @@ def test_a_view_made_before_its_base_required_grad_sends_its_gradient_there_afte
     loss.backward()
     assert not part.is_leaf
     assert base.grad.tolist() == [[5.0] * 3, [1.0] * 3]
+
+
+def test_a_hook_that_would_be_lost_is_refused():
+    """PyTorch calls it. Here the write goes to what the tensor was before unsqueeze_(), past the hook."""
+    seen: list = []
+    y = tm.ones(3, requires_grad=True) * 2
+    handle = y.unsqueeze_(0).register_hook(seen.append)
+    with pytest.raises(GraphError, match=r"a hook of this tensor, registered between .* would not be called"):
+        y.mul_(3)
+    assert y.tolist() == [[2.0, 2.0, 2.0]]
+    handle.remove()
+    y.mul_(3).register_hook(seen.append)
+    y.sum().backward()
+    assert [g.tolist() for g in seen] == [[[1.0, 1.0, 1.0]]]

@@ -111,7 +111,7 @@ class _Rule:
         """Call the user's backward with tensors, and return arrays that the engine may own."""
         ctx = node.ctx
         incoming = [
-            node.zeros(shape, dtype) if g is None and ctx._materialize and dtype.kind in FLOATING else g
+            node.zeros(shape, dtype) if g is None and ctx._materialize else g
             for g, (shape, dtype) in zip(grads, node.shapes, strict=True)
         ]
         seen = Sharing([g for g in incoming if g is not None])

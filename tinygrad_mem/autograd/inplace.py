@@ -27,6 +27,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     enabled = local.grad_enabled
     if enabled and (target._view is not None or target._requires_grad):
         _refuse_leaf(op, target)
+        _refuse_lost_hook(op, target)
     if target._inference and not local.inference:
         raise GraphError(
             f"{op.__name__}: Inplace update to inference tensor outside InferenceMode is not allowed. Write into a clone()."
@@ -94,6 +95,19 @@ def _refuse_leaf(op: type[Op], target: Tensor) -> None:
         raise GraphError(
             f"{what} that requires grad is being used in an in-place operation ({op.__name__}). "
             "Do it under no_grad(), or on a clone()."
+        )
+
+
+def _refuse_lost_hook(op: type[Op], target: Tensor) -> None:
+    """Raises: GraphError: ``unsqueeze_()`` or the like made it a view of what it was, and it got a hook since.
+
+    The write would be recorded on what it was, and the hook's node would be in no graph.
+    """
+    hooks = None if target._node is None else target._node.hooks
+    if hooks is not None and any(hooks.of_outputs.values()) and target._view is not None and target._view.base._unseen:
+        raise GraphError(
+            f"{op.__name__}: a hook of this tensor, registered between an in-place change of its shape and this write, "
+            "would not be called. Register it after the write, or use the op that makes a new tensor."
         )
 
 

@@ -58,6 +58,7 @@ class Tensor(Exchange, _Base):
     _retains_grad = False
     _inference = False
     _twins: Any = None  # references to tensors over the same memory, whose graphs a write to this one would not reach
+    _unseen = False  # what a tensor was before an in-place change of its shape: only the tensor refers to it
     _off_the_record: Any = None  # of a view made while nothing was recorded: the base, which could not record a write to it
     __array_priority__ = 1000
     layout = "strided"  # the only one

@@ -54,7 +54,7 @@ def _become(name: str, input: Tensor, change: Callable[[Tensor], Tensor]) -> Ten
     former = input
     if input._view is None:  # earlier views of it are views of the tensor that it was before
         former = Tensor._wrap(input.array, input.device)
-        former._storage, former._inference = input.storage, input._inference
+        former._storage, former._inference, former._unseen = input.storage, input._inference, True
         former._node, former._index, former._requires_grad = input._node, input._index, input._requires_grad
     made = change(former)
     with input._retained_anew():
