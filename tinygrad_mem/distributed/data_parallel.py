@@ -109,6 +109,8 @@ class DistributedDataParallel(Module):
         if init_sync:
             tensors = [*module.parameters(), *(module.buffers() if buffers else ())]
             broadcast_together([(0, tensor) for tensor in tensors], process_group)
+        for number, (_, p) in enumerate(trained if group.size() > 1 else ()):
+            p._replica = number
         self._reducer = Reducer(trained, group, bucket_cap_mb, gradient_as_bucket_view, find_unused_parameters)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:

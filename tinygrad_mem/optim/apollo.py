@@ -39,6 +39,9 @@ class APOLLO(Projected):
 
     Do not use when: most parameters are vectors or small matrices, for which AdamW's state is kept.
 
+    P comes from the generator of the parameter's device. With ``DistributedDataParallel`` all ranks have the same P, whatever
+    their seeds; ranks that average gradients by themselves need the same ``manual_seed``.
+
     Args:
         rank: rows of the projected gradient.
         update_proj_gap: steps from one projection to the next.
@@ -87,7 +90,10 @@ class APOLLO(Projected):
         if is_projected(group, p) and "seed" not in self.state[p]:
             _draw_seed(group)  # if it was empty before
             place = next(place for place, other in enumerate(group["params"]) if other is p)
-            self.state[p]["seed"] = (group["seed"] + place * _APART) % _SEEDS
+            first = group["seed"]
+            if p._replica is not None:  # the generators of ranks may differ, and their steps must not
+                first, place = 0, p._replica
+            self.state[p]["seed"] = (first + place * _APART) % _SEEDS
         super()._step_one(group, p, fresh)
 
     def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:

@@ -45,6 +45,13 @@ def trained(model, wrapped, part, steps=STEPS, rule=tm.optim.Adam):
     return parameters(model)
 
 
+def alike(model):
+    for p in model.parameters():
+        mine = p.detach().clone()
+        dist.broadcast(mine, 0)
+        np.testing.assert_array_equal(mine.numpy(), p.detach().numpy())
+
+
 def same_as_one_process():
     model = network()
     alone = trained(model, model, slice(None))
@@ -61,11 +68,26 @@ def same_as_one_process():
         again = network()
         for a, b in zip(found, trained(again, DistributedDataParallel(again, **options), MINE), strict=True):
             np.testing.assert_array_equal(a, b)  # bit for bit, and the same on all ranks:
-        for p in model.parameters():
-            mine = p.detach().clone()
-            dist.broadcast(mine, 0)
-            np.testing.assert_array_equal(mine.numpy(), p.detach().numpy())
+        alike(model)
     assert list(wrapped.state_dict()) == [f"module.{name}" for name in model.state_dict()]
+
+
+def random_projections():
+    """The projections of APOLLO come from a generator, and those of ranks usually differ."""
+    for first in (False, True):  # the optimizer may be made before or after the wrapper
+        model = network()
+        tm.manual_seed(RANK)
+        optimizer = tm.optim.APOLLO(model.parameters(), lr=0.1, rank=2) if first else None
+        wrapped = DistributedDataParallel(model)
+        optimizer = optimizer or tm.optim.APOLLO(model.parameters(), lr=0.1, rank=2)
+        for step in range(STEPS):
+            x, y = batch(step, MINE)
+            optimizer.zero_grad()
+            F.mse_loss(wrapped(x), y).backward()
+            optimizer.step()
+        alike(model)
+        seeds = [state["seed"] for state in optimizer.state.values() if "seed" in state]
+        assert len(set(seeds)) == len(seeds) == 3
 
 
 def accumulated():
@@ -172,7 +194,8 @@ def all_exact():
 
 
 if __name__ == "__main__":
-    for check in (same_as_one_process, accumulated, unused, unused_on_some_ranks, used_under_no_sync_alone, all_exact):
+    checks = [same_as_one_process, random_projections, accumulated, unused, unused_on_some_ranks, used_under_no_sync_alone]
+    for check in (*checks, all_exact):
         check()
     print(f"rank {RANK} of {SIZE}: done")
     sys.stdout.flush()
