@@ -29,33 +29,38 @@ def test_the_peak_is_that_of_pytorchs_allocator(name: str, way: str):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("grad", [False, True])
-def test_without_a_cache_no_mask_is_made(grad: bool):
-    """transformers makes a mask where it sees fake tensors, as a compiler's: it does not ask whether sequences are packed."""
+@pytest.mark.parametrize(("grad", "given"), [(False, False), (True, False), (True, True)])
+def test_without_a_cache_no_mask_is_made(grad: bool, given: bool):
+    """transformers makes a mask where it sees fake tensors, as a compiler's: it does not ask whether sequences are packed.
+    ``given``: positions come from data."""
 
     def run() -> Any:
         model, ids = MODELS["llama"](), torch.zeros(2, 32, dtype=torch.long)
+        places = torch.randint(0, 5, (2, 32)).sort().values if given else None
         with torch.set_grad_enabled(grad):
-            return model, model(input_ids=ids, use_cache=False).logits
+            return model, model(input_ids=ids, use_cache=False, position_ids=places).logits
 
     found = pytorch.predict(run, device="cpu")
-    assert found.peak == pytorch_peak(run)
-    assert any("position ids were assumed to be those of one sequence in each row" in note for note in found.notes)
+    assert any("position ids were assumed to be those of one sequence in each row" in note for note in found.notes) == given
+    if not given:
+        assert found.peak == pytorch_peak(run)
 
 
 def test_masks_that_the_program_itself_imports_are_not_those_of_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Once a prediction was another in a process that had imported transformers."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "transformers").mkdir()
+    (tmp_path / "transformers" / "utils").mkdir()
     (tmp_path / "transformers" / "__init__.py").touch()
-    (tmp_path / "transformers" / "masking_utils.py").write_text(
-        "def is_tracing(tensor=None):\n    return tensor is not None\n\ndef packed(ids):\n    return is_tracing(ids)\n",
+    (tmp_path / "transformers" / "utils" / "__init__.py").touch()
+    (tmp_path / "transformers" / "utils" / "import_utils.py").write_text(
+        "def is_fake_tensor(x):\n    return True\n\ndef is_tracing(tensor=None):\n    return is_fake_tensor(tensor)\n",
         encoding="utf-8",
     )
 
     def run() -> None:
-        masks = importlib.import_module("transformers.masking_utils")
-        made.append(masks.packed(torch.arange(8)[None]))
+        utils = importlib.import_module("transformers.utils.import_utils")
+        made.append(utils.is_tracing(torch.arange(8)[None]))
 
     made: list[Any] = []
     finders = list(sys.meta_path)

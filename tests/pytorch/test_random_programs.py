@@ -323,7 +323,7 @@ def test_counts_are_of_numbers_below_their_least_length():
 
 def searched(steps: int = 9, **options: Any) -> torch.Tensor:
     """Its gradient grows, and then stays: the last step is not kept."""
-    x, often = torch.ones(1000, requires_grad=True), []
+    x, often = torch.rand(1000, requires_grad=True), []
 
     def closure() -> torch.Tensor:
         x.grad = None

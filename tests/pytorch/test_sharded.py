@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +43,8 @@ MEASURED = {
 }
 """What ``python -m tests.pytorch.sharded_peaks`` printed with PyTorch 2.13; a thorough run measures again."""
 THOROUGH = profiles.name() == "thorough"
+ON_A_GPU = json.loads((Path(__file__).parent / "recordings" / "h200-sharded.json").read_text(encoding="utf-8"))
+"""``max_memory_allocated`` of ranks on an H200 with PyTorch 2.11, in groups of the backend ``fake``, which sends nothing."""
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed.nn:FutureWarning")
@@ -55,6 +58,15 @@ def test_on_the_cpu_it_is_what_a_process_of_gloo_takes(name: str):
         real = json.loads(done.stdout.splitlines()[-1])[name]
     for rank in range(size) if len(set(real)) > 1 else [size - 1]:
         assert predict(run, "cpu", device="cpu", world_size=size, rank=rank).peak == real[rank]
+
+
+@pytest.mark.filterwarnings("ignore:DTensor random operators may not have complete support:UserWarning")
+@pytest.mark.parametrize("name", ON_A_GPU if THOROUGH else list(ON_A_GPU)[1::2])
+def test_on_a_gpu_it_is_what_the_ranks_took(name: str):
+    places = list(ON_A_GPU[name].items())
+    for place, peak in places if THOROUGH else places[-1:]:
+        rank, size = map(int, place.split(" of "))
+        assert predict(PROGRAMS[name][1], "cuda", gpu="H200", version="2.11", world_size=size, rank=rank).peak == peak, place
 
 
 def test_all_ranks_are_those_that_are_predicted_one_by_one():

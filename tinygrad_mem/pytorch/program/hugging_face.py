@@ -17,24 +17,23 @@ from .fake import without_modes
 from .replacing import handled, patched
 from .watch import Watch
 
-_MASKS = "transformers.masking_utils"
+_IMPORTS = "transformers.utils.import_utils"
 _ENDS = "transformers.generation.stopping_criteria"
 ALL_TOKENS = "transformers: generate was assumed to make as many tokens as it may. A text that ends early needs less"
 
 
 @context
 def hugging_face(watch: Watch) -> Iterator[None]:
-    """Inside, masks are made as for plain tensors (:mod:`.reading` answers their questions), and no text ends early."""
+    """Inside, fake tensors are taken for plain ones, and no text ends early. :mod:`.reading` answers questions about values."""
     with ExitStack() as stack:
 
-        def masks(module: Any) -> None:
-            own: Any = getattr(module, "is_tracing", None)
-            stack.enter_context(patched(module, {"is_tracing": lambda tensor=None: own()}))
+        def plain(module: Any) -> None:
+            stack.enter_context(patched(module, {"is_fake_tensor": lambda x: False}))
 
         def ends(module: Any) -> None:
             stack.enter_context(patched(*handled(watch, module.EosTokenCriteria, __call__=_no_end)))
 
-        for name, then in ((_MASKS, masks), (_ENDS, ends)):
+        for name, then in ((_IMPORTS, plain), (_ENDS, ends)):
             stack.enter_context(_loaded(name, then))
         yield
 

@@ -21,10 +21,11 @@ _DRAWN = (
     "left out, another run may decide otherwise"
 )
 RealCall = tuple[list[Any], dict[str, Any]]  # arguments
-_MOST = 1024  # elements of a tensor on the host whose values are followed: schedules, sizes, lengths
-_MOST_WHOLE = 1 << 16  # of one of whole numbers, on any device: masks, positions
+_MOST = 1 << 16  # elements of a tensor whose values are followed: masks, positions, schedules, lengths
 _MOST_CHOSEN = 1 << 22  # of a tensor from which a mask chooses
 _LIKE = {*operators("zeros_like ones_like full_like new_zeros new_ones new_full")}  # they ask an argument for its shape alone
+_NOT_WHOLE = {*operators("index.Tensor _ctc_loss _ctc_loss.Tensor")}
+"""Ops that are not run with known values: masks in an index are places by now; CTC's backward takes the longest lengths."""
 _ORDERED = {torch.float16, torch.float32, torch.float64, torch.int32, torch.int64}
 _COUNTING = {aten._foreach_add_.Scalar, aten._foreach_add_.Tensor}
 
@@ -95,7 +96,7 @@ class KnownNumbers:
         NumPy may write to its memory, which is read when the program asks. Its numbers are followed if they are in order, as
         those of a schedule are: others may be random, and another run has others.
         """
-        if real.device.type != "cpu" or real.numel() > max(1, _most(real)):
+        if real.device.type != "cpu" or real.numel() > _MOST:
             return
         with _disable_current_modes(), torch.no_grad():
             if not _is_numpys(real):
@@ -126,6 +127,8 @@ class KnownNumbers:
     def before(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> RealCall | None:
         """The call with real arguments, if all values that it reads are known; called before the op, which may write to one."""
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        if not tensors and args and isinstance(args[0], (list, tuple)) and not func._schema.is_mutable:  # as in torch.cat
+            tensors = [each for each in args[0] if isinstance(each, torch.Tensor)]
         if tensors and self._is_known(tensors[0]):  # most calls end here
             return self._real_call(func, args, kwargs)
         return None
@@ -138,6 +141,8 @@ class KnownNumbers:
         if self._count_drawn(args) > 1:
             return None
         self._say_if_drawn(args)
+        if func in _NOT_WHOLE:
+            return None
         if call is not None or func is not aten.masked_select.default:
             return call
         mask = self._value(args[1])
@@ -268,18 +273,14 @@ class KnownNumbers:
         """True if :meth:`_real` has the value; most calls end here."""
         if isinstance(value, torch.Tensor):
             return (value.numel() == 1 or _is_followed(value)) and self._value(value) is not None
-        return not isinstance(value, (list, tuple)) or not any(isinstance(each, torch.Tensor) for each in value)
+        return not isinstance(value, (list, tuple)) or (self._count_drawn(value) <= 1 and all(map(self._is_known, value)))
 
     def _real(self, value: Any) -> Any:
         """A known value as a real one, copied: an op may write to it."""
+        if isinstance(value, (list, tuple)):
+            return [self._real(each) for each in value]
         known = self._value(value) if isinstance(value, torch.Tensor) else None
         return value if known is None else known.reshape(value.shape).clone()
-
-
-def _most(tensor: torch.Tensor) -> int:
-    """The most elements of a tensor like this whose values are followed."""
-    fraction = tensor.dtype.is_floating_point or tensor.dtype.is_complex
-    return _MOST_WHOLE if not fraction else _MOST if not isinstance(tensor, FakeTensor) or not on_gpu(tensor) else 1
 
 
 def _is_numpys(tensor: torch.Tensor | None) -> bool:
@@ -300,12 +301,9 @@ def _in_order(real: torch.Tensor) -> bool:
 def _is_followed(tensor: torch.Tensor) -> bool:
     """True for one element, and for a small tensor or a view of one."""
     count = tensor.numel()
-    if count > _MOST_WHOLE:  # of any dtype, on any device
-        return False
-    most = _most(tensor)
-    if count > most or most == 1:
+    if count < 2 or count > _MOST:
         return count == 1
-    return tensor.layout is torch.strided and tensor.untyped_storage().nbytes() <= most * tensor.element_size()
+    return tensor.layout is torch.strided and tensor.untyped_storage().nbytes() <= _MOST * tensor.element_size()
 
 
 def _seen_as(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:

@@ -23,6 +23,7 @@ from torch.nn.parallel import distributed as data_parallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ...autograd.questions import reader
 from ...errors import NotOfferedError
 from ...interrupts import changed, context
 from ...memory.ranks import Grid
@@ -56,6 +57,8 @@ _SAVED = (
 _NCCL = "torch.distributed: NCCL and CUDA allocate for each process outside of PyTorch's allocator, which is not counted"
 
 _UNUSED = f"{_DDP}: a parameter that this process does not use was assumed to be unused by all"
+SAME_SEED = "torch/distributed/tensor/_random.py"
+"""The file that asks whether all processes have the same seed, as they should."""
 _ALONE = "the program did not call torch.distributed.init_process_group: it was predicted as a single process"
 
 
@@ -80,15 +83,20 @@ class Processes:
         if self.grid is None and names and ranks.size == self._size:
             self.grid = Grid(names, ranks)
 
-    def unused(self, number: torch.Tensor) -> bool:
-        """True for a number with which the reducer asks if any process has used a parameter that this one has not.
+    def assumed(self, number: torch.Tensor) -> int | None:
+        """The value of an unknown number with which PyTorch asks about other processes; ``None``: it does not.
 
-        Source: ``torch/csrc/distributed/c10d/reducer.cpp``, ``finalize_bucket_dense``.
+        1 if their generators are in this one's state: :data:`SAME_SEED`. 0 if none has used a parameter that this one has not:
+        ``torch/csrc/distributed/c10d/reducer.cpp``, ``finalize_bucket_dense``.
         """
-        asked = self.finds_unused and number.dtype is torch.int32 and self.watch.numbers.value(number) is None
-        if asked:
-            self.watch.note(_UNUSED)
-        return asked
+        if self.watch.numbers.value(number) is not None:
+            return None
+        if number.dtype is torch.bool and reader().f_code.co_filename.replace("\\", "/").endswith(SAME_SEED):
+            return 1
+        if not self.finds_unused or number.dtype is not torch.int32:
+            return None
+        self.watch.note(_UNUSED)
+        return 0
 
     def op(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of an op of ``torch.distributed``, or of one that must be real; else ``NotImplemented``."""

@@ -20,6 +20,7 @@ from ...interrupts import changed
 from .arrays import TO_NUMPY, array
 from .fake import on_gpu, without_modes
 from .hugging_face import ALL_TOKENS
+from .processes import SAME_SEED
 from .unknown import UnknownNumber
 from .watch import Watch
 
@@ -41,6 +42,7 @@ _LBFGS = "torch/optim/lbfgs.py"
 _PIPELINING = "torch/distributed/pipelining/schedules.py"
 _AGREED = "torch.distributed.pipelining: all processes were assumed to give input_args and output_args, or none"
 _GENERATE = "transformers/generation/utils.py"
+_MODELS = "transformers/modeling_utils.py"
 _MASKS = "transformers/masking_utils.py"
 _ONE_SEQUENCE = (
     "transformers: position ids were assumed to be those of one sequence in each row. If several are packed into a "
@@ -141,6 +143,10 @@ def _in_order(watch: Watch) -> bool | None:
         watch.note(ALL_TOKENS)
         made, most = _locals("cur_len", "max_length")
         return made < most  # not all have ended
+    if path.endswith(SAME_SEED):
+        return True
+    if path.endswith(_MODELS) and function.endswith(".warn_if_padding_and_no_attention_mask"):
+        return False
     if path.endswith(_MASKS):
         whole = function == "find_packed_sequence_indices"
         watch.note(_ONE_SEQUENCE if whole else _PADDED)
@@ -359,6 +365,12 @@ def _numpy(watch: Watch, tensor: Tensor, *, force: bool = False) -> Any:
         return array(watch, tensor)
     with without_modes():
         return known.numpy()
+
+
+@handles(Tensor.__contains__)
+def _contains(watch: Watch, tensor: Tensor, element: Any) -> bool:
+    """Source: ``torch/_tensor.py``."""
+    return _decides("the truth", bool, watch, (element == tensor).any())
 
 
 for _function, _what, _convert in (

@@ -148,8 +148,8 @@ class Watch(Storages, TorchDispatchMode):
             in_backward = torch._C._current_graph_task_id() != -1
             if in_backward and args[0].dtype is torch.bool and torch.is_anomaly_check_nan_enabled():
                 return False  # set_detect_anomaly asks for each gradient if it has a NaN
-            if self.processes is not None and self.processes.unused(args[0]):
-                return 0
+            if self.processes is not None and (assumed := self.processes.assumed(args[0])) is not None:
+                return assumed
             return self.numbers.number(args[0])
         if facts.fills and self.device.type != "cpu":
             self.numbers.written(args[0])
