@@ -194,6 +194,12 @@ def want_held(dtype: np.dtype, *numbers: Any) -> None:
                 raise OverflowError(f"Python integer {number} out of bounds for {dtype}")
 
 
+def rounded(value: Any, dtype: np.dtype) -> Any:
+    """A Python number as an array of half precision holds it: kernels compute with wider ones, and would compare with another."""
+    plain = type(value) is _builtin_float or type(value) is _builtin_int
+    return _builtin_float(dtype.type(value)) if plain and dtype.itemsize == 2 and is_floating(dtype) else value
+
+
 def fitting(value: Any, dtype: np.dtype) -> Any:
     """A Python number as an array of ``dtype`` takes it: an integer below 0 wraps round in an unsigned one, as PyTorch's does.
 

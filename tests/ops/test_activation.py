@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -77,3 +78,27 @@ def test_gradients_at_nan(name: str, dtype: str):
 @pytest.mark.parametrize("name", SMOOTH_AND_SHARP.split())
 def test_nan_stays(name: str):
     assert np.isnan(getattr(F, name)(tm.full((2, 3), float("nan"))).numpy()).all()
+
+
+@pytest.mark.parametrize(("low", "high"), [(-0.5, 0.7), (0.1, 0.7), (-0.7, -0.1), (-0.3, 0.3)])
+def test_a_limit_that_half_precision_rounds_still_ends_the_gradient(dev: str, low: float, high: float):
+    names, values_of_x = ("hardtanh", "clamp"), [-3.0, -0.31, -0.05, 0.0, 0.05, 0.31, 5.0]
+    for dtype, name in itertools.product(HALVES[dev], names):
+        found = []
+        for lib, device in ((torch, "cpu"), (tm, dev)):
+            x = lib.tensor(values_of_x, dtype=getattr(lib, dtype), device=device, requires_grad=True)
+            (lib.nn.functional.hardtanh if name == "hardtanh" else lib.clamp)(x, low, high).sum().backward()
+            found.append(x.grad.tolist())
+        assert found[0] == found[1], (dtype, name)
+
+
+@pytest.mark.parametrize("limit", [0.3, 0.7, -0.1])
+def test_a_value_at_a_rounded_limit_is_inside_of_clamp(dev: str, limit: float):
+    for dtype in HALVES[dev]:
+        for lib, device in ((torch, "cpu"), (tm, dev)):
+            x = lib.tensor([limit], dtype=getattr(lib, dtype), device=device, requires_grad=True)
+            (lib.clamp(x, min=limit) + lib.clamp(x, max=limit)).sum().backward()
+            assert x.grad.tolist() == [2.0], (lib, dtype)
+
+
+HALVES = {"cpu": ("float16", "bfloat16"), "cuda": ("float16",)}

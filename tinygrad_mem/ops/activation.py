@@ -131,7 +131,10 @@ class Ramp(Op):
         else:
             want_floating("hardsigmoid", x)
         y = ctx.output_like(x)
-        ctx.bounds, ctx.kernel = (low, high), "hardtanh" if slope == 1.0 else "hardsigmoid"
+        ctx.bounds, ctx.kernel = (
+            (dtypes.rounded(low, x.dtype), dtypes.rounded(high, x.dtype)),
+            "hardtanh" if slope == 1.0 else "hardsigmoid",
+        )
         if slope == 1.0:
             ctx.kernels.clamp(x, low, high, out=y)
         else:

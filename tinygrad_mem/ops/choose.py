@@ -22,7 +22,7 @@ class Clamp(Op):
             dtypes.fitting(bound, y.dtype)
         dtypes.want_held(y.dtype, *bounds)
         ctx.save(x=x)
-        ctx.low, ctx.high = low, high
+        ctx.low, ctx.high = dtypes.rounded(low, y.dtype), dtypes.rounded(high, y.dtype)
         ctx.kernels.clamp(x, low, high, out=y)
         return y
 
