@@ -195,7 +195,7 @@ def want_held(dtype: np.dtype, *numbers: Any) -> None:
 
 
 def rounded(value: Any, dtype: np.dtype) -> Any:
-    """A Python number as an array of half precision holds it: kernels compute with wider ones, and would compare with another."""
+    """A Python number as an array of half precision holds it: kernels compute with wider ones, and compare with those."""
     plain = type(value) is _builtin_float or type(value) is _builtin_int
     return _builtin_float(dtype.type(value)) if plain and dtype.itemsize == 2 and is_floating(dtype) else value
 
