@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from ..autograd.tensor import Tensor
+from ..dtypes import FLOATING
 from ..errors import ArgumentError, ArgumentTypeError, DTypeError, NotOfferedError, ShapeError
 from .group import ProcessGroup, ReduceOp, Work
 from .groups import inside, member
@@ -30,10 +31,14 @@ def _tensor(name: str, tensor: Any, group: ProcessGroup, parameter: str = "tenso
     return tensor.array
 
 
-def _op(name: str, op: Any) -> ReduceOp:
+def _op(name: str, op: Any, array: Any) -> ReduceOp:
     if not isinstance(op, ReduceOp):
         raise ArgumentTypeError(
             f"{name}: op must be one of ReduceOp.{', ReduceOp.'.join(o.name for o in ReduceOp)}, found {op!r}"
+        )
+    if op is ReduceOp.AVG and array.dtype.kind not in FLOATING:
+        raise DTypeError(
+            f"{name}: a mean of {array.dtype} would be cut: convert the tensor to a floating dtype, or take the SUM"
         )
     return op
 
@@ -52,7 +57,7 @@ def all_reduce(tensor: Tensor, op: ReduceOp = ReduceOp.SUM, group: Any = None, a
     """Combine the tensors of all ranks, element by element; each rank's ``tensor`` gets the result.
 
     Args:
-        tensor: contiguous; floating or integer; of one shape and dtype on all ranks.
+        tensor: contiguous; floating or integer (for a mean, floating); of one shape and dtype on all ranks.
         async_op: return a handle whose ``wait()`` waits, instead of waiting.
 
     Raises:
@@ -62,7 +67,7 @@ def all_reduce(tensor: Tensor, op: ReduceOp = ReduceOp.SUM, group: Any = None, a
     if (found := member(group)) is None:
         return None
     array = _tensor("all_reduce", tensor, found)
-    return _done("all_reduce", found.all_reduce(array, _op("all_reduce", op)), async_op, tensor)
+    return _done("all_reduce", found.all_reduce(array, _op("all_reduce", op, array)), async_op, tensor)
 
 
 def all_gather_into_tensor(
@@ -140,7 +145,7 @@ def reduce_scatter_tensor(
     _fits(name, array, out, found.size(), "input tensor must be the same size as output size times world size")
     if output.device.xp.may_share_memory(out, array):
         raise ArgumentError(f"{name}: the output shares memory with the input: give it memory of its own")
-    return _done(name, found.reduce_scatter(out, array, _op(name, op)), async_op, output)
+    return _done(name, found.reduce_scatter(out, array, _op(name, op, array)), async_op, output)
 
 
 def reduce(
@@ -158,7 +163,8 @@ def reduce(
     if (found := member(group)) is None:
         return None
     root = inside(group, dst, "reduce", group_dst)
-    work = found.reduce(_tensor("reduce", tensor, found), root, _op("reduce", op))
+    array = _tensor("reduce", tensor, found)
+    work = found.reduce(array, root, _op("reduce", op, array))
     return _done("reduce", work, async_op, tensor)
 
 

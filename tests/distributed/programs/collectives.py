@@ -154,6 +154,7 @@ def refusals():
         (TypeError, "Expected parameter `tensor` of type Tensor", lambda: dist.all_reduce(3)),
         (TypeError, "op must be one of ReduceOp.SUM", lambda: dist.all_reduce(x, "sum")),
         (RuntimeError, "No backend type associated with device type meta", lambda: dist.all_reduce(tm.zeros(2, device="meta"))),
+        (TypeError, "a mean of int64 would be cut", lambda: dist.all_reduce(tm.zeros(2, dtype=tm.int64), ReduceOp.AVG)),
         (TypeError, "a reduction over ranks of bool", lambda: dist.all_reduce(tm.zeros(2, dtype=tm.bool))),
         (RuntimeError, "output tensor size must be equal to world_size", lambda: dist.all_gather_into_tensor(tm.zeros(3), x)),
         (RuntimeError, "one dtype", lambda: dist.all_gather_into_tensor(tm.zeros(SIZE * 12, dtype=tm.float64), x)),
