@@ -55,7 +55,7 @@ class Tensor(Exchange, _Base):
     _post_accumulate: dict | None = None
     _stepped_in_backward: Any = None  # hooks of an optimizer that uses the gradient when it arrives, and leaves none
     _shard: Any = None  # of a parameter that is cut over ranks, and of its gradient: what knows the other ranks
-    _replica: int | None = None  # of a parameter that all ranks have and step alike: its number, the same on each
+    _replica: Any = None  # of a parameter that all ranks have and step alike: its number, the same on each
     _retains_grad = False
     _inference = False
     _twins: Any = None  # references to tensors over the same memory, whose graphs a write to this one would not reach
