@@ -322,6 +322,7 @@ BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float6
         (Gpu((9, 0), version=(2, 11)), BF16, 64, {"queries": 1, "dropout": 0.1}, "flash"),
         (A100, BF16, 64, {"heads": 2, "gqa": True}, "flash"),
         (A100, F32, 64, {"heads": 2, "gqa": True}, "math"),
+        (A100, F32, 64, {"gqa": True}, "efficient"),  # as many heads: nothing is shared
         (A100, BF16, 64, {"keys": 32, "causal": True}, "efficient"),
     ],
 )

@@ -42,6 +42,11 @@ MEASURED = [
 machine its threads hold a tensor longer: a usual run compares with these, a thorough one measures again."""
 
 
+WITH_NCCL = {0: (92304384, 370), 2: (92304384, 374), 3: (89249280, 370), 5: (92304896, 378), 6: (89249792, 378)}
+"""By the number of the options: ``max_memory_allocated``, and how many requests and ends, of the one process of a group of NCCL
+on an H200 (PyTorch 2.11). With the others, NCCL's thread held a bucket longer."""
+
+
 @pytest.fixture(scope="module")
 def measured() -> list[int]:
     """The peaks of real processes, in the order of the parameters. The limit ends what hangs."""
@@ -59,13 +64,22 @@ def test_on_the_cpu_it_is_what_a_process_of_gloo_takes(options: dict, steps: int
     assert said.peak == measured[OPTIONS.index(options) * len(STEPS) + STEPS.index(steps)]
 
 
+@pytest.mark.parametrize("number", WITH_NCCL)
+def test_on_a_gpu_it_is_what_a_process_of_nccl_took(number: int):
+    said = predict(train, "cuda", OPTIONS[number], 3, gpu="H200", version="2.11", world_size=1)
+    assert (said.peak, sum(event.kind in (Kind.MALLOC, Kind.FREE) for event in said.log)) == WITH_NCCL[number]
+    again = not OPTIONS[number].get("find_unused_parameters", False)  # then buckets stay as they are
+    assert any("NCCL's thread may hold the old ones" in note for note in said.notes) == again
+
+
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("options", SEARCHING, ids=str)
 def test_parameters_that_are_not_used_are_found(options: dict, steps: int, measured: list[int]):
     said = predict(train_branches, "cpu", options, steps, device="cpu", world_size=4, rank=1)
     assert said.peak == measured[(len(OPTIONS) + SEARCHING.index(options)) * len(STEPS) + STEPS.index(steps)]
     assert any("unused by all" in note for note in said.notes)
-    assert predict(train_branches, "cuda", options, steps, world_size=4).notes[1:] == said.notes[1:]
+    notes = [note for note in predict(train_branches, "cuda", options, steps, world_size=4).notes if "NCCL" not in note]
+    assert notes == said.notes[1:]
 
 
 def test_on_a_gpu_the_buckets_are_a_second_copy_of_the_gradients():

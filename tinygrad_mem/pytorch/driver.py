@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from bisect import bisect
 
 from ..memory.sizes import parse_bytes
@@ -89,6 +90,17 @@ class Driver:
         if place and gaps[place - 1][1] == begin:
             begin, place = gaps.pop(place - 1)[0], place - 1
         gaps.insert(place, (begin, end))
+
+
+class ShuffledDriver(Driver):
+    """A driver that gives addresses in an order that ``seed`` decides, as after other programs, and none again."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(rising=True)
+        self._pick = random.Random(seed)
+
+    def _addresses(self, size: int) -> int:
+        return (self._pick.getrandbits(32) << 64) + super()._addresses(size)
 
 
 def _up(size: int, step: int) -> int:

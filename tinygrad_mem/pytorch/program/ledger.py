@@ -11,10 +11,11 @@ from ...errors import OutOfMemoryError
 from ...memory.log import Kind, Log
 from ...memory.sizes import bytes_text
 from ..allocator import CachingAllocator
-from ..driver import Driver
+from ..driver import Driver, ShuffledDriver
 from ..settings import SMALL, of_environment
 
 _ROLE = 9  # the column of an event
+_ORDERS = 3  # of addresses at random
 
 
 class Place(NamedTuple):
@@ -149,20 +150,27 @@ class Ledger:
         return 0 if self._allocator is None else self._allocator.driver.peak
 
     def changed_by_addresses(self) -> int:
-        """Bytes by which the peak would differ if the driver gave rising addresses: the first of equal free blocks is used."""
+        """Bytes by which the peak would differ at most in some other orders of the driver's addresses.
+
+        Of equal free blocks the one with the lowest address is used.
+        """
         if self._allocator is None or all(event[3] <= SMALL for event in self._events):
             return 0  # a small block is as large as its request, wherever it lies
-        other, blocks, now, peak = CachingAllocator(self.settings, driver=Driver(rising=True)), {}, 0, 0
-        for kind, _, address, requested, rounded, *_ in self._events:
+        signs = {Kind.MALLOC: 1, Kind.FREE: -1}
+        peak = max(accumulate(signs.get(Kind(event[0]), 0) * event[4] for event in self._events))
+        drivers = [Driver(rising=True), *map(ShuffledDriver, range(_ORDERS))]
+        return max(abs(self._peak_with(driver) - peak) for driver in drivers)
+
+    def _peak_with(self, driver: Driver) -> int:
+        allocator, blocks = CachingAllocator(self.settings, driver=driver), {}
+        for kind, _, address, requested, *_ in self._events:
             if kind == Kind.MALLOC:
-                blocks[address], now = other.malloc(requested), now + rounded
-                peak = max(peak, now)
+                blocks[address] = allocator.malloc(requested)
             elif kind == Kind.FREE:
-                other.free(blocks.pop(address))
-                now -= rounded
+                allocator.free(blocks.pop(address))
             elif kind == Kind.RELEASE:
-                other.empty_cache()
-        return abs(other.memory_stats()["allocated_bytes.all.peak"] - peak)
+                allocator.empty_cache()
+        return allocator.memory_stats()["allocated_bytes.all.peak"]
 
     def above_first(self, count: int) -> int:
         """Bytes by which the peak is above that of the first ``count`` events."""

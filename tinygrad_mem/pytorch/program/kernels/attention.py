@@ -98,7 +98,7 @@ def _flash(
 def _efficient(
     gpu: Gpu, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, dropout: float, causal: bool, gqa: bool
 ) -> bool:
-    if gqa or not _shapes(q, k, v, False) or not _dense(mask, q, k, v, single=False):
+    if not _shapes(q, k, v, False) or not _dense(mask, q, k, v, single=False):
         return False
     newest = (9, 0) if gpu.version < (2, 7) else (12, 1)
     step, size, other = _alignment(gpu, q.dtype), q.shape[-1], v.shape[-1]
