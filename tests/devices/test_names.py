@@ -68,6 +68,15 @@ def test_what_is_not_there_says_so():
         assert not isinstance(tm.zeros(1), getattr(tm.cuda, name))
 
 
+def test_a_generator_draws_on_its_own_device(dev: str):
+    other = "meta" if dev == "cpu" else "cpu"
+    for draw in (tm.rand, tm.randperm, lambda n, **more: tm.bernoulli(tm.zeros(n, device=dev), generator=more["generator"])):
+        with pytest.raises(RuntimeError, match=f"Expected a '{dev}' device type for generator but found '{other}'"):
+            draw(3, device=dev, generator=tm.Generator(other))
+        draw(3, device=dev, generator=tm.Generator(dev))
+    assert tm.rand(3, device="meta", generator=tm.Generator("cpu")).shape == (3,)  # as in PyTorch
+
+
 def test_a_generators_state(library):
     generator = library.Generator().manual_seed(7)
     library.rand(3, generator=generator)

@@ -182,3 +182,21 @@ def test_a_value_without_an_inverse_is_refused():
     layer = tm.nn.utils.parametrizations.spectral_norm(tm.nn.Linear(2, 2))
     with pytest.raises(RuntimeError, match="float32 would become float64"):
         layer.weight = tm.zeros(2, 2, dtype=tm.float64)
+
+
+def test_an_inverse_of_several_tensors_is_refused():
+    class Halves(tm.nn.Module):
+        def forward(self, *halves: Any) -> Any:
+            return tm.cat(halves)
+
+        def right_inverse(self, x: Any) -> Any:
+            return x[:1], x[1:]
+
+    layer = tm.nn.Linear(3, 2)
+    before = layer.weight.tolist()
+    with pytest.raises(
+        NotImplementedError, match="Halves: right_inverse must return one tensor, found tuple; several originals"
+    ):
+        tm.nn.utils.parametrize.register_parametrization(layer, "weight", Halves())
+    assert layer.weight.tolist() == before
+    assert not tm.nn.utils.parametrize.is_parametrized(layer)

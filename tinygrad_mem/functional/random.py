@@ -15,7 +15,7 @@ from ..autograd.tensor import Tensor
 from ..devices import FIRST, Generator, opened
 from ..devices import device as Device
 from ..dtypes import is_floating
-from ..errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from ..ops import random as ops
 from . import creation
 from .door import public
@@ -75,7 +75,15 @@ Generator.get_state, Generator.set_state = _state_of, _set_state
 
 
 def _ticket(tensor: Tensor, generator: Generator | None) -> tuple:
-    return (generator or tensor.device.generator).ticket()
+    if generator is None:
+        return tensor.device.generator.ticket()
+    here, there = tensor.device.type, generator.device.type
+    if here not in ("meta", there):
+        raise DeviceError(
+            f"Expected a {here!r} device type for generator but found {there!r}: draw the numbers where the generator is, and "
+            "move them with .to(device)"
+        )
+    return generator.ticket()
 
 
 @public("torch")

@@ -28,7 +28,7 @@ class ParametrizationList(ModuleList):
         with no_grad():
             inner = original
             for module in reversed(list(modules)):
-                inner = module.right_inverse(inner) if hasattr(module, "right_inverse") else inner
+                inner = _inverse(module, inner) if hasattr(module, "right_inverse") else inner
         if inner is not original:
             original.data = inner.detach()
         _put(self, "original", original)
@@ -45,7 +45,7 @@ class ParametrizationList(ModuleList):
                     raise ArgumentError(
                         f"parametrization {type(module).__name__} does not implement right_inverse: assign to its original"
                     )
-                value = module.right_inverse(value)
+                value = _inverse(module, value)
         if value.dtype != self.original.dtype:
             raise ArgumentError(f"an original of {self.original.dtype} would become {value.dtype}: assign a value of its dtype")
         self.original.data = value.detach()
@@ -56,6 +56,16 @@ class ParametrizationList(ModuleList):
         for module in self:
             value = module(value)
         return value
+
+
+def _inverse(module: Any, value: Tensor) -> Tensor:
+    found = module.right_inverse(value)
+    if not isinstance(found, Tensor):
+        raise NotOfferedError(
+            f"parametrization {type(module).__name__}: right_inverse must return one tensor, found {type(found).__name__}; "
+            "several originals are not offered"
+        )
+    return found
 
 
 def _put(module: Module, name: str, tensor: Tensor) -> None:
