@@ -37,7 +37,7 @@ def lists(loader) -> list:
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_batches_come_in_order(num_workers, drop_last):
-    loader = data.DataLoader(Squares(23), batch_size=4, num_workers=num_workers, drop_last=drop_last)
+    loader = data.DataLoader(Squares(23), batch_size=4, num_workers=num_workers, drop_last=drop_last, in_order=drop_last)
     theirs = torch_data.DataLoader(Squares(23), batch_size=4, drop_last=drop_last)
     for _ in range(2):
         assert [plain(b) for b in loader] == [plain(b) for b in theirs]

@@ -41,6 +41,7 @@ class DataLoader(Generic[T]):
         prefetch_factor: the number of batches that each worker prepares ahead, 2 by default.
         pin_memory: accepted for compatibility; batches stay where ``collate_fn`` made them.
         persistent_workers: keep the threads between passes.
+        in_order: accepted for compatibility; batches always come in order.
 
     Raises:
         ValueError: arguments that exclude each other, in PyTorch's words.
@@ -65,6 +66,7 @@ class DataLoader(Generic[T]):
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
         pin_memory_device: str = "",
+        in_order: bool = True,
     ) -> None:
         _check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
         if multiprocessing_context is not None:
@@ -77,7 +79,7 @@ class DataLoader(Generic[T]):
         self.dataset, self.generator = dataset, generator
         self.num_workers, self.timeout, self.worker_init_fn = num_workers, timeout, worker_init_fn
         self.prefetch_factor = prefetch_factor if prefetch_factor is not None or not num_workers else 2
-        self.persistent_workers, self.pin_memory = persistent_workers, pin_memory
+        self.persistent_workers, self.pin_memory, self.in_order = persistent_workers, pin_memory, in_order
         if batch_sampler is not None:
             batch_size = None
         if sampler is None:
