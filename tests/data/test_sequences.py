@@ -152,9 +152,15 @@ def test_a_file_larger_than_what_is_read_takes_no_memory(tmp_path: Path):
 
 
 LARGER = """
-import os, resource, sys
+import os, re, resource, sys
+from pathlib import Path
 import numpy as np
 from tinygrad_mem.utils.data import TokenFile
+
+def most():  # kibibytes. On Linux ru_maxrss is at least what the process had that started this one
+    status = Path("/proc/self/status")
+    said = re.search(r"VmHWM:\\s+(\\d+) kB", status.read_text() if status.exists() else "")
+    return int(said[1]) if said else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 path, memory = sys.argv[1], os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 tokens = memory  # of two bytes each: twice as much as the machine has
@@ -165,11 +171,11 @@ with open(path, "wb") as file:  # most of it is a hole, which takes no place on 
         file.write(np.arange(1, 1025, dtype=np.uint16).tobytes())
 windows = TokenFile(path, 256)
 x, _ = windows[0]
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = most()
 found = [int(windows[i][0][0].item()) for i in (0, tokens // 2 // 256, len(windows) - 3)]
-for i in range(0, len(windows), len(windows) // 500):
+for i in range(0, len(windows), len(windows) // 100):
     windows[i]
-print(os.path.getsize(path) > 1.9 * memory, found, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(os.path.getsize(path) > 1.9 * memory, found, most() - before)
 """
 
 
@@ -178,7 +184,7 @@ def test_a_file_larger_than_the_machines_memory(tmp_path: Path):
     ran = subprocess.run(run, capture_output=True, text=True, check=True)
     seen, grown = ran.stdout.rsplit(maxsplit=1)
     assert seen == "True [1, 1, 1]"
-    assert int(grown) < 16 << 10, "kibibytes: a page or two of each of 500 windows"
+    assert int(grown) < 16 << 10, "kibibytes: the pages around each of 100 windows"
 
 
 @given(sizes=st.lists(st.integers(0, 30), max_size=12), length=st.integers(1, 9))
