@@ -96,7 +96,7 @@ def test_a_policy_that_counts_keeps_the_right_results():
 
         contexts = partial(lib.utils.checkpoint.create_selective_checkpoint_contexts, policy)
         x = lib.tensor([0.1, 0.2, 0.5], requires_grad=True)
-        options = {"use_reentrant": False, "context_fn": contexts}
+        options: Any = {"use_reentrant": False, "context_fn": contexts}
         lib.utils.checkpoint.checkpoint(lambda x: x.exp().exp().exp(), x, **options).sum().backward()
         found.append(x.grad.tolist())
     np.testing.assert_allclose(*found, rtol=1e-6)
