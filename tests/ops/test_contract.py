@@ -140,6 +140,24 @@ def test_non_contiguous_inputs_and_no_input_is_written(case: OpCase, dev: str):
 
 
 @differentiable
+def test_a_gradient_that_goes_down_in_memory(case: OpCase, dev: str):
+    """The gradient that comes through a flip: a view of negative strides, into which the op's backward may write."""
+    found, generator = [], device(dev).generator
+    before = generator.state
+    for through in (False, True):
+        generator.state = before
+        inputs = ours(arrays_of(case), "float64", dev)
+        results = [r for r in flat(case.run(*inputs)) if r.requires_grad]
+        seeds = seeds_for(results)
+        ends = [r.flip(tuple(range(r.ndim))) if through else r for r in results]
+        weights = [seed.flip(tuple(range(seed.ndim))) if through else seed for seed in seeds]
+        tm.autograd.backward([(end * weight).sum() for end, weight in zip(ends, weights, strict=True)])
+        found.append([None if t.grad is None else values(t.grad) for t in inputs])
+    for straight, flipped in zip(*found, strict=True):
+        np.testing.assert_allclose(flipped, straight, rtol=1e-10, atol=1e-12) if straight is not None else None
+
+
+@differentiable
 def test_gradients_share_no_memory(case: OpCase):
     inputs = ours(arrays_of(case), "float64")
     results = [r for r in flat(case.run(*inputs)) if r.requires_grad]

@@ -132,24 +132,28 @@ def _part(source, index):
 
 
 def _memory(x):
-    """The memory from the first to the last element of x as a vector, and x's strides in elements."""
+    """The memory of x from its lowest to its highest address as a vector, x's strides in elements, and the place of its first
+    element, which is not 0 where an axis goes down, as in the gradient of a flip.
+    """
     strides = [s // x.itemsize for s in x.strides]
     if x.flags.c_contiguous:
-        return x.reshape(-1), strides
-    count = 1 + sum((n - 1) * s for n, s in zip(x.shape, strides, strict=True)) if x.size else 0
-    return as_strided(x, (count,), (x.itemsize,)), strides
+        return x.reshape(-1), strides, 0
+    steps = [(n - 1) * s if x.size else 0 for n, s in zip(x.shape, strides, strict=True)]
+    lowest = x[tuple(slice(None, None, -1 if step < 0 else 1) for step in steps)]
+    count = 1 + sum(map(abs, steps)) if x.size else 0
+    return as_strided(lowest, (count,), (x.itemsize,)), strides, -sum(step for step in steps if step < 0)
 
 
 def _along(x, axis, index):
     """The places of x that index names along an axis; the other axes count up."""
-    line, strides = _memory(x)
+    line, strides, first = _memory(x)
     step = strides[axis] if strides else 0
-    return _Places(line, index.shape, [(index, step, 0)], [(a, s) for a, s in enumerate(strides) if a != axis])
+    return _Places(line, first, index.shape, [(index, step, 0)], [(a, s) for a, s in enumerate(strides) if a != axis])
 
 
 def _selected(x, key):
     """The places of x[key]. If arrays in ``key`` are adjacent, their axes keep their position; else these come first."""
-    line, strides = _memory(x)
+    line, strides, begin = _memory(x)
     arrays = [a for a, k in enumerate(key) if isinstance(k, np.ndarray)]
     rest = [a for a in range(x.ndim) if a not in arrays]
     common = np.broadcast_shapes(*[key[a].shape for a in arrays])
@@ -159,22 +163,23 @@ def _selected(x, key):
     targets = [*range(first), *range(first + len(common), len(rest) + len(common))]
     indices = [(key[a][(..., *[None] * after)], strides[a], x.shape[a]) for a in arrays]
     counts = [(target, strides[a]) for target, a in zip(targets, rest, strict=True)]
-    return _Places(line, (*sizes[:first], *common, *sizes[first:]), indices, counts)
+    return _Places(line, begin, (*sizes[:first], *common, *sizes[first:]), indices, counts)
 
 
 class _Places:
-    """The place of each element of an array of ``shape``: the sum of ``index * stride`` and of ``position * stride``.
+    """The place of each element of an array of ``shape``: ``first``, and each axis' ``index * stride`` or ``position * stride``.
 
     Args:
         line: the memory in which the places are.
+        first: the place of the element whose indices are all 0.
         shape: of what is read or written.
         indices: int64 arrays that broadcast to it, what a step of each is worth, and the size of the axis, from whose end
             negative entries count; 0 where there are none.
         counts: axes whose position counts, and what a step along each is worth.
     """
 
-    def __init__(self, line, shape, indices, counts):
-        self.line, self.shape, self.indices, self.counts, self.width = line, shape, indices, counts, 1
+    def __init__(self, line, first, shape, indices, counts):
+        self.line, self.first, self.shape, self.indices, self.counts, self.width = line, first, shape, indices, counts, 1
         lines = all(array.shape[-1:] == (1,) for array, _, _ in indices)
         if lines and (len(shape) - 1, 1) in counts and shape[-1] >= _ROW:  # of all that a place selects, a contiguous line
             self.width = shape[-1]
@@ -250,7 +255,7 @@ class _Places:
             return
         for key, sizes in boxes(lead, _TILE if slots == 4 else _TILE >> 1):
             places = scratch(sizes, np.int64, 0, slots)
-            places.fill(0)
+            places.fill(self.first)
             for array, stride, size in self.indices:
                 self._add_index(places, array if self.width == 1 else array[..., 0], key, stride, size, slots)
             for axis, stride in self.counts:
