@@ -194,7 +194,8 @@ that `fully_shard` and `parallelize_module` divide among up to 8 processes. 1,06
 bound was too low); seven of transformers, whose mask of ones was assumed to hide tokens, and one whose attention was another;
 one beyond the bound for addresses; five of one process with NCCL, whose thread held the buckets of `DistributedDataParallel`
 longer; three with `torch.compile`, which are predicted as they are written; one whose gradients left float16's range. The first
-23 have been mended since, and the five have a note; nine programs that were refused are predicted now, as recorded.
+23 have been mended since, and the five have a note; nine programs that were refused are predicted now, as recorded. Of the 64
+ranks that were recorded, reserved bytes are predicted to the byte, too.
 
 `tests/pytorch/gpu_steps.py`, `gpu_ops.py` and `gpu_more_ops.py` have the programs. `python -m tests.pytorch.gpu_record FILE`
 records them on a GPU, `python -m tests.pytorch.gpu_recordings` predicts them, and writes this page.

@@ -186,7 +186,9 @@ class Trials:
             found = self._predict(changes, self.settings, None, batch, look)
             paid = {change.name: change.paid(self.seen) for change in changes}
             notes = [*found.notes, *in_words(found.unknown)]
-            self._runs[key] = _Demanded(Demand.of(found.log), found.looks, notes, sum(found.unknown.values()), paid)
+            self._runs[key] = _Demanded(
+                Demand.of(found.log, found.streams), found.looks, notes, sum(found.unknown.values()), paid
+            )
         return self._runs[key]
 
     def _predict(

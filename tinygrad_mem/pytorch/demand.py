@@ -5,7 +5,9 @@ What a program asks for does not depend on the allocator, unless it looks at the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 
@@ -29,13 +31,16 @@ class Demand:
     Attributes:
         blocks: the number of the block that begins or ends, for each event.
         sizes: bytes that are asked for; 0: the block ends.
+        streams: of each request, the number of its stream; ``None``: all are in one.
     """
 
-    def __init__(self, blocks: np.ndarray, sizes: np.ndarray, on_cpu: bool = False) -> None:
-        self.blocks, self.sizes, self._on_cpu = blocks, sizes, on_cpu
+    def __init__(
+        self, blocks: np.ndarray, sizes: np.ndarray, on_cpu: bool = False, streams: Sequence[int] | None = None
+    ) -> None:
+        self.blocks, self.sizes, self._on_cpu, self.streams = blocks, sizes, on_cpu, streams
 
     @classmethod
-    def of(cls, log: Log) -> Demand:
+    def of(cls, log: Log, streams: Sequence[int] | None = None) -> Demand:
         """The requests in a log."""
         kinds = log.column("kind")
         which = (kinds == Kind.MALLOC) | (kinds == Kind.FREE)
@@ -48,7 +53,7 @@ class Demand:
             if new:
                 live[address] = number[place]
             blocks[place] = live[address]
-        return cls(blocks, log.column("requested")[which].astype(np.int64) * begins, log.device == "cpu")
+        return cls(blocks, log.column("requested")[which].astype(np.int64) * begins, log.device == "cpu", streams)
 
     def alike(self, other: Demand) -> bool:
         """True if the others are as many, and end in the same order."""
@@ -57,7 +62,7 @@ class Demand:
     def at(self, batch: int, other: Demand, here: int, there: int) -> Demand:
         """The requests of another batch, on the lines through those of ``here`` (these) and of ``there``, all alike."""
         grown = (other.sizes - self.sizes) * (batch - here) // (there - here)
-        return Demand(self.blocks, np.where(self.sizes > 0, np.maximum(self.sizes + grown, 1), 0), self._on_cpu)
+        return Demand(self.blocks, np.where(self.sizes > 0, np.maximum(self.sizes + grown, 1), 0), self._on_cpu, self.streams)
 
     def served(self, settings: str, capacity: int | None) -> Served:
         """Serve them on a card with ``capacity`` bytes; ``None``: it never refuses."""
@@ -66,12 +71,13 @@ class Demand:
             return Served(peak, 0, capacity is None or peak <= capacity)
         allocator = CachingAllocator(settings, capacity)
         addresses: dict[int, int] = {}
+        streams = repeat(0) if self.streams is None else iter(self.streams)
         used = peak = 0
         fits = True
         try:
             for block, size in zip(self.blocks.tolist(), self.sizes.tolist(), strict=True):
                 if size:
-                    address = addresses[block] = allocator.malloc(size)
+                    address = addresses[block] = allocator.malloc(size, next(streams))
                     used += allocator.blocks[address].size
                     peak = max(peak, used)
                 else:

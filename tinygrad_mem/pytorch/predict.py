@@ -29,6 +29,7 @@ class Prediction(Track):
         notes: the assumptions of the prediction, in sentences.
         looks: the program asked for the card's memory, or emptied the cache: what it does may depend on both.
         unknown: a reason why bytes cannot be known without a GPU -> by how many bytes, more or less, one call may differ.
+        streams: of each request in order, the number of its stream; ``None``: all are in the default one, 0.
         grid: the first mesh of all processes with names for its dimensions; ``None``: the program made none.
     """
 
@@ -38,6 +39,7 @@ class Prediction(Track):
     notes: list[str]
     unknown: dict[str, int]
     looks: bool
+    streams: list[int] | None
     grid: Grid | None
 
     @property

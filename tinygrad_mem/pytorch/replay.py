@@ -349,4 +349,6 @@ def of_track(track: Track) -> Recording:
     events["action"] = np.where(freed[twice], Action.FREE_REQUESTED, Action.ALLOC)
     events["action"][1:][twice[1:] == twice[:-1]] = Action.FREE_COMPLETED
     events["address"], events["size"] = address[twice], np.maximum(requested[twice], 1)
+    if (streams := getattr(track, "streams", None)) is not None:  # of a prediction
+        events["stream"][events["action"] == Action.ALLOC] = streams
     return Recording(0, events, [])

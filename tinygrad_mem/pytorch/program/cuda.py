@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +18,11 @@ from ..cards import GraphicsCard
 from .ledger import Ledger
 from .replacing import all_patched, refused
 
-_STREAMS = (
-    "several streams were predicted as one: PyTorch's allocator caches memory for each, and a block that another stream uses "
-    "waits for it, so more may be reserved; the bytes in use are the same"
-)
 OTHER_STREAM = (
     "which blocks another stream keeps from being used again: a request there may need a segment of its own, and a block with "
     "record_stream waits for that stream (more bytes reserved, not allocated)"
 )
+_POOL = 32  # streams of each priority; then PyTorch gives the first one again
 _NO_LIMIT = "set_per_process_memory_fraction: the card here never refuses, so no limit holds. Give gpu= or capacity="
 _LEAVE_OUT = "Leave it out of what is predicted"
 _SETTINGS = (
@@ -71,14 +69,7 @@ class Card:
     def __init__(self, ledger: Ledger, card: GraphicsCard, capacity: int | None, note: Callable[[str], None]) -> None:
         self._ledger, self._card, self._capacity = ledger, card, capacity or card.bytes
         self.note, self._share = note, 1.0
-        # that with the number 0 is the default one, which PyTorch's own current_stream() makes
-        made = lambda cls, *args, stream_id=None, **kwargs: _Stream() if stream_id == 0 else object.__new__(cls)  # noqa: E731
-        ways = {"__new__": made, "used": lambda stream: self._enter(1), "__exit__": lambda *exc: self._enter(-1)}
-        self.stream = type("Stream", (_Stream,), ways)
-
-    def _enter(self, change: int) -> None:
-        self.note(_STREAMS)
-        self._ledger.other_streams += change
+        self.stream = type("Stream", (_Stream,), {"ledger": ledger, "_made": Counter()})
 
     def _limit(self, fraction: float, device: Any = None) -> None:
         if not 0 <= fraction <= 1:
@@ -89,8 +80,10 @@ class Card:
             self.note(_NO_LIMIT)
 
     def _set(self, stream: Any) -> None:
-        self._ledger.other_streams = 0
-        stream.used()
+        self._ledger.stream = stream.stream_id
+
+    def _current(self, device: Any = None) -> _Stream:
+        return self.stream(stream_id=self._ledger.stream)
 
     def answers(self) -> dict[str, Callable[..., Any]]:
         """The functions of ``torch.cuda`` by name."""
@@ -121,7 +114,8 @@ class Card:
             "initial_seed": lambda: 0,
             "get_arch_list": lambda: ["sm_{}{}".format(*self._card.capability)],
             "memory_snapshot": lambda *args, **kwargs: [],
-            **dict.fromkeys(("current_stream", "default_stream"), lambda device=None: _Stream()),
+            "current_stream": self._current,
+            "default_stream": lambda device=None: self.stream(stream_id=0),
             "get_rng_state": lambda device="cuda": _rng_state(),
             "get_rng_state_all": lambda: [_rng_state()],
             "Stream": self.stream,
@@ -174,27 +168,41 @@ def _nested(stats: dict[str, int]) -> dict[str, Any]:
 
 
 class _Stream:
-    """A stream: all work of a prediction is in one."""
+    """A stream: PyTorch's allocator has blocks for each. All work of a prediction is done at once.
 
-    cuda_stream, device_index, priority = 0, 0, 0
+    Source: ``c10/cuda/CUDAStream.cpp``, ``getStreamFromPool``.
+    """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.device = torch.device("cuda", 0)
+    device_index = 0
+    ledger: Ledger
+    _made: Counter[int]
+
+    def __init__(self, device: Any = None, priority: int = 0, stream_id: int | None = None, **kwargs: Any) -> None:
+        self.device, self.priority = torch.device("cuda", 0), min(priority, 0)
+        if stream_id is None:
+            stream_id = 1 + self._made[self.priority] % _POOL - _POOL * self.priority
+            self._made[self.priority] += 1
+        self.stream_id = self.cuda_stream = stream_id
+        self._before: list[int] = []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Stream) and other.stream_id == self.stream_id
+
+    def __hash__(self) -> int:
+        return self.stream_id
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(name)
         return _nothing
 
-    def used(self) -> None:
-        """Do nothing when the program enters the stream: there is one stream."""
-
     def __enter__(self) -> _Stream:
-        self.used()
+        self._before.append(self.ledger.stream)
+        self.ledger.stream = self.stream_id
         return self
 
     def __exit__(self, *exc: object) -> None:
-        return None
+        self.ledger.stream = self._before.pop()
 
     def record_event(self, event: Any = None) -> Any:
         return event or _Event()
@@ -203,11 +211,17 @@ class _Stream:
         return True
 
 
-class _Runtime(_Stream):
+class _Runtime:
     """CUDA's own functions, which do nothing, but for the one by which PyTorch asks for the free memory."""
 
-    def __init__(self, card: Card) -> None:
-        self.cudaMemGetInfo = card.answers()["mem_get_info"]
+    def __init__(self, card: Card | None = None) -> None:
+        if card is not None:
+            self.cudaMemGetInfo = card.answers()["mem_get_info"]
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return _nothing
 
 
 class _Event:
@@ -235,7 +249,8 @@ def _below(answers: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., An
     return {
         **dict.fromkeys([f"_cuda_{name}" for name in _WITHOUT_EFFECT_BELOW], _nothing),
         **{f"_cuda_{name}": answers[above] for name, above in _BELOW.items()},
-        **dict.fromkeys(("_cuda_getCurrentStream", "_cuda_getDefaultStream"), lambda device: (0, 0, 1)),
+        "_cuda_getCurrentStream": lambda device: (answers["current_stream"]().stream_id, 0, 1),
+        "_cuda_getDefaultStream": lambda device: (0, 0, 1),
         "_cuda_setMemoryFraction": lambda fraction, device: answers["set_per_process_memory_fraction"](fraction),
         "_cuda_memorySnapshot": lambda pool: {"segments": answers["memory_snapshot"]()},
         "_cuda_getArchFlags": lambda: " ".join(answers["get_arch_list"]()),
@@ -295,13 +310,11 @@ def _device_module(device: Any = None) -> Any:
 
 
 @context
-def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
-    """Inside, ``torch.cuda`` is that of ``card``; ``waits`` is called with tensors whose block another stream uses."""
+def gpu(card: Card, waits: Callable[[torch.Tensor, int], None]) -> Iterator[None]:
+    """Inside, ``torch.cuda`` is that of ``card``; ``waits`` is called with each tensor that a stream uses, and its number."""
 
     def recorded(tensor: torch.Tensor, stream: Any) -> None:
-        if isinstance(stream, card.stream):
-            card.note(_STREAMS)
-            waits(tensor)
+        waits(tensor, stream.stream_id)
 
     answers = card.answers()
     accelerator = {
@@ -311,7 +324,7 @@ def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
         **dict.fromkeys(("current_device_index", "current_device_idx"), answers["current_device"]),
         **dict.fromkeys(("set_device_index", "set_device_idx"), _nothing),
         "get_memory_info": answers["mem_get_info"],
-        "current_stream": lambda device=None: _Stream(),
+        "current_stream": answers["current_stream"],
         "set_stream": answers["set_stream"],
         "device_index": lambda device: contextlib.nullcontext(),
         "synchronize": _nothing,
@@ -328,11 +341,11 @@ def gpu(card: Card, waits: Callable[[torch.Tensor], None]) -> Iterator[None]:
         (torch.cuda.memory, {**answers, **without}),
         (torch.cuda.random, answers),
         (torch.autograd.profiler.profile, {"__init__": _profiled}),
-        (torch.cuda.profiler, {"check_error": _nothing, "cudart": _Stream}),
+        (torch.cuda.profiler, {"check_error": _nothing, "cudart": _Runtime}),
         (torch.accelerator, accelerator),
         (torch.cuda.nvtx, dict.fromkeys(("range_push", "range_pop", "mark"), _nothing)),
         (torch, {"Generator": _generator, "Stream": card.stream, "Event": _Event, "get_device_module": _device_module}),
-        (_functions, {"_get_stream": lambda device: card.stream().__enter__()}),  # DataParallel's own, for copies
+        (_functions, {"_get_stream": lambda device: card.stream()}),  # DataParallel's own, for copies
         (torch.Tensor, {"record_stream": recorded}),  # PyTorch looks at the stream before the mode sees the call
     ]
     with all_patched(changes):

@@ -59,7 +59,10 @@ class Ledger:
 
     Attributes:
         live: the blocks in use, by address.
-        other_streams: the number of streams, other than the default one, that the program has entered.
+        stream: the number of the current stream; 0 is the default one.
+        streams: of each request, the number of the stream that is current then.
+        graph_streams: those in which the graph was made that no backward has run yet.
+        mixed: a graph was made in several.
         looks: the program has looked at the memory of the card, or changed what the allocator has.
     """
 
@@ -68,7 +71,10 @@ class Ledger:
         self._given = settings
         self._allocator = self._made() if settings and device != "cpu" else None
         self.live: dict[int, HeldBlock] = {}
-        self.looks, self.other_streams = False, 0
+        self.looks, self.stream = False, 0
+        self.streams: list[int] = []
+        self.graph_streams: set[int] = set()
+        self.mixed = False
         self._events: list[list] = []
         self._names: dict[int, str] = {}  # by the id of a block's first event: whose gradient or state it has been since
         self._began, self._next = perf_counter_ns(), 1 << 12
@@ -91,12 +97,13 @@ class Ledger:
             self._next += -(-size // 64) * 64
         else:
             try:
-                address = self.allocator.malloc(size)
+                address = self.allocator.malloc(size, self.stream)
             except OutOfMemoryError as error:
                 left = bytes_text(self.allocator.driver.available)
                 self._write(Kind.MARK, place, note=f"out of memory: {bytes_text(size)} asked, the driver had {left} left")
                 raise error
             rounded = self.allocator.blocks[address].size
+            self.streams.append(self.stream)
         held = HeldBlock(address, size, self._write(Kind.MALLOC, place, address, size, rounded, role, note))
         self.live[address] = held
         return held
@@ -162,10 +169,10 @@ class Ledger:
         return max(abs(self._peak_with(driver) - peak) for driver in drivers)
 
     def _peak_with(self, driver: Driver) -> int:
-        allocator, blocks = CachingAllocator(self.settings, driver=driver), {}
+        allocator, blocks, streams = CachingAllocator(self.settings, driver=driver), {}, iter(self.streams)
         for kind, _, address, requested, *_ in self._events:
             if kind == Kind.MALLOC:
-                blocks[address] = allocator.malloc(requested)
+                blocks[address] = allocator.malloc(requested, next(streams))
             elif kind == Kind.FREE:
                 allocator.free(blocks.pop(address))
             elif kind == Kind.RELEASE:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+if TYPE_CHECKING:
+    from .watch import Watch
+
 _LATER = 1 << 40
 _numbers_of_nodes: Callable[[], int] = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+
+SEVERAL_STREAMS = (
+    "a graph was made in several streams. PyTorch runs each op of backward in its forward's stream; here all ran in the one "
+    "that called backward. The bytes in use are the same, but for workspaces of cuBLAS; more may be reserved"
+)
 
 
 def in_order(engine: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,6 +37,20 @@ def in_order(engine: Callable[..., Any]) -> Callable[..., Any]:
         if create:
             made.append(range(first, _numbers_of_nodes()))
         return found
+
+    return run
+
+
+def in_one_stream(watch: Watch, engine: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the function that runs backward, to see if an op of its graph ran in another stream than the current one."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        ledger = watch.ledger
+        if ledger.graph_streams | {ledger.stream} != {ledger.stream}:
+            watch.note(SEVERAL_STREAMS)
+            ledger.mixed = True
+        ledger.graph_streams.clear()
+        return engine(*args, **kwargs)
 
     return run
 

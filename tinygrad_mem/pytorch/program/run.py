@@ -29,7 +29,7 @@ from .dispatcher import kernels
 from .fake import GpuTensorMode
 from .kernels import Gpu
 from .ledger import Ledger
-from .order import in_order
+from .order import in_one_stream, in_order
 from .places import Places, library_line, users_line
 from .replacing import patched
 from .roles import Roles
@@ -82,6 +82,7 @@ def run_program(
             watch.bound(more, by_values.ALL_CHOSEN)
         log = ledger.log()
     attributes: dict[str, Any] = {"peak_reserved": ledger.peak_reserved, "out_of_memory": refused, "looks": ledger.looks}
+    attributes["streams"] = ledger.streams if any(ledger.streams) else None
     attributes["grid"] = None if watch.processes is None else watch.processes.grid
     return log, attributes | {"notes": watch.notes, "unknown": watch.unknown, "settings": ledger.settings}
 
@@ -101,7 +102,7 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     calls = Calls(watch, roles, autocast.begin)
     yield calls
     engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
-    engine = in_order(engine) if watch.device.type == "cuda" else engine
+    engine = in_order(in_one_stream(watch, engine)) if watch.device.type == "cuda" else engine
     yield patched(torch.autograd, {"_engine_run_backward": calls.within(engine)})  # for hooks and checkpoints
     unravel: Any = torch.functional
     yield patched(unravel, {"_unravel_index": calls.within(unravel._unravel_index)})  # it makes tensors of numbers

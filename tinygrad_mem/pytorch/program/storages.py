@@ -128,14 +128,14 @@ class Storages:
         """Record that up to ``size`` bytes more may be allocated, and why."""
         self.unknown[why] = max(size, self.unknown.get(why, 0))
 
-    def waits(self, tensor: torch.Tensor) -> None:
-        """Record that another stream uses the tensor's block: a request that it would have served may need a segment."""
+    def waits(self, tensor: torch.Tensor, stream: int) -> None:
+        """Record that a stream uses the tensor's block: a request that it would have served may need a segment."""
         held, allocator = self.find(tensor), self.ledger.allocator
-        if held is not None and allocator is not None:
+        if held is not None and allocator is not None and allocator.blocks[held.address].home.stream != stream:
             self.bound(allocator.settings.segment_size(held.malloc[4]), OTHER_STREAM)
 
     def malloc(self, size: int, place: Place, role: str) -> HeldBlock:
-        if self.ledger.other_streams and self.ledger.allocator is not None:
+        if self.ledger.mixed and self.ledger.allocator is not None:
             self.bound(self.ledger.allocator.settings.segment_size(size), OTHER_STREAM)
         try:
             return self.ledger.malloc(size, place, role)
@@ -153,6 +153,8 @@ class Storages:
                 self._count(storage, tensor, func, args)
 
     def _count(self, storage: Any, tensor: FakeTensor, func: Any, args: tuple) -> None:
+        if torch.is_grad_enabled() and any(isinstance(each, FakeTensor) and each.requires_grad for each in args):
+            self.ledger.graph_streams.add(self.ledger.stream)
         size, held = storage.nbytes() if func is not ZERO else 0, None
         if size and self.here(tensor):
             place = self.places.here(op_name(func))

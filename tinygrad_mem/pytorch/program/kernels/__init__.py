@@ -45,7 +45,8 @@ class Kernels:
             func: an overload of an aten op.
             args, kwargs: its arguments: tensors with shapes and strides, fake ones too.
             outputs: its result, or a tuple or list of them.
-            thread: ``"main"``, or ``"autograd"`` in backward, whose thread has library handles of its own.
+            thread: ``"main"``, or ``"autograd"`` in backward, whose thread has library handles of its own; with the number of
+                a stream, which has workspaces of its own.
         """
         found, outs = _row(func), list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
         if found is None:
