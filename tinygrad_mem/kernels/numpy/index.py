@@ -167,7 +167,7 @@ def _selected(x, key):
 
 
 class _Places:
-    """The place of each element of an array of ``shape``: ``first``, and each axis' ``index * stride`` or ``position * stride``.
+    """The place of each element of an array of ``shape``: ``first``, and per axis an index or a position times its stride.
 
     Args:
         line: the memory in which the places are.
