@@ -55,7 +55,7 @@ def test_type_checker_is_content(request: pytest.FixtureRequest, tmp_path: Path)
     mistakes = tmp_path / "mistakes.py"
     mistakes.write_text(MISTAKES)
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, *CHECKED, str(mistakes)]
-    room = {"NODE_OPTIONS": "--max-semi-space-size=256"}  # it makes many objects: with room for them, it collects less often
+    room = {"NODE_OPTIONS": "--max-semi-space-size=128"}  # it makes many objects: with room for them, it collects less often
     answer = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | room).stdout)
     assert answer["summary"]["filesAnalyzed"] > sum(len(list((ROOT / folder).rglob("*.py"))) for folder in CHECKED)
     found = [(Path(each["file"]), each["range"]["start"]["line"], each["message"]) for each in answer["generalDiagnostics"]]
