@@ -67,7 +67,7 @@ def _nothing(call: KernelCall) -> bool:
 
 @row(
     "mm bmm baddbmm addmv mv dot vdot addbmm",
-    takes="cuBLAS's workspace, at the first product of a thread; a copy of a matrix whose strides cuBLAS does not accept",
+    takes="cuBLAS's workspace, at a thread's first product on a stream; a copy of a matrix whose strides cuBLAS does not accept",
     source="aten/src/ATen/cuda/CublasHandlePool.cpp, getCurrentCUDABlasHandle; aten/src/ATen/native/cuda/Blas.cpp, "
     "cublasCommonArgs",
     seen="cnn-small (after the result, in backward's thread)",
@@ -85,7 +85,7 @@ def products(call: KernelCall) -> None:
 @row(
     "_grouped_mm",
     takes="bfloat16 on Hopper or Blackwell: a table of each group's addresses, sizes and strides, and CUTLASS's workspace "
-    "(recorded: 512 bytes for each multiprocessor); else cuBLAS's workspace, at the first product of a thread",
+    "(recorded: 512 bytes for each multiprocessor); else cuBLAS's workspace, at a thread's first product on a stream",
     source="cuda/GroupedBlas.cpp, _grouped_mm_cuda, _grouped_mm_fallback; GroupMM.cu, bf16bf16_grouped_gemm_impl_sm90_sm100",
     seen="h100",
 )
