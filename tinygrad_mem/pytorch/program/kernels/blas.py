@@ -67,7 +67,7 @@ def _nothing(call: KernelCall) -> bool:
 
 @row(
     "mm bmm baddbmm addmv mv dot vdot addbmm",
-    takes="cuBLAS's workspace, at a thread's first product on a stream; a copy of a matrix whose strides cuBLAS does not accept",
+    takes="cuBLAS's workspace, at a thread's first product on a stream; a copy of a matrix whose strides cuBLAS refuses",
     source="aten/src/ATen/cuda/CublasHandlePool.cpp, getCurrentCUDABlasHandle; aten/src/ATen/native/cuda/Blas.cpp, "
     "cublasCommonArgs",
     seen="cnn-small (after the result, in backward's thread)",
