@@ -31,7 +31,7 @@ _COUNTING = {aten._foreach_add_.Scalar, aten._foreach_add_.Tensor}
 
 
 class KnownNumbers:
-    """Follows small tensors whose values do not depend on data: ``step += 1``, and on the host ``torch.linspace(0, 1, 12)``.
+    """Follows small tensors whose values do not depend on data: ``step += 1``, ``torch.linspace(0, 1, 12)``, masks of ones.
 
     Beside a GPU it draws single random numbers of the host, and whole ones: programs choose by one what they read or leave
     out. What depends on several of them, such as the longest length, is not known.
