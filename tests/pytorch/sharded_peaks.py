@@ -40,7 +40,10 @@ with warnings.catch_warnings():
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
 WIDTH, HIDDEN, LAYERS, BATCH = 128, 256, 3, 16
-SENDING = ("all_gather_single", "reduce_scatter_single", "all_reduce", "broadcast", "all_gather", "scatter")
+SENDING = [  # two have other names before PyTorch 2.13
+    *("all_gather_single", "all_gather_into_tensor", "reduce_scatter_single", "reduce_scatter_tensor"),
+    *("all_reduce", "broadcast", "all_gather", "scatter"),
+]
 LIMIT, TRIES = 60, 3  # seconds in which a program ends; how often it is begun
 PAUSE = 0.01  # seconds after a collective: a thread of gloo may hold its tensors a moment longer
 
@@ -228,7 +231,7 @@ def _process(rank: int, name: str, folder: str) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     size, program = PROGRAMS[name]
-    for sending in SENDING:
+    for sending in filter(partial(hasattr, dist), SENDING):
         setattr(dist, sending, _paused(getattr(dist, sending)))
     store = FileStore(f"{folder}/store", size)
     found = peak_of_all_threads(partial(program, "cpu", store=store, rank=rank, world_size=size))

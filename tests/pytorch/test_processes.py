@@ -102,7 +102,9 @@ def test_the_reducer_makes_its_buckets_again_in_the_second_step():
 
 
 def test_collectives_that_ask_for_nothing_are_predicted_and_others_refused():
-    assert predict(train, "cuda", {}, 3, world_size=2, waits=True).peak == predict(train, "cuda", {}, 3, world_size=2).peak
+    for_barrier = 512 * torch.__version__.startswith("2.11.")  # which makes a tensor of the GPU
+    alone = predict(train, "cuda", {}, 3, world_size=2).peak
+    assert predict(train, "cuda", {}, 3, world_size=2, waits=True).peak == alone + for_barrier
 
     def receives():
         dist.init_process_group()
@@ -282,7 +284,9 @@ def test_a_stage_of_a_pipeline_keeps_batches_until_their_backward(kind: str, few
 
     peaks = {rank: predict(run, world_size=4, rank=rank).peak for rank in (1, 2)}
     assert peaks[1] - peaks[2] == fewer * 2 * 1024 * 4
-    with pytest.raises(NotImplementedError, match=r"recv_object_list receives what another.* give each PipelineStage"):
+    with pytest.raises(
+        NotImplementedError, match=r"recv_object_list receives .* give each PipelineStage|pickle writes the values"
+    ):
         predict(run, False, world_size=4)
 
 

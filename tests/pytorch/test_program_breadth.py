@@ -217,7 +217,7 @@ def loads_safe_tensors():
     try:
         load_file(PATH, device="cuda")
     finally:
-        PATH.unlink()
+        PATH.write_text("kept")
 
 
 def data_parallel():
@@ -515,6 +515,7 @@ def predicted(program):
         assert_same(snapshot(), before)
 
 
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")  # of PyTorch 2.12
 @pytest.mark.parametrize("program", RIGHT, ids=lambda program: program.__name__)
 def test_a_program_is_predicted_and_leaves_everything_as_it_was(program):
     assert predicted(program).peak > 0
@@ -554,6 +555,7 @@ def test_an_error_at_any_point_leaves_everything_as_it_was(error, where):
             predicted(program)
 
 
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")  # of PyTorch 2.12
 def test_a_profile_prints_nothing(capfd: pytest.CaptureFixture[str]):
     """PyTorch printed 60 lines for each event of the GPU that it lacked."""
     predicted(profiled)

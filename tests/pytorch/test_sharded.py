@@ -43,6 +43,7 @@ MEASURED = {
 }
 """What ``python -m tests.pytorch.sharded_peaks`` printed with PyTorch 2.13; a thorough run measures again."""
 THOROUGH = profiles.name() == "thorough"
+MORE = torch.__version__.startswith("2.12.")  # its fully_shard takes more memory than those of 2.11 and 2.13
 ON_A_GPU = json.loads((Path(__file__).parent / "recordings" / "h200-sharded.json").read_text(encoding="utf-8"))
 """``max_memory_allocated`` and ``max_memory_reserved`` of ranks on an H200 (PyTorch 2.11, in a group that sends nothing)."""
 
@@ -52,7 +53,7 @@ ON_A_GPU = json.loads((Path(__file__).parent / "recordings" / "h200-sharded.json
 @pytest.mark.parametrize("name", PROGRAMS if THOROUGH else list(PROGRAMS)[::2])
 def test_on_the_cpu_it_is_what_a_process_of_gloo_takes(name: str):
     real, (size, run) = MEASURED[name], PROGRAMS[name]
-    if THOROUGH:
+    if THOROUGH or MORE:
         command = [sys.executable, "-m", "tests.pytorch.sharded_peaks", name]
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
         real = json.loads(done.stdout.splitlines()[-1])[name]
@@ -61,6 +62,7 @@ def test_on_the_cpu_it_is_what_a_process_of_gloo_takes(name: str):
 
 
 @pytest.mark.filterwarnings("ignore:DTensor random operators may not have complete support:UserWarning")
+@pytest.mark.skipif(MORE, reason="recorded with PyTorch 2.11")
 @pytest.mark.parametrize("name", ON_A_GPU if THOROUGH else list(ON_A_GPU)[1::2])
 def test_on_a_gpu_it_is_what_the_ranks_took(name: str):
     places = list(ON_A_GPU[name].items())
@@ -74,7 +76,9 @@ def test_on_a_gpu_it_is_what_the_ranks_took(name: str):
 def test_all_ranks_are_those_that_are_predicted_one_by_one():
     size, run = PROGRAMS["uneven"]
     found = predict(run, "cpu", device="cpu", world_size=size, ranks="all")
-    assert [(each.ranks, each.peak) for each in found] == [((0,), 214312), ((1,), 211600)]
+    assert [(each.ranks, each.peak) for each in found] == (
+        [((0,), 224536), ((1,), 221824)] if MORE else [((0,), 214312), ((1,), 211600)]
+    )
 
 
 def test_ranks_that_ask_for_the_same_bytes_are_one_group():
