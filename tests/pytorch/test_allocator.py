@@ -13,7 +13,7 @@ from tests.profiles import examples
 from tinygrad_mem.errors import OutOfMemoryError
 from tinygrad_mem.pytorch import CachingAllocator
 from tinygrad_mem.pytorch.blocks import State
-from tinygrad_mem.pytorch.driver import Driver
+from tinygrad_mem.pytorch.driver import Driver, ShuffledDriver
 
 from .recorded import LoggingDriver, chains
 
@@ -204,6 +204,14 @@ def test_max_split_size_keeps_large_blocks_whole():
     assert allocator.memory_stats()["allocated_bytes.all.current"] == (64 + 20) * MIB
     allocator.free(near)
     assert allocator.malloc(44 * MIB) != large
+
+
+def test_a_driver_may_give_addresses_in_no_order():
+    drivers = [ShuffledDriver(seed) for seed in (0, 0, 1)]
+    given = [[driver.malloc(20 * MIB, 0) for _ in range(8)] for driver in drivers]
+    assert given[0] == given[1] != given[2]
+    assert len(set(given[0])) == 8
+    assert given[0] not in (sorted(given[0]), sorted(given[0], reverse=True))
 
 
 def test_a_driver_may_give_rising_addresses():

@@ -72,6 +72,19 @@ def test_on_a_gpu_it_is_what_a_process_of_nccl_took(number: int):
     assert any("NCCL's thread may hold the old ones" in note for note in said.notes) == again
 
 
+def test_only_nccl_gathers_into_one_tensor_and_holds_buckets():
+    def run(backend: str) -> None:
+        dist.init_process_group(backend)
+        model = DistributedDataParallel(nn.Linear(4, 4).cuda())
+        for _ in range(2):
+            model(torch.ones(2, 4, device="cuda")).sum().backward()
+
+    nccl, gloo = (predict(run, backend, world_size=4) for backend in ("nccl", "gloo"))
+    assert [any("NCCL's thread" in note for note in found.notes) for found in (nccl, gloo)] == [True, False]
+    requests = [sum(event.kind == Kind.MALLOC for event in found.log) for found in (nccl, gloo)]
+    assert requests[0] == requests[1] + 1
+
+
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("options", SEARCHING, ids=str)
 def test_parameters_that_are_not_used_are_found(options: dict, steps: int, measured: list[int]):

@@ -93,7 +93,7 @@ class Driver:
 
 
 class ShuffledDriver(Driver):
-    """A driver that gives addresses in an order that ``seed`` decides, as after other programs, and none again."""
+    """A driver whose addresses are in no order, as after other programs: ``seed`` decides it. It gives no address twice."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(rising=True)

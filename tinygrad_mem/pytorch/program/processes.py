@@ -212,15 +212,17 @@ def _data_parallel(processes: Processes, model: Any, *args: Any, **kwargs: Any) 
 
 
 def _verified(group: dist.ProcessGroup, tensors: list[torch.Tensor], logger: Any = None) -> None:
-    """Ask for what the comparison of all processes' parameters takes on a GPU: their numbers, gathered, and the shapes.
+    """Ask for what the check that all processes have the same parameters takes on a GPU: how many each has, and their shapes.
 
-    Source: ``reducer.cpp``, ``verify_params_across_processes``; ``ProcessGroupNCCL.cpp``, ``newLikeFlat``; seen on an H200.
+    NCCL gathers into one tensor first. Source: ``reducer.cpp``, ``verify_params_across_processes``; ``ProcessGroupNCCL.cpp``,
+    ``newLikeFlat``; seen on an H200.
     """
     if not on_gpu(tensors[0]):
         return
     where: Any = {"dtype": torch.long, "device": tensors[0].device}
     numbers = [torch.empty(1, **where) for _ in range(1 + group.size())]
-    torch.empty(group.size(), **where)
+    if groups.get_backend(group) != dist.Backend.GLOO:
+        torch.empty(group.size(), **where)
     torch.empty(2 * sum(each.dim() for each in tensors), **where)
     del numbers
 
@@ -228,6 +230,6 @@ def _verified(group: dist.ProcessGroup, tensors: list[torch.Tensor], logger: Any
 def _rebuilt(processes: Processes, own: Callable[..., bool], reducer: Any) -> bool:
     with changed(processes, rebuilding=True), processes.watch.as_role("COMMUNICATION"):
         made = own(reducer)
-    if made and processes.watch.device.type == "cuda":
+    if made and processes.watch.device.type == "cuda" and groups.get_backend() != dist.Backend.GLOO:
         processes.watch.note(_HELD)
     return made

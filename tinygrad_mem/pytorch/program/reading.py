@@ -370,7 +370,7 @@ def _numpy(watch: Watch, tensor: Tensor, *, force: bool = False) -> Any:
 @handles(Tensor.__contains__)
 def _contains(watch: Watch, tensor: Tensor, element: Any) -> bool:
     """Source: ``torch/_tensor.py``."""
-    return _decides("the truth", bool, watch, (element == tensor).any())
+    return _decides("the truth", bool, watch, torch.eq(tensor, element).any())
 
 
 for _function, _what, _convert in (

@@ -294,7 +294,8 @@ class Watch(Storages, TorchDispatchMode):
         if self.device.type != "cuda" or not any(map(self.here, (*results, *args))):
             return self.see(func, args, results)
         thread = "main" if torch._C._current_graph_task_id() == -1 else "autograd"
-        thread += f" {self.ledger.stream}" * (self.ledger.stream > 0)
+        if self.ledger.stream:
+            thread = f"{thread} {self.ledger.stream}"
         asked, blocks = self._table.beside(func, args, kwargs, made, thread), {}
         if asked is NOTHING:
             return self.see(func, args, results)
