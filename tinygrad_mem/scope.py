@@ -82,7 +82,7 @@ class _Local(threading.local):
         self.entered_devices: list = []  # the default devices to restore at the end of ``with device:`` blocks
 
     grad_enabled: bool = True
-    inference: bool = False
+    inference: str = ""  # in inference mode: what is_grad_enabled() says there, "grad" or "no grad"
     saved_hooks: tuple = ()  # stack of (pack, unpack, callback_depth()), the innermost last
     saving: Any = None  # while a pack hook runs: (node, name, number of the input or None) of the hook's argument
     walk: Any = None  # the running backward; hooks store there what they need until its end

@@ -38,6 +38,12 @@ def modes(library) -> list:
         note()
         with library.inference_mode(False):
             note()
+        with library.enable_grad():
+            note()
+            log.append((library.is_inference_mode_enabled(), (library.ones(1, requires_grad=True) * 2).requires_grad))
+            with library.no_grad():
+                note()
+        note()
     with library.inference_mode(mode=False):
         note()
     library.set_grad_enabled(False)

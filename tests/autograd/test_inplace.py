@@ -97,6 +97,34 @@ def test_a_base_that_requires_grad_later_is_not_written_unrecorded(library):
         view.mul_(2.0)
 
 
+def test_a_view_requires_grad_as_its_base_does(library):
+    base = library.ones(4)
+    before = base[:2]
+    with library.no_grad():
+        during = base[:2]
+    assert not before.requires_grad
+    assert not during.requires_grad
+    base.requires_grad_()
+    for view in before, during, before[:1], during[:1]:
+        assert view.requires_grad
+        assert (view * 1.0).requires_grad
+    assert [before.is_leaf, during.is_leaf, before[:1].is_leaf] == [True, True, False]
+    (before * 1.0).sum().backward()
+    assert base.grad is before.grad is None, "it was a constant when the view was made"
+
+
+@pytest.mark.parametrize("write", [lambda base, view: base.mul_(2.0), lambda base, view: view.mul_(2.0)])
+def test_a_view_made_without_grad_is_not_used_after_a_write(library, write):
+    base = library.ones(4, requires_grad=True)
+    with library.no_grad():
+        view = base[:2]
+        write(base, view)
+        assert (view * 3.0).tolist() == [6.0, 6.0]
+    with pytest.raises(RuntimeError, match="A view was created in no_grad mode and its base or another view"):
+        _ = view * 3.0
+    assert (view.detach() * 3.0).tolist() == [6.0, 6.0]
+
+
 def test_a_view_made_without_grad_keeps_no_graph():
     base = tm.ones(4, requires_grad=True) * 1.0
     with tm.no_grad():

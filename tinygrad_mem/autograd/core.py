@@ -184,6 +184,8 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
                     edge = x.edge() if x.requires_grad else None
                 elif x._requires_grad:
                     edge = (x, x.array.shape) if x._node is None else (x._node, x._index)
+                elif x._off_the_record is not None and x.requires_grad:
+                    edge = x.edge()
         else:
             arrays.append(x if type(x) in PLAIN else admitted(x))
         edges.append(edge)
@@ -248,12 +250,14 @@ def _share(op: type[Op], inputs: tuple, params: dict, view: Any, enabled: bool) 
     """Let the result of a view op share its source's storage, and record how it was made from the root."""
     source = inputs[0]
     view._storage = source.storage
-    if source._inference:
-        view._inference = True
     if enabled:
         view._view = ViewHistory(source, (op, inputs[1:], params))
-    else:
-        view._off_the_record = source._off_the_record or weakref.ref(source if source._view is None else source._view.base)
+    elif not source._inference:
+        base = source if source._view is None else source._view.base
+        known = source._off_the_record
+        view._off_the_record = known[0] if known else weakref.ref(base), source.storage.version
+    if source._inference:
+        view._inference = True
 
 
 def one_device(op: type[Op], inputs: tuple, *written: Tensor) -> list:

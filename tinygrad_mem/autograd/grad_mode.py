@@ -15,13 +15,19 @@ __all__ = ("enable_grad", "inference_mode", "is_grad_enabled", "is_inference_mod
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def _set(mode: bool) -> None:
+    local.grad_enabled = mode and not local.inference
+    if local.inference:  # nothing is recorded there, but is_grad_enabled() answers what was asked for
+        local.inference = "grad" if mode else "no grad"
+
+
 class _GradMode:
     """Sets grad mode on entry and restores it on exit. It also decorates functions and generators."""
 
     mode: bool
 
     def __init__(self) -> None:
-        self._before: list[tuple[bool, bool]] = []
+        self._before: list[tuple[bool, str]] = []
 
     def __new__(cls, mode: Any = None) -> Any:
         self = object.__new__(cls)
@@ -35,7 +41,7 @@ class _GradMode:
 
     def __enter__(self) -> None:
         self._before.append((local.grad_enabled, local.inference))
-        local.grad_enabled = self.mode and not local.inference
+        _set(self.mode)
 
     @signal_safe
     def __exit__(self, *exc: object) -> None:
@@ -97,17 +103,17 @@ class set_grad_enabled(_GradMode):
         super().__init__()
         self.mode = bool(mode)
         self._initial = (local.grad_enabled, local.inference)
-        local.grad_enabled = self.mode and not local.inference
+        _set(self.mode)
 
     def _clone(self) -> _GradMode:
         return enable_grad() if self.mode else no_grad()
 
     def __enter__(self) -> None:
         self._before.append(self._initial)
-        local.grad_enabled = self.mode and not local.inference
+        _set(self.mode)
 
     def __call__(self, function: F) -> F:
-        local.grad_enabled = self._initial[0]  # as a decorator: the mode is set in the function only
+        local.grad_enabled, local.inference = self._initial  # as a decorator: the mode is set in the function only
         return super().__call__(function)
 
 
@@ -127,14 +133,14 @@ class inference_mode(_GradMode):
 
     def __enter__(self) -> None:
         self._before.append((local.grad_enabled, local.inference))
-        local.grad_enabled, local.inference = self.mode, self.enabled
+        local.grad_enabled, local.inference = self.mode, "no grad" * self.enabled
 
 
 def is_grad_enabled() -> bool:
-    """True if ops of this thread are recorded."""
-    return local.grad_enabled
+    """True if ops of this thread are recorded; in inference mode, if :class:`enable_grad` was entered there."""
+    return local.grad_enabled or local.inference == "grad"
 
 
 def is_inference_mode_enabled() -> bool:
     """True if this thread is in :class:`inference_mode`."""
-    return local.inference
+    return bool(local.inference)

@@ -58,7 +58,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     if base._twins is not None and enabled:
         _refuse_twins(op, base)
     unrecorded = base._off_the_record
-    if enabled and unrecorded and (True in needs or getattr(unrecorded(), "_requires_grad", False)):
+    if enabled and unrecorded and (True in needs or getattr(unrecorded[0](), "_requires_grad", False)):
         raise GraphError(
             f"{op.__name__}: A view was created in no_grad mode and is being modified inplace with grad mode enabled: its base "
             "would not record the write. Make the view and write it in the same mode, or write into a clone()."

@@ -60,7 +60,7 @@ class Tensor(Exchange, _Base):
     _inference = False
     _twins: Any = None  # references to tensors over the same memory, whose graphs a write to this one would not reach
     _unseen = False  # what a tensor was before an in-place change of its shape: only the tensor refers to it
-    _off_the_record: Any = None  # of a view made while nothing was recorded: the base, which could not record a write to it
+    _off_the_record: Any = None  # of a view made while nothing was recorded: the base, and its version then
     __array_priority__ = 1000
     layout = "strided"  # the only one
     __hash__ = object.__hash__  # type: ignore[assignment]  # tensors are keys by identity, though == compares values
@@ -105,12 +105,19 @@ class Tensor(Exchange, _Base):
     def requires_grad(self) -> bool:
         """True if ops on it are recorded. It can be set on leaves only, and to True on floating ones only.
 
+        As in PyTorch, it is also True of a view whose base requires grad, though the view was made before that, or while
+        nothing was recorded; the base then gets no gradient through the view.
+
         Raises:
             GraphError: setting it to False on a tensor that is not a leaf; use ``detach()``.
             DTypeError: setting it on an integer or bool tensor.
         """
-        if not self._requires_grad and self._view is not None:
-            self.edge()
+        if not self._requires_grad:
+            if self._view is not None:
+                self.edge()
+                return self._requires_grad or self._view.base.requires_grad  # the base may have become a leaf that does
+            base = self._off_the_record and self._off_the_record[0]()
+            return base is not None and base.requires_grad and self.array.dtype.kind in FLOATING
         return self._requires_grad
 
     @requires_grad.setter
@@ -143,8 +150,7 @@ class Tensor(Exchange, _Base):
     @property
     def grad_fn(self) -> Any:
         """The node of the op that made it; ``None`` for a leaf."""
-        if self._view is not None:
-            self.edge()
+        self.edge()
         return self._node
 
     @property
@@ -170,9 +176,17 @@ class Tensor(Exchange, _Base):
         """The place where its gradient goes: ``(node, output index)``, or ``(self, its shape)`` for a leaf.
 
         If the base of a view was written in place since, the view is first connected to the base's new node.
+
+        Raises:
+            GraphError: it is a view that was made while nothing was recorded, and its base was written since.
         """
         if self._view is not None:
             self._view.connect(self)
+        elif self._off_the_record and self._off_the_record[1] != self._version and self.requires_grad > self._requires_grad:
+            raise GraphError(
+                "A view was created in no_grad mode and its base or another view of its base has been modified inplace: it "
+                "would get no gradient. Make the view and write in the same mode, or detach() the view."
+            )
         if self._node is not None:
             return self._node, self._index
         return self, self.array.shape

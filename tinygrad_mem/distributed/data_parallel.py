@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.gradients import SparseTensor
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, GraphError, NotOfferedError
@@ -115,11 +114,11 @@ class DistributedDataParallel(Module):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's output."""
-        syncs = is_grad_enabled() and self.require_backward_grad_sync
+        syncs = local.grad_enabled and self.require_backward_grad_sync
         if self.forward_sync_buffers and self._syncs_buffers:
             broadcast_together([(0, buffer) for buffer in self.module.buffers()], self.process_group)
         self._syncs_buffers = syncs
-        if is_grad_enabled():
+        if local.grad_enabled:
             self._reducer.expect(syncs)
         return self.module(*inputs, **kwargs)
 

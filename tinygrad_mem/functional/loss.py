@@ -12,13 +12,13 @@ import warnings
 from typing import Any
 
 from ..autograd.core import apply
-from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic, finfo, int64, is_floating, promote_types, uint8
 from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
 from ..ops import cross_entropy as class_ops
 from ..ops import loss as ops
 from ..ops.base import broadcast
+from ..scope import local
 from . import elementwise, join
 from .door import FLOAT32, REFUSED, public
 from .softmax import log_softmax as log_softmax
@@ -266,7 +266,7 @@ def huber_loss(
         DTypeError: the input is not floating, or for gradients both are not of one floating dtype.
         ValueError: ``delta`` is not positive.
     """
-    wants = is_grad_enabled() and (input.requires_grad or target.requires_grad)
+    wants = local.grad_enabled and (input.requires_grad or target.requires_grad)
     if not input.is_floating_point() or (wants and input.dtype != target.dtype):
         _want_floating("huber_loss", input, target, one_dtype=True)
     if not delta > 0:

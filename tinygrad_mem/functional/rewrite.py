@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..ops import choose as ops
 from ..ops.base import want_target
+from ..scope import local
 from . import choose, compare, convert, elementwise
 from .door import public
 from .elementwise import Number
@@ -19,7 +19,7 @@ _TEMPORARY = "a temporary of the same size"
 
 def _rewrite(function: Callable[..., Tensor], input: Tensor, *args: Any) -> Tensor:
     """``input`` becomes ``function(input, *args)``."""
-    recorded = is_grad_enabled() and input.requires_grad
+    recorded = local.grad_enabled and input.requires_grad
     result = function(convert.clone(input) if recorded else input, *args)  # saved arrays must not change
     want_target(input.array, result.array.shape, result.dtype)
     return convert.copy_(input, result)

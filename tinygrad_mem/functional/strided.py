@@ -6,11 +6,11 @@ import operator
 from collections.abc import Callable, Sequence
 
 from ..autograd.core import apply
-from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tensor import Tensor
 from ..errors import GraphError, ShapeError
 from ..ops import shape as ops
 from ..ops.base import root_of
+from ..scope import local
 from . import shape
 from .door import public
 
@@ -46,7 +46,7 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
 
 def _become(name: str, input: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     """Turn ``input``, its array and its node, into the view that ``change`` makes of it."""
-    recorded = is_grad_enabled()
+    recorded = local.grad_enabled
     base = input._former()
     if recorded and base.requires_grad and base.is_leaf:
         what = "a leaf Variable" if base is input else "a view of a leaf Variable"

@@ -6,10 +6,10 @@ from functools import partial
 from typing import Any
 
 from ..autograd.border import behind_border, share_values
-from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tensor import Tensor
 from ..errors import DeviceError, DTypeError, ShapeError
 from ..nesting import rebuilt
+from ..scope import local
 from .tree import Module, Tree
 
 
@@ -83,7 +83,7 @@ class ModuleBorders:
 
     @staticmethod
     def _behind_node(parts: list, seen: Any) -> list[bool]:
-        wanted = [isinstance(part, Tensor) and part.requires_grad and is_grad_enabled() for part in parts]
+        wanted = [isinstance(part, Tensor) and part.requires_grad and local.grad_enabled for part in parts]
         chosen = [i for i, want in enumerate(wanted) if want]
         if chosen:
             passed = behind_border([parts[i] for i in chosen], partial(_shown, seen))

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ShapeError, is_whole, pins_nothing
 from ..functional import creation, join
 from ..recompute.checkpoint import checkpoint
+from ..scope import local
 
 
 @pins_nothing
@@ -50,7 +50,7 @@ def chunked(function: Callable[[Tensor], Tensor], input: Tensor, chunks: int, di
         return _run_checked(function, input, dim)
     # a part is cut just before its turn: backward then adds its gradient to the input's before it walks the next part
     parts = (input.narrow(dim, start, min(step, size - start)) for start in range(0, size, step))
-    if is_grad_enabled():
+    if local.grad_enabled:
         return join.cat([_run_checked(function, part, dim) for part in parts], dim)
     out, start = None, 0
     for part in parts:

@@ -8,7 +8,7 @@ from typing import Any
 from .. import scope
 from ..autograd import grad as gradients
 from ..autograd.function import Function
-from ..autograd.grad_mode import enable_grad, is_grad_enabled
+from ..autograd.grad_mode import enable_grad
 from ..autograd.tensor import Tensor
 from ..devices import Draws, noted
 from ..errors import ArgumentError, ShapeError
@@ -75,7 +75,7 @@ class ReversibleSequential(Module):
     def forward(self, input: Tensor) -> Tensor:
         x1, x2 = halves(input, self.dim)
         run = ReversiblePass([part for block in self.blocks for part in (block.f, block.g)])
-        if is_grad_enabled():
+        if scope.local.grad_enabled:
             y1, y2 = Couple.apply(run, x1, x2, *run.parameters)
         else:
             y1, y2 = run.forward(x1, x2)

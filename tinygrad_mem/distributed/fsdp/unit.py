@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from ...autograd.border import behind_border
-from ...autograd.grad_mode import is_grad_enabled
 from ...autograd.graph import saved_tensors_hooks
 from ...autograd.hooks import RemovableHandle
 from ...autograd.node_hooks import hooks_here
@@ -104,7 +103,7 @@ class Unit:
         self.gather()
         if self.precision.cast_forward_inputs and self.precision.param_dtype is not None:
             args, kwargs = _each((args, kwargs), _cast(self.precision.param_dtype))
-        recorded = is_grad_enabled()
+        recorded = local.grad_enabled
         try:
             result = self._recorded(function, args, kwargs) if recorded else function(*args, **kwargs)
         except BaseException:
