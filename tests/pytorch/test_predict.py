@@ -364,6 +364,25 @@ def test_backward_through_a_recurrent_layer_in_evaluation_fails_as_in_pytorch():
         pytorch.predict(run)
 
 
+def test_a_recurrent_layer_in_evaluation_keeps_its_input_for_a_gradient():
+    """As ``derivatives.yaml`` says, whether the layer trains or not: only its reserve is empty."""
+
+    def run(trains: bool) -> None:
+        table, layer = nn.Embedding(100, 16).to(GPU), nn.LSTM(16, 32).to(GPU).train(trains)
+        made, _ = layer(table(torch.zeros(50, 30, device=GPU, dtype=torch.long)))
+        before = torch.cuda.memory_allocated()
+        del made, _
+        ended.append(before - torch.cuda.memory_allocated())
+
+    ended: list[int] = []
+    for trains in (True, False):
+        pytorch.predict(run, trains)
+    size = 4 * 50 * 30
+    reserve = 256 + 5 * size * 32
+    assert ended[0] - ended[1] == -(-reserve // 512) * 512
+    assert ended[1] >= size * (16 + 32)
+
+
 def test_a_recurrent_layer_without_cudnn_is_refused():
     def run() -> None:
         with torch.backends.cudnn.flags(enabled=False):

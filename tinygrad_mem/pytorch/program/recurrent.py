@@ -56,7 +56,7 @@ class _Recurrent(torch.autograd.Function):
         workspace = _bytes(input, cells.workspace())
         reserve = _bytes(input, cells.reserve()) if call.trains else None
         del workspace
-        if call.trains and any(ctx.needs_input_grad):
+        if any(ctx.needs_input_grad):
             ctx.save_for_backward(*reversed(states), input, *held[:weights], output, reserve, buffer)
         del dense
         return (output, *after)
