@@ -33,7 +33,7 @@ from .lazy import lazy_modules
 from .loading import loading, of_prediction
 from .places import owner
 from .recurrent import flatten_parameters
-from .replacing import all_patched, handled, refused
+from .replacing import handled, patched, refused
 from .saving import saving
 from .unknown import SIZE
 from .watch import Watch
@@ -94,16 +94,16 @@ def around(watch: Watch) -> Iterator[None]:
         (nn.parallel.DistributedDataParallel, {"__init__": _alone}),
         (getattr(torch.distributed, "DeviceMesh", None), {"__init__": _alone}),
         (getattr(torch.distributed, "distributed_c10d", None), {"rendezvous": _alone}),
+        *loading(watch),
+        *lazy_modules(watch),
+        *saving(watch),
     ]
     with ExitStack() as stack:
-        stack.enter_context(all_patched(changes))
+        stack.enter_context(patched(*changes))
         stack.enter_context(followed())
         stack.enter_context(hugging_face(watch))
         stack.enter_context(_in_lists())
         stack.enter_context(changed(FakeTensor, device=property(partial(_device, watch, FakeTensor.device.fget))))
-        stack.enter_context(loading(watch))
-        stack.enter_context(lazy_modules(watch))
-        stack.enter_context(saving(watch))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")  # which are ours
         yield

@@ -18,6 +18,7 @@ import torch
 from ...errors import NotOfferedError
 from ...interrupts import context
 from .dispatcher import kernels, operator
+from .replacing import patched
 
 _LIST = re.compile(r"#define AT_FORALL_(\w+)\(_\)((?:.*\\\n)*.*)")
 _OP = re.compile(r"_\((\w+)(?:,\s*(\w+))?\)")
@@ -65,13 +66,11 @@ class CudaAutocast:
     @context
     def running(self) -> Iterator[None]:
         """Let autocast work for the tensors of a prediction, once :meth:`begin` has been called."""
-        clear = torch.clear_autocast_cache
-        torch.clear_autocast_cache = self._clear(clear)
+        clear = partial(self._clear, torch.clear_autocast_cache)
         try:
-            with ExitStack() as self._stack:
+            with patched((torch, {"clear_autocast_cache": clear})), ExitStack() as self._stack:
                 yield
         finally:
-            torch.clear_autocast_cache = clear
             self._cache.clear()
 
     def begin(self) -> None:
@@ -98,15 +97,12 @@ class CudaAutocast:
         }
         return table | {"binary_cross_entropy": _refuse_bce}
 
-    def _clear(self, clear: Callable[[], None]) -> Callable[[], None]:
-        def both() -> None:
-            large = sum(cast.nbytes > _SMALL for _, cast in self._cache.values())
-            if large > 1:  # a later request keeps what is left of a block of one of them, up to so much
-                self._bound(large * _SMALL, _ORDER)
-            self._cache.clear()
-            clear()
-
-        return both
+    def _clear(self, own: Callable[[], None]) -> None:
+        large = sum(cast.nbytes > _SMALL for _, cast in self._cache.values())
+        if large > 1:  # a later request keeps what is left of a block of one of them, up to so much
+            self._bound(large * _SMALL, _ORDER)
+        self._cache.clear()
+        own()
 
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:
         if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):

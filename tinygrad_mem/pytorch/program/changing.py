@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ...interrupts import context
 from .places import removed
-from .replacing import all_patched, patched
+from .replacing import patched
 
 
 @context
@@ -42,8 +42,7 @@ def at_first_call(act: Callable[[nn.Module], None], always: bool = False) -> Ite
         yield
 
 
-@context
-def before_backward(act: Callable[[], None]) -> Iterator[None]:
+def before_backward(act: Callable[[], None]) -> AbstractContextManager[None]:
     """Call ``act`` before each backward."""
     own = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
@@ -51,8 +50,7 @@ def before_backward(act: Callable[[], None]) -> Iterator[None]:
         act()
         return own(*args, **kwargs)
 
-    with patched(torch.autograd, {"_engine_run_backward": engine}):
-        yield
+    return patched((torch.autograd, {"_engine_run_backward": engine}))
 
 
 @context
@@ -89,11 +87,10 @@ def optimizer_classes() -> list[type]:
     return list(dict.fromkeys(found))
 
 
-@context
 def constructors(
     before: Callable[[type, dict[str, Any]], None] = lambda kind, kwargs: None,
     after: Callable[[torch.optim.Optimizer], None] = lambda optimizer: None,
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Change the keywords with which optimizers are made, and then the optimizers themselves."""
     depth = 0
 
@@ -113,8 +110,7 @@ def constructors(
 
         return init
 
-    with all_patched([(kind, {"__init__": wrap(vars(kind)["__init__"])}) for kind in optimizer_classes()]):
-        yield
+    return patched(*[(kind, {"__init__": wrap(vars(kind)["__init__"])}) for kind in optimizer_classes()])
 
 
 @context
@@ -144,8 +140,7 @@ def _step_alone(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> No
 _DECAYS = {torch.optim.Adam: 0.0, torch.optim.AdamW: 0.01}  # by default
 
 
-@context
-def adam_becomes(kind: type, keep: tuple[str, ...]) -> Iterator[None]:
+def adam_becomes(kind: type, keep: tuple[str, ...]) -> AbstractContextManager[None]:
     """Replace Adam and AdamW by another optimizer when they are made.
 
     Args:
@@ -166,8 +161,7 @@ def adam_becomes(kind: type, keep: tuple[str, ...]) -> Iterator[None]:
 
         return init
 
-    with all_patched([(each, {"__init__": replaced(vars(each)["__init__"], decay)}) for each, decay in _DECAYS.items()]):
-        yield
+    return patched(*[(each, {"__init__": replaced(vars(each)["__init__"], decay)}) for each, decay in _DECAYS.items()])
 
 
 class BitsAndBytesAdam(torch.optim.Optimizer):
@@ -202,15 +196,13 @@ class BitsAndBytesAdam(torch.optim.Optimizer):
         return loss
 
 
-@context
-def zeroed_to_none() -> Iterator[None]:
+def zeroed_to_none() -> AbstractContextManager[None]:
     """Let ``zero_grad`` always drop gradients."""
-    own, modules = torch.optim.Optimizer.zero_grad, nn.Module.zero_grad
-    with (
-        patched(torch.optim.Optimizer, {"zero_grad": lambda self, set_to_none=True: own(self)}),
-        patched(nn.Module, {"zero_grad": lambda self, set_to_none=True: modules(self)}),
-    ):
-        yield
+    optimizers, modules = torch.optim.Optimizer.zero_grad, nn.Module.zero_grad
+    return patched(
+        (torch.optim.Optimizer, {"zero_grad": lambda self, set_to_none=True: optimizers(self)}),
+        (nn.Module, {"zero_grad": lambda self, set_to_none=True: modules(self)}),
+    )
 
 
 @context

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +13,10 @@ import torch
 from torch._subclasses import fake_tensor
 from torch.nn.parallel import _functions
 
-from ...interrupts import context
 from ..allocator import CachingAllocator
 from ..cards import GraphicsCard
 from .ledger import Ledger
-from .replacing import all_patched, refused
+from .replacing import patched, refused
 
 OTHER_STREAM = (
     "which blocks another stream keeps from being used again: a request there may need a segment of its own, and a block with "
@@ -309,8 +309,7 @@ def _device_module(device: Any = None) -> Any:
     return torch.cuda if device is None else getattr(torch, torch.device(device).type)
 
 
-@context
-def gpu(card: Card, waits: Callable[[torch.Tensor, int], None]) -> Iterator[None]:
+def gpu(card: Card, waits: Callable[[torch.Tensor, int], None]) -> AbstractContextManager[None]:
     """Inside, ``torch.cuda`` is that of ``card``; ``waits`` is called with each tensor that a stream uses, and its number."""
 
     def recorded(tensor: torch.Tensor, stream: Any) -> None:
@@ -331,7 +330,7 @@ def gpu(card: Card, waits: Callable[[torch.Tensor, int], None]) -> Iterator[None
         **{name: answers[name] for name in _OF_ACCELERATORS},
     }
     without = {"_record_memory_history": _nothing, "_dump_snapshot": _nothing, "_set_allocator_settings": refused(_SETTINGS)}
-    changes = [
+    return patched(
         (torch.cuda, answers | {"default_generators": lambda: (_Generator(),)}),
         (torch._C, _below(answers) | {"_get_accelerator": _the_gpu}),
         # a program may have imported these before the prediction
@@ -347,6 +346,4 @@ def gpu(card: Card, waits: Callable[[torch.Tensor, int], None]) -> Iterator[None
         (torch, {"Generator": _generator, "Stream": card.stream, "Event": _Event, "get_device_module": _device_module}),
         (_functions, {"_get_stream": lambda device: card.stream()}),  # DataParallel's own, for copies
         (torch.Tensor, {"record_stream": recorded}),  # PyTorch looks at the stream before the mode sees the call
-    ]
-    with all_patched(changes):
-        yield
+    )

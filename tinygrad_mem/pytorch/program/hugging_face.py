@@ -28,10 +28,10 @@ def hugging_face(watch: Watch) -> Iterator[None]:
     with ExitStack() as stack:
 
         def plain(module: Any) -> None:
-            stack.enter_context(patched(module, {"is_fake_tensor": lambda x: False}))
+            stack.enter_context(patched((module, {"is_fake_tensor": lambda x: False})))
 
         def ends(module: Any) -> None:
-            stack.enter_context(patched(*handled(watch, module.EosTokenCriteria, __call__=_no_end)))
+            stack.enter_context(patched(handled(watch, module.EosTokenCriteria, __call__=_no_end)))
 
         for name, then in ((_IMPORTS, plain), (_ENDS, ends)):
             stack.enter_context(_loaded(name, then))

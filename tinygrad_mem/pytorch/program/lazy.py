@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,8 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import Buffer, Parameter
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from ...interrupts import context
-from .replacing import all_patched, handled
+from .replacing import Change, handled
 from .watch import Watch
 
 
@@ -45,12 +43,9 @@ def _as(kind: type, tensor: Any) -> Any:
     return tensor
 
 
-@context
-def lazy_modules(watch: Watch) -> Iterator[None]:
-    """Inside, lazy modules have fake parameters and buffers."""
-    changes = [handled(watch, UninitializedParameter, __new__=_parameter), handled(watch, UninitializedBuffer, __new__=_buffer)]
-    with all_patched(changes):
-        yield
+def lazy_modules(watch: Watch) -> list[Change]:
+    """Let lazy modules have fake parameters and buffers."""
+    return [handled(watch, UninitializedParameter, __new__=_parameter), handled(watch, UninitializedBuffer, __new__=_buffer)]
 
 
 def _parameter(watch: Watch, own: Any, cls: type, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> Any:

@@ -15,11 +15,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, WeightedRandomSampler, dataloader
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from ...interrupts import context
 from .alone import measured
 from .described import tensors_in
 from .fake import without_modes
-from .replacing import all_patched, handled
+from .replacing import Change, handled
 from .watch import Watch
 
 _EVENLY = "WeightedRandomSampler: samples were drawn as if their weights were equal"
@@ -27,16 +26,13 @@ _SHARED = "DataLoader: batches that its workers make are in shared memory, and a
 _LIFT = torch.ops.aten.lift_fresh.default  # of a tensor that PyTorch has just made of numbers
 
 
-@context
-def loading(watch: Watch) -> Iterator[None]:
-    """Inside, data loaders read in this process."""
-    changes = [
+def loading(watch: Watch) -> list[Change]:
+    """Let data loaders read in this process."""
+    return [
         handled(watch, DataLoader, _get_iterator=_single),
         handled(watch, dataloader._BaseDataLoaderIter, __next__=_read),
         handled(watch, WeightedRandomSampler, __iter__=_evenly),
     ]
-    with all_patched(changes):
-        yield
 
 
 def of_prediction(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:

@@ -27,7 +27,7 @@ from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from ...errors import NotOfferedError
 from ...interrupts import cleanup, context
 from .fake import without_modes
-from .replacing import all_patched, handled, patched, refused
+from .replacing import handled, patched, refused
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -72,7 +72,7 @@ def meshes(watch: Watch) -> Iterator[None]:
     _clear_sharding_prop_cache()
     _random._rng_tracker = None
     try:
-        with _real_numbers(watch), all_patched(changes):
+        with _real_numbers(watch), patched(*changes):
             yield
     finally:
         cleanup(forget)
@@ -86,7 +86,7 @@ def _real_numbers(watch: Watch) -> Iterator[None]:
     try:
         for name, member in own.items():
             setattr(DeviceMesh, name, _outside(member))
-        with patched(DeviceMesh, {"__init__": partial(_mesh, watch)}):
+        with patched((DeviceMesh, {"__init__": partial(_mesh, watch)})):
             yield
     finally:
         for name, member in own.items():

@@ -31,7 +31,7 @@ from . import objects
 from .collectives import Collectives
 from .fake import on_gpu
 from .mesh import PYTHON, meshes
-from .replacing import all_patched, handled, holders, refused
+from .replacing import handled, holders, patched, refused
 
 if TYPE_CHECKING:
     from .watch import Watch
@@ -124,7 +124,6 @@ class Processes:
                 "predict: world_size is given, but there is a process group already: call destroy_process_group() first"
             )
         variables = {"RANK": self._rank, "WORLD_SIZE": self._size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
-        before = {name: os.environ.get(name) for name in variables}
         changes = [
             (groups, {"rendezvous": self._meeting, "_get_default_timeout": lambda backend: groups.default_pg_timeout}),
             handled(self, groups, _new_process_group_helper=_group),
@@ -143,16 +142,13 @@ class Processes:
             ],
             (data_parallel, {"_verify_param_shape_across_processes": _verified}),
         ]
-        with all_patched(changes), meshes(self.watch):
+        with patched(*changes), meshes(self.watch):
             try:
-                os.environ.update({name: str(number) for name, number in variables.items()})
+                os.environ.update({name: str(number) for name, number in variables.items()})  # until the prediction ends
                 yield
                 if not self._met:
                     self.watch.note(_ALONE)
             finally:
-                for name, value in before.items():
-                    os.environ.pop(name, None)
-                    os.environ.update({} if value is None else {name: value})
                 if dist.is_initialized():
                     dist.destroy_process_group()
 

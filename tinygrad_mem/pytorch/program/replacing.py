@@ -13,6 +13,8 @@ import torch
 from ...errors import NotOfferedError
 from ...interrupts import context
 
+Change = tuple[Any, dict[str, Any]]
+"""A module or a class, and by name what replaces its functions."""
 _INHERITED = object()
 
 
@@ -21,37 +23,27 @@ def _lacking(*args: Any, **kwargs: Any) -> None:
 
 
 @context
-def patched(owner: Any, replacements: dict[str, Any]) -> Iterator[None]:
-    """Replace functions of a module in this thread by ``replacements``; other threads get the module's own."""
-    mine, own = get_ident(), {}
-    for name, answer in replacements.items():
-        if hasattr(owner, name) or owner in (torch._C, torch.cuda):  # a build without CUDA lacks some of them
-            found: Any = getattr(owner, name, _lacking)
-            own[name] = vars(owner).get(name, _INHERITED)
-            both: Any = _either_type if isinstance(found, type) else _EitherItems if isinstance(found, tuple) else _either
-            setattr(owner, name, both(mine, answer, found))
+def patched(*changes: Change) -> Iterator[None]:
+    """Replace functions of modules and classes in this thread; other threads get their own."""
+    mine, own = get_ident(), []
     try:
+        for owner, name, answer in [(owner, *each) for owner, answers in changes for each in answers.items()]:
+            if hasattr(owner, name) or owner in (torch._C, torch.cuda):  # a build without CUDA lacks some of them
+                found: Any = getattr(owner, name, _lacking)
+                own.append((owner, name, vars(owner).get(name, _INHERITED)))
+                both: Any = _either_type if isinstance(found, type) else _EitherItems if isinstance(found, tuple) else _either
+                setattr(owner, name, both(mine, answer, found))
         yield
     finally:
-        for name, function in own.items():
+        for owner, name, function in reversed(own):
             if function is _INHERITED:
                 delattr(owner, name)
             else:
                 setattr(owner, name, function)
 
 
-@context
-def all_patched(changes: list[tuple[Any, dict[str, Any]]]) -> Iterator[None]:
-    """Apply :func:`patched` to each owner of functions with its replacements."""
-    if not changes:
-        yield
-        return
-    with patched(*changes[0]), all_patched(changes[1:]):
-        yield
-
-
-def handled(watch: Any, owner: Any, **handlers: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
-    """A change for :func:`all_patched`: handlers get ``watch`` and the owner's own function before their arguments."""
+def handled(watch: Any, owner: Any, **handlers: Callable[..., Any]) -> Change:
+    """A change for :func:`patched`: handlers get ``watch`` and the owner's own function before their arguments."""
     return owner, {name: partial(handler, watch, getattr(owner, name)) for name, handler in handlers.items()}
 
 

@@ -103,9 +103,11 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     yield calls
     engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
     engine = in_order(in_one_stream(watch, engine)) if watch.device.type == "cuda" else engine
-    yield patched(torch.autograd, {"_engine_run_backward": calls.within(engine)})  # for hooks and checkpoints
     unravel: Any = torch.functional
-    yield patched(unravel, {"_unravel_index": calls.within(unravel._unravel_index)})  # it makes tensors of numbers
+    yield patched(
+        (torch.autograd, {"_engine_run_backward": calls.within(engine)}),  # for hooks and checkpoints
+        (unravel, {"_unravel_index": calls.within(unravel._unravel_index)}),  # it makes tensors of numbers
+    )
     yield around(watch)
 
 

@@ -11,7 +11,7 @@ import os
 import pickle
 import weakref
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,18 +19,16 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...errors import NotOfferedError
-from ...interrupts import context
 from .fake import without_modes
-from .replacing import patched
+from .replacing import Change
 from .watch import Watch
 
 _LINE = 64  # bytes: storages in a file begin at multiples of it
 _NOTE = "torch.save: nothing is written in a prediction; torch.load returns what was saved, in new memory"
 
 
-@context
-def saving(watch: Watch) -> Iterator[None]:
-    """Inside, files that the program saves are kept in memory, without values."""
+def saving(watch: Watch) -> list[Change]:
+    """Keep files that the program saves in memory, without values."""
     paths: dict[str, _SavedFile] = {}
     objects: weakref.WeakKeyDictionary[Any, _SavedFile] = weakref.WeakKeyDictionary()
     own = torch.load
@@ -50,8 +48,7 @@ def saving(watch: Watch) -> Iterator[None]:
             found = _from_disk(own, f, *args, **kwargs)
         return _Unpickler(found, _Restored(found, place, (size or found.size) if mmap else 0)).load()
 
-    with patched(torch, {"save": save, "load": load}), patched(torch.serialization, {"save": save, "load": load}):
-        yield
+    return [(owner, {"save": save, "load": load}) for owner in (torch, torch.serialization)]
 
 
 def _is_path(f: Any) -> bool:

@@ -15,7 +15,7 @@ from ...interrupts import context
 from .changing import at_first_call, before_backward
 from .logits import HeadsSeen
 from .places import removed
-from .replacing import all_patched, handled
+from .replacing import handled, patched
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Seen:
             handled(self, nn.Module, zero_grad=_zeroing),
         ]
         steps = register_optimizer_step_pre_hook(lambda optimizer, *_: self.step(optimizer))
-        with removed([steps]), at_first_call(self.module), self.heads, before_backward(backward), all_patched(changes):
+        with removed([steps]), at_first_call(self.module), self.heads, before_backward(backward), patched(*changes):
             yield
 
 
