@@ -87,6 +87,7 @@ class _Local(threading.local):
     saving: Any = None  # while a pack hook runs: (node, name, number of the input or None) of the hook's argument
     walk: Any = None  # the running backward; hooks store there what they need until its end
     autocast: Any = None  # inside amp.autocast: the object that knows in which dtype each public function runs
+    parametrized: dict | None = None  # inside nn.utils.parametrize.cached: the values that were computed there
     default_device: Any = None  # None: the cpu
     narrow_products: Any = None  # inside backends.accumulate_in: the dtype whose products are added up in that same dtype
     early_stop: bool | None = None  # set: it replaces the argument of this name of checkpoints

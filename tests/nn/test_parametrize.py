@@ -200,3 +200,29 @@ def test_an_inverse_of_several_tensors_is_refused():
         tm.nn.utils.parametrize.register_parametrization(layer, "weight", Halves())
     assert layer.weight.tolist() == before
     assert not tm.nn.utils.parametrize.is_parametrized(layer)
+
+
+def test_a_value_is_computed_once_while_it_is_cached():
+    """Of a spectral norm each computation is another step of its power iteration."""
+    made = []
+    weights = np.random.default_rng(0).normal(size=(4, 4))
+    for lib in (torch, tm):
+        lib.manual_seed(0)
+        layer = lib.nn.Linear(4, 4, dtype=lib.float64)
+        with lib.no_grad():
+            layer.weight.copy_(lib.tensor(weights))
+        lib.nn.utils.parametrizations.spectral_norm(layer)
+        norm = layer.parametrizations.weight[0]
+        for vector in (norm._u, norm._v):
+            vector.copy_(lib.ones(4, dtype=lib.float64) / 2)
+        x = lib.ones(1, 4, dtype=lib.float64)
+        with lib.nn.utils.parametrize.cached():
+            with lib.nn.utils.parametrize.cached():
+                first = layer.weight
+            assert layer.weight is first
+            (layer(x) + layer(x)).sum().backward()
+        assert layer.weight is not first
+        values = [norm._u, norm._v, layer.parametrizations.weight.original.grad]
+        made.append([value.detach().numpy() for value in values])
+    for theirs, mine in zip(*made, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-9)

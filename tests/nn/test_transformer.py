@@ -236,6 +236,52 @@ def test_under_autocast_it_computes_in_half_precision():
     assert all(p.grad is not None and p.grad.dtype == tm.float32 for p in layer.parameters())
 
 
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_learned_rows_under_autocast(need_weights: bool):
+    """They are float32, and the projected keys are not: it raised a DTypeError."""
+    mine, other = both("MultiheadAttention", 6, 3, add_bias_kv=True)
+    x = np.random.default_rng(0).normal(size=(5, 2, 6)).astype("float32")
+    with tm.autocast("cpu", dtype=tm.bfloat16):
+        y = mine.float()(*[tm.tensor(x)] * 3, need_weights=need_weights)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = other.float()(*[torch.tensor(x)] * 3, need_weights=need_weights)[0]
+    assert str(expected.dtype) == f"torch.{y.dtype}"
+    np.testing.assert_allclose(values(y.float()), expected.detach().float().numpy(), rtol=3e-2, atol=3e-2)
+    y.float().sum().backward()
+    assert mine.bias_k.grad.dtype == tm.float32
+
+
+ENCODERS: dict[str, tuple[dict, dict]] = {
+    "fast": ({}, {}),
+    "activation": ({"activation": "gelu"}, {}),
+    "norm first": ({"norm_first": True}, {}),
+    "tokens first": ({"batch_first": False}, {}),
+    "no bias": ({"bias": False}, {}),
+    "one head": ({"nhead": 1}, {}),
+    "not nested": ({}, {"enable_nested_tensor": False}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("end", [True, False], ids=["padded at the end", "padded before"])
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("name", ENCODERS)
+def test_an_encoder_leaves_out_padding_where_pytorch_does(name: str, recorded: bool, end: bool):
+    of_layer, of_stack = ENCODERS[name]
+    weights, found, x = {}, [], normal(2, 4, 4)
+    for lib in (torch, tm):
+        options = {"nhead": 2, "batch_first": True, **of_layer}
+        layer = lib.nn.TransformerEncoderLayer(4, dim_feedforward=6, **options)
+        encoder = lib.nn.TransformerEncoder(layer, 2, lib.nn.LayerNorm(4), **of_stack).double().eval()
+        weights = weights or {k: v.numpy() for k, v in encoder.state_dict().items()}
+        encoder.load_state_dict({k: lib.tensor(v) for k, v in weights.items()})
+        tokens = lib.tensor(x if layer.self_attn.batch_first else x.swapaxes(0, 1).copy())
+        hidden = lib.tensor([[False, False, True, True], [False] * 4])
+        with lib.set_grad_enabled(recorded):
+            found.append(encoder(tokens, src_key_padding_mask=hidden if end else hidden.flip(1)).detach().numpy())
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-9)
+
+
 def test_dropout_in_training_only():
     tm.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, 0.5)

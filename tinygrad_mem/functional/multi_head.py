@@ -9,6 +9,7 @@ import numpy as np
 
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from ..scope import local
 from . import attention
 from .door import LOWER, public
 from .dropout import dropout, want_probability
@@ -165,6 +166,8 @@ def _attention(
         k, v = (cat([t, t.new_zeros((*t.shape[:2], 1, t.shape[3]))], 2) for t in (k, v))
         more += 1
     mask = _joined(_longer(keys, more), _longer(pairs, more), q)
+    if local.autocast is not None:  # a learned row, or a static tensor, has its own dtype
+        k, v = k.to(q.dtype), v.to(q.dtype)
     if need_weights:
         y, weights = _weighted(q, k, v, mask, p)
         return linear(heads.join(y), *out_proj), weights

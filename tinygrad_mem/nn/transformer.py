@@ -13,8 +13,10 @@ from typing import Any
 
 from ..autograd.tensor import Tensor
 from ..functional import creation
+from ..scope import local
 from . import functional as F
 from . import init
+from .activation import GELU, ReLU
 from .containers import ModuleList
 from .dropout import Dropout
 from .linear import Linear
@@ -116,9 +118,13 @@ class TransformerEncoderLayer(_TransformerLayer):
 class TransformerEncoder(Module):
     """Copies of an encoder layer, one after another.
 
+    In evaluation, and where nothing is recorded, PyTorch leaves out padding, and the last layer's result is 0 there. Here it is
+    computed, then set to 0, under the same conditions. :func:`nn.attention.varlen.varlen_attn` does not compute it.
+
     Args:
         norm: a module after the last layer, or ``None``.
-        enable_nested_tensor, mask_check: no effect. :func:`nn.attention.varlen.varlen_attn` avoids computing padding.
+        enable_nested_tensor: False: padding is never set to 0.
+        mask_check: no effect: padding is set to 0 only if all of it is at the end.
     """
 
     def __init__(
@@ -139,9 +145,26 @@ class TransformerEncoder(Module):
         self, src: Tensor, mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None, is_causal: bool | None = None
     ) -> Tensor:
         """Masks as in :class:`MultiheadAttention`. ``is_causal`` says that ``mask`` is the triangle: values are not read."""
+        y = src
         for layer in self.layers:
-            src = layer(src, mask, src_key_padding_mask, bool(is_causal))
-        return src if self.norm is None else self.norm(src)
+            y = layer(y, mask, src_key_padding_mask, bool(is_causal))
+        if src_key_padding_mask is not None and mask is None and self._leaves_out_padding(src):
+            hidden = src_key_padding_mask != 0
+            at_the_end = (hidden[:, 1:] >= hidden[:, :-1]).all()
+            y = y.masked_fill((hidden & at_the_end).unsqueeze(-1), 0)
+        return y if self.norm is None else self.norm(y)
+
+    def _leaves_out_padding(self, src: Tensor) -> bool:
+        """PyTorch's conditions, but for those of the masks."""
+        first: Any = self.layers[0]
+        if not (self.enable_nested_tensor and isinstance(first, TransformerEncoderLayer)) or first.training or first.norm_first:
+            return False
+        attn, activation = first.self_attn, first.activation
+        simple = activation in (F.relu, F.gelu) or isinstance(activation, (ReLU, GELU))
+        fits = attn.batch_first and attn.in_proj_bias is not None and attn.num_heads % 2 == 0
+        recorded = local.grad_enabled and any(t.requires_grad for t in (src, *first.parameters()))
+        same = first.norm1.eps == first.norm2.eps
+        return simple and fits and same and src.ndim == 3 and local.autocast is None and not recorded
 
 
 class TransformerDecoderLayer(_TransformerLayer):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from ... import absent as _absent
 from ...autograd.grad_mode import no_grad
 from ...autograd.tensor import Tensor
 from ...errors import ArgumentError, NotOfferedError
+from ...scope import local, setting
 from ..containers import ModuleDict, ModuleList
 from ..module import Module
 from ..parameter import Parameter
@@ -85,7 +84,12 @@ def compute_by(module: M, name: str, computed: Any) -> M:
     kind = type(module)
 
     def value(self: Any) -> Any:
-        return self.parametrizations[name]()
+        computed, known = self.parametrizations[name], local.parametrized
+        if known is None:
+            return computed()
+        if computed not in known:
+            known[computed] = computed()
+        return known[computed]
 
     def assign(self: Any, value: Tensor) -> None:
         self.parametrizations[name].right_inverse(value)
@@ -185,10 +189,9 @@ def remove_parametrizations(module: M, tensor_name: str, leave_parametrized: boo
     return module
 
 
-@contextlib.contextmanager
-def cached() -> Iterator[None]:
-    """A block in which PyTorch computes each value once. Here it is computed at each use, with the same result."""
-    yield
+def cached() -> setting:
+    """A block in which each value is computed once, at its first use: ``with cached(): ...``. It is kept until the end."""
+    return setting(parametrized={} if local.parametrized is None else local.parametrized)
 
 
 __getattr__ = _absent.refuses("nn.utils.parametrize")
