@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -114,3 +115,38 @@ def test_a_sparse_tensor_of_the_gpu_is_refused_in_words():
     places = [[0, 1], [1, 0]]
     with pytest.raises(NotOfferedError, match=r"test_more_programs\.py:\d+ <lambda>: .*(real GPU|sparse_coo)"):
         predict(lambda: torch.sparse_coo_tensor(torch.tensor(places, device="cuda"), torch.ones(2, device="cuda"), (2, 2)))
+
+
+MADE_OF_OTHERS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "tensor": torch.tensor,
+    "new_tensor": lambda x: x.new_tensor(x),
+    "asarray": torch.asarray,
+    "asarray copy": lambda x: torch.asarray(x, copy=True),
+    "as_tensor": torch.as_tensor,
+    "tensor of an array": lambda x: torch.tensor(np.ones(1000), dtype=torch.float32, device=x.device),
+    "as_tensor of an array": lambda x: torch.as_tensor(np.ones(1000), device=x.device),
+    "dropout of all": lambda x: F.dropout(x, 1.0),
+    "kaiser": lambda x: torch.kaiser_window(1000, device=x.device),
+    "kaiser not periodic": lambda x: torch.kaiser_window(1000, periodic=False, device=x.device),
+    "blackman": lambda x: torch.blackman_window(1000, device=x.device),
+    "hann": lambda x: torch.hann_window(1000, device=x.device),
+}
+ON_A_GPU = {  # bytes of blocks, beside those of x
+    **dict.fromkeys(("tensor", "new_tensor", "asarray copy", "tensor of an array"), 4096),
+    **dict.fromkeys(("asarray", "as_tensor"), 0),
+    "as_tensor of an array": 8192,
+    "dropout of all": 4096 + 512,
+    **dict.fromkeys(("kaiser", "kaiser not periodic"), 2 * 4096),
+    "blackman": 5 * 4096,
+    "hann": 4096,
+}
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+@pytest.mark.parametrize("name", MADE_OF_OTHERS)
+def test_what_is_made_of_others_is_a_copy_only_where_pytorch_makes_one(name: str):
+    def run(device: str) -> Any:
+        return MADE_OF_OTHERS[name](torch.ones(1000, device=device))
+
+    assert predict(run, "cpu", device="cpu").peak == pytorch_peak(lambda: run("cpu"))
+    assert predict(run, "cuda").peak == 4096 + ON_A_GPU[name]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
@@ -173,12 +174,20 @@ def _type(watch: Watch, tensor: Tensor, dtype: Any = None, non_blocking: bool = 
     return _to(watch, tensor, torch.device("cuda"), kind, non_blocking)
 
 
-@handles(torch.tensor, torch.as_tensor, torch.asarray)
-def _tensor(watch: Watch, data: Any, *, device: Any = None, **kwargs: Any) -> Tensor:
-    """Make a tensor on the CPU, then move it, as PyTorch does."""
-    trained = kwargs.pop("requires_grad", False)
+@handles(torch.tensor, torch.as_tensor, torch.asarray, given=True)
+def _tensor(function: Any, watch: Watch, data: Any, *, device: Any = None, **kwargs: Any) -> Tensor:
+    """Make a tensor on the CPU, then move it, as PyTorch does. A tensor, or an array of NumPy's, is copied only if asked for.
+
+    Source: ``torch/csrc/utils/tensor_new.cpp``, ``internal_new_from_data``.
+    """
+    trained, copy = kwargs.pop("requires_grad", False), kwargs.pop("copy", function is torch.tensor)
+    if isinstance(data, np.ndarray) and not copy:
+        data, device = torch.from_numpy(data), default_device() if device is None else device
     if isinstance(data, Tensor):
-        made = _to(watch, data, device=torch.device(device) if device is not None else None, dtype=kwargs.get("dtype"))
+        place = torch.device(device) if device is not None else None
+        made = _to(
+            watch, data.detach() if function is torch.tensor else data, device=place, dtype=kwargs.get("dtype"), copy=copy
+        )
     else:
         made = torch.tensor(stated(data), device="cpu", **kwargs)
         if has_unknown(data) or isinstance(data, UnknownArray):
@@ -189,7 +198,8 @@ def _tensor(watch: Watch, data: Any, *, device: Any = None, **kwargs: Any) -> Te
 
 @handles(Tensor.new_tensor)
 def _new_tensor(watch: Watch, tensor: Tensor, data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Tensor:
-    return _tensor(watch, data, dtype=dtype or tensor.dtype, device=device or _device_of(watch, tensor), **kwargs)
+    place = device or _device_of(watch, tensor)
+    return _tensor(torch.tensor, watch, data, dtype=dtype or tensor.dtype, device=place, **kwargs)
 
 
 def default_device() -> torch.device:

@@ -58,7 +58,7 @@ def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     if not train or p == 0 or input.numel() == 0:
         return input
     if p == 1:
-        return input.mul(aten.zeros_like(input))  # as the CPU does
+        return input.mul(input.new_zeros(()))  # as the CPU does
     return first_of(aten.native_dropout(input, p, True))
 
 

@@ -96,6 +96,12 @@ def _keeps_all(func: Any, input: torch.Tensor, target: torch.Tensor, *args: Any,
     return _in_block(made, torch.broadcast_shapes(input.shape, target.shape).numel() * made.element_size())
 
 
+def _kaiser_window(func: Any, length: int, periodic: bool = True, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """A periodic window is a part of one that is a number longer. Source: ``aten/src/ATen/native/TensorFactories.cpp``."""
+    made = func(length, *((periodic, *args) if "periodic" in func._schema.arguments[1].name else ()), **kwargs)
+    return _in_block(made, (length + (periodic and length > 1)) * made.element_size())
+
+
 def _in_block(made: torch.Tensor, size: int) -> torch.Tensor:
     """A result in a block of at least ``size`` bytes."""
     made.untyped_storage().resize_(max(size, made.untyped_storage().nbytes()))
@@ -254,5 +260,6 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     aten.batch_norm_elemt.default: _like_its_layout(0),
     aten.batch_norm_backward_elemt.default: _like_its_layout(1),
     **_of((aten.mse_loss, aten.smooth_l1_loss, aten.binary_cross_entropy, aten.soft_margin_loss), _keeps_all),
+    **{op: partial(_kaiser_window, op) for op in operators("kaiser_window kaiser_window.periodic kaiser_window.beta")},
     **{op: partial(_uncached, op) for op in SETS},
 }

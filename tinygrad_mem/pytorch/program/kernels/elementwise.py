@@ -86,6 +86,18 @@ def histc(call: KernelCall) -> None:
 
 
 @row(
+    "kaiser_window blackman_window",
+    takes="before the result: arange; for blackman_window also two multiples of it and their difference, each as large",
+    source="TensorFactories.cpp, kaiser_window, blackman_window",
+)
+def windows(call: KernelCall) -> None:
+    if call["window_length"] > 1:
+        longer = call["window_length"] + call.get("periodic", True)  # a periodic window is a part of one
+        call.temporary(*[longer * call.outs[0].element_size()] * (1 if "kaiser" in call.name else 4))
+        call.result(0)
+
+
+@row(
     "_sample_dirichlet",
     takes="the sums of the samples over the last axis, and the staging of these sums",
     source="cuda/Distributions.cpp, _s_dirichlet_cuda",
