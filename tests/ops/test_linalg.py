@@ -368,6 +368,11 @@ def test_products_on_meta():
         (lambda: tm.einsum("i->j", tm.zeros(2)), RuntimeError, "each must be in an operand"),
         (lambda: tm.einsum("i->ii", tm.zeros(2)), RuntimeError, "once in the output"),
         (lambda: tm.einsum("i,i", tm.zeros(2), tm.zeros(3)), RuntimeError, "subscript 'i' has size 3 and 2"),
+        (
+            lambda: tm.einsum("ii,j", tm.zeros(1, 2), tm.zeros(3)),
+            RuntimeError,
+            "'i' is repeated for an operand of sizes 1 and 2",
+        ),
         (lambda: tm.einsum("i?", tm.zeros(2, 3)), RuntimeError, "letters"),
         (lambda: tm.einsum(tm.zeros(2), [52]), RuntimeError, r"in the range \[0, 52\)"),
         (lambda: tm.linalg.norm(tm.zeros(2, 2), "nuc"), NotImplementedError, "ord='nuc' of a matrix is not offered"),

@@ -131,6 +131,8 @@ def _take_diagonals(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
         letter = next(c for c in term if term.count(c) > 1)
         a = term.index(letter)
         b = term.index(letter, a + 1)
+        if x.shape[a] != x.shape[b]:  # within an operand a 1 is not broadcast
+            raise ShapeError(f"einsum: subscript {letter!r} is repeated for an operand of sizes {x.shape[a]} and {x.shape[b]}")
         x = shape.diagonal(x, 0, a, b)
         term = [c for i, c in enumerate(term) if i not in (a, b)] + [letter]
     return term, x
