@@ -50,23 +50,32 @@ class Smaller(NamedTuple):
 
 def smaller(call: AloneCall) -> Smaller | None:
     """The smaller calls from which a call's memory is computed before its results are known; ``None``: there are none."""
-    return elementwise(call) or _elementwise_in_place(call) or _planes(call) or _normed_batch(call)
+    return elementwise(call) or _planes(call) or _normed_batch(call)
 
 
 def elementwise(call: AloneCall) -> Smaller | None:
-    """A smaller call for one that does the same to each element of dense tensors of one shape: on a single axis."""
+    """A smaller call for one that does the same to each element of tensors of one shape: on a single axis.
+
+    They are dense; or of one dtype, and the first is written in place, where gaps change nothing: such as the part of a gradient
+    that is added to another.
+    """
     if torch.Tag.pointwise not in call.func.tags and call.func not in _EACH_ELEMENT:
         return None
     given = [each for each in givens((call.args, call.kwargs)) if each.sizes]
     sizes = given[0].sizes if given else ()
-    if not sizes or not prod(sizes) or any(each.dtype.is_complex or each[:2] != (sizes, _strides(sizes)) for each in given):
+    if not sizes or not prod(sizes) or any(each.sizes != sizes or each.dtype.is_complex for each in given):
+        return None
+    gaps = any(each.strides != _strides(sizes) for each in given)
+    in_place = torch.Tag.pointwise in call.func.tags and call.func._schema.name.endswith("_")
+    alike = len({each.dtype for each in given}) == 1 and not any(0 in each.strides for each in given)
+    if gaps and not (in_place and alike and prod(sizes) >= _SMALL):
         return None
     count = _few(prod(sizes))
 
     def whole(found: Within) -> Within | None:
         """Less than a byte an element is a number that an argument is turned into, and as large for each shape."""
         small, number = results_only(found.made), found.peak - found.kept
-        if found.unknown or found.kept != small.kept or number >= _SMALL:
+        if found.unknown or found.kept != small.kept or number >= _SMALL or (gaps and found.made != (None,)):
             return None
         if any(each is not None and each != _dense((count,), each.dtype) for each in found.made):
             return None
@@ -74,33 +83,6 @@ def elementwise(call: AloneCall) -> Smaller | None:
         return large._replace(peak=large.kept + number)
 
     return Smaller((_with_each(call, lambda each: _dense_given(each, (count,)) if each.sizes else each),), whole)
-
-
-def _elementwise_in_place(call: AloneCall) -> Smaller | None:
-    """A smaller call for one that does the same to each element of tensors of one shape and dtype, and writes to the first of
-    them: on two axes. Some tensors have gaps, such as the part of a gradient that is added to another.
-    """
-    if torch.Tag.pointwise not in call.func.tags or not call.func._schema.name.endswith("_"):
-        return None
-    given = [each for each in givens((call.args, call.kwargs)) if each.sizes]
-    if len({(each.sizes, each.dtype) for each in given}) != 1 or prod(given[0].sizes) < _SMALL or given[0].dtype.is_complex:
-        return None
-    if any(0 in each.strides for each in given):
-        return None
-    sizes, columns = given[0].sizes, _few(prod(given[0].sizes)) // _SMALL
-
-    def small(each: Given) -> Given:
-        if not each.sizes:
-            return each
-        dense, gap = each.strides == _strides(sizes), 1 if each.strides[-1] == 1 else 2
-        strides = (columns, 1) if dense else (2 * gap * columns, gap)
-        return each._replace(sizes=(_SMALL, columns), strides=strides)
-
-    def whole(found: Within) -> Within | None:
-        """At most a number."""
-        return found if not found.unknown and found.made == (None,) and found.kept == 0 and found.peak < _SMALL else None
-
-    return Smaller((_with_each(call, small),), whole)
 
 
 def _planes(call: AloneCall) -> Smaller | None:
