@@ -138,7 +138,7 @@ def one_of_it(x: torch.Tensor) -> None:
 
 
 def scaled(x: torch.Tensor) -> None:
-    LISTS._foreach_mul_([x], 2.0)
+    LISTS._foreach_mul_([x], [torch.rand(4)])
 
 
 def other_dtype(x: torch.Tensor) -> None:
@@ -167,6 +167,19 @@ def below_an_unknown_number(x: torch.Tensor) -> None:
 
 NUMBERS = [times_an_unknown_number, one_is_an_unknown_number, made_of_unknown_numbers, below_an_unknown_number]
 UNKNOWN = [*NUMBERS, drawn, drawn_in_part, copied, out, sorted_into, at_places, one_of_it, scaled, other_dtype, grown]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_what_is_written_to_lists_of_known_numbers_is_known(device: str):
+    def run() -> list[Any]:
+        x, y = torch.ones(4, device=device), torch.arange(4.0, device=device)
+        LISTS._foreach_mul_([x, y], 2.0)
+        LISTS._foreach_add_([x, y], [y, torch.full((4,), 0.5, device=device)])
+        found.extend(x.tolist() + y.tolist())
+
+    found: list[Any] = []
+    pytorch.predict(run, device=device)
+    assert found == [2.0, 4.0, 6.0, 8.0, 0.5, 2.5, 4.5, 6.5]
 
 
 @pytest.mark.parametrize("write", UNKNOWN)

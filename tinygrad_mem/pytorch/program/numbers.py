@@ -27,7 +27,6 @@ _LIKE = {*operators("zeros_like ones_like full_like new_zeros new_ones new_full"
 _NOT_WHOLE = {*operators("index.Tensor _ctc_loss _ctc_loss.Tensor")}
 """Ops that are not run with known values: masks in an index are places by now; CTC's backward takes the longest lengths."""
 _ORDERED = {torch.float16, torch.float32, torch.float64, torch.int32, torch.int64}
-_COUNTING = {aten._foreach_add_.Scalar, aten._foreach_add_.Tensor}
 
 
 class KnownNumbers:
@@ -127,7 +126,7 @@ class KnownNumbers:
     def before(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> RealCall | None:
         """The call with real arguments, if all values that it reads are known; called before the op, which may write to one."""
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
-        if not tensors and args and isinstance(args[0], (list, tuple)) and not func._schema.is_mutable:  # as in torch.cat
+        if not tensors and args and isinstance(args[0], (list, tuple)):  # as in torch.cat
             tensors = [each for each in args[0] if isinstance(each, torch.Tensor)]
         if tensors and self._is_known(tensors[0]):  # most calls end here
             return self._real_call(func, args, kwargs)
@@ -153,10 +152,8 @@ class KnownNumbers:
 
     def after(self, func: Any, args: tuple, kwargs: dict[str, Any], made: Any, call: RealCall | None) -> None:
         """Note the value that an op made, or wrote; ``call`` is what :meth:`before` said."""
-        writes = func._schema.is_mutable and args and isinstance(args[0], FakeTensor)
+        writes = func._schema.is_mutable and args and isinstance(args[0], (FakeTensor, list, tuple))
         if func._schema.is_mutable:
-            if func in _COUNTING and self._count(*args[:2]):
-                return
             if func is aten._amp_update_scale_.default and self._grow(func, *args, **kwargs):
                 return
             self._forget_written(func, args, kwargs)
@@ -220,18 +217,6 @@ class KnownNumbers:
             _seen_as(found, target).copy_(value.reshape(target.shape))
         if drawn and key in self._values:
             self._drawn.add(key)
-
-    def _count(self, tensors: Any, number: Any) -> bool:
-        """Add a known number to each of a list of known ones (the step counts of an optimizer). False: they are not known."""
-        known = [self._value(each) if each.numel() == 1 else None for each in tensors]
-        if any(each is None for each in known) or not self._is_known(number):
-            return False
-        with _disable_current_modes(), torch.no_grad():
-            added: Any = self._real(number)
-            for tensor, value in zip(tensors, known, strict=True):
-                if value is not None:
-                    self._note(tensor, (value + added).to(value.dtype))
-        return True
 
     def _grow(self, func: Any, scale: Any, tracker: Any, found_inf: Any, *rates: Any, **more: Any) -> bool:
         """Update a known loss scale as after gradients that are finite. False: it is not known."""
@@ -313,9 +298,10 @@ def _seen_as(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _answer(func: Any, call: RealCall, target: FakeTensor) -> Any:
-    """The results of a real call; ``None`` where the CPU refuses what a GPU's kernels do not."""
+    """The results of a real call, or what it has written; ``None`` where the CPU refuses what a GPU's kernels do not."""
     try:
-        return func(*call[0], **call[1])
+        made = func(*call[0], **call[1])
+        return call[0][0] if made is None else made
     except (RuntimeError, IndexError):
         if not on_gpu(target):
             raise
