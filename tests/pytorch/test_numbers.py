@@ -171,7 +171,7 @@ UNKNOWN = [*NUMBERS, drawn, drawn_in_part, copied, out, sorted_into, at_places, 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_what_is_written_to_lists_of_known_numbers_is_known(device: str):
-    def run() -> list[Any]:
+    def run() -> None:
         x, y = torch.ones(4, device=device), torch.arange(4.0, device=device)
         LISTS._foreach_mul_([x, y], 2.0)
         LISTS._foreach_add_([x, y], [y, torch.full((4,), 0.5, device=device)])

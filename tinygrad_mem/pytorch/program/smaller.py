@@ -56,8 +56,8 @@ def smaller(call: AloneCall) -> Smaller | None:
 def elementwise(call: AloneCall) -> Smaller | None:
     """A smaller call for one that does the same to each element of tensors of one shape: on a single axis.
 
-    They are dense; or of one dtype, and the first is written in place, where gaps change nothing: such as the part of a gradient
-    that is added to another.
+    They are dense; or of one dtype, and the first is written in place, where gaps change nothing: such as a part of a gradient,
+    which is added to another.
     """
     if torch.Tag.pointwise not in call.func.tags and call.func not in _EACH_ELEMENT:
         return None
