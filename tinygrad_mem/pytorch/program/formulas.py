@@ -259,6 +259,7 @@ FORMULAS: dict[Any, Callable[..., Any]] = {
     aten.batch_norm_backward_reduce.default: _batch_norm_reduced,
     aten.batch_norm_elemt.default: _like_its_layout(0),
     aten.batch_norm_backward_elemt.default: _like_its_layout(1),
+    aten.binary_cross_entropy_backward.default: _like_its_layout(1),  # ``Loss.cpp``; ``cuda/Loss.cu``
     **_of((aten.mse_loss, aten.smooth_l1_loss, aten.binary_cross_entropy, aten.soft_margin_loss), _keeps_all),
     **{op: partial(_kaiser_window, op) for op in operators("kaiser_window kaiser_window.periodic kaiser_window.beta")},
     **{op: partial(_uncached, op) for op in SETS},

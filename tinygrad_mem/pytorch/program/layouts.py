@@ -67,11 +67,6 @@ def _in_rows(func: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     return made if made.is_contiguous() else made.new_empty(made.shape)
 
 
-def _as_input(grad_output: torch.Tensor, self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Source: ``aten/src/ATen/native/Loss.cpp``, ``binary_cross_entropy_backward_cpu``; ``cuda/Loss.cu``."""
-    return torch.empty_like(self)
-
-
 def _laid_out(made: torch.Tensor, last: bool) -> torch.Tensor:
     found = strides(Image.of(made).shape, last)
     return made.new_empty_strided(made.shape, found if made.dim() > 3 else (*found[:2], found[3]))
@@ -86,7 +81,6 @@ IN_LAYOUT = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
-    aten.binary_cross_entropy_backward.default: _as_input,
     **{op: partial(_of_an_iterator, op) for op in _ITERATED},
     **{op: partial(_in_rows, op) for op in _ROWS},
 }

@@ -179,7 +179,9 @@ class Watch(Storages, TorchDispatchMode):
         if facts.by_values and (real := self.numbers.whole(func, args, number)) is not None:
             return self._of_values(func, args, kwargs, real, known=number is not None)
         if facts.by_values and (real := longest(func, args, kwargs)) is not None:
-            self._assume_all()
+            self.assumed = f"{self.places.line()}: {ALL_CHOSEN}"
+            self.note(self.assumed)
+            self.sure = self.ledger.count if self.sure is None else self.sure
             return self._of_values(func, args, kwargs, real, known=False)
         refusing.check(func, args, kwargs, facts.lists)
         try:
@@ -204,12 +206,6 @@ class Watch(Storages, TorchDispatchMode):
             for fake, each in zip(fake_tensors(tree_leaves(made)), tree_leaves(found), strict=False):
                 self.numbers.set(fake, each)
         return made
-
-    def _assume_all(self) -> None:
-        """Say that a result is counted at its longest."""
-        self.assumed = f"{self.places.line()}: {ALL_CHOSEN}"
-        self.note(self.assumed)
-        self.sure = self.ledger.count if self.sure is None else self.sure
 
     def _places_of(self, args: tuple, values: tuple[int, ...] | None = None) -> list[Any]:
         """Indices with the places that masks choose. Source: ``IndexingUtils.h``, ``expandTensors``.

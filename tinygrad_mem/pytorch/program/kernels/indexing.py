@@ -154,28 +154,25 @@ def sort_pairs(call: KernelCall, size: int, count: int, width: int, bits: int) -
     seen="h100",
 )
 def embedding_backward(call: KernelCall) -> None:
-    grad, indices = call["grad_output"], call["indices"]
     call.copies("indices", "grad_output")
-    if prod(indices.shape) <= _FEW and not call["scale_grad_by_freq"]:
+    _sorted_sums(call, call["grad_output"], prod(call["indices"].shape) > _FEW or call["scale_grad_by_freq"])
+
+
+def _sorted_sums(call: KernelCall, grad: torch.Tensor, sorts: bool) -> None:
+    """The indices are sorted before the result is asked for; then rows of one index are summed, in parts.
+
+    Source: ``EmbeddingBackwardKernel.cu``, ``embedding_backward_cuda_kernel``.
+    """
+    if not sorts:
         return call.result(0)
-    _sorted_sums(call, grad, indices, call["num_weights"])
-
-
-def _sorted_sums(call: KernelCall, grad: torch.Tensor, indices: torch.Tensor, weights: int) -> None:
-    """The indices are sorted before the result is asked for; then rows of one index are summed."""
-    count, width = prod(indices.shape), indices.element_size()
+    count, width = prod(call["indices"].shape), call["indices"].element_size()
     sort_pairs(call, count * width, count, width, 8 * width)
     if call["scale_grad_by_freq"]:
         call.temporary(count * width)
         for _ in range(2):
             call.once(scan_by_key(call.gpu, count, width))
     call.result(0)
-    segments(call, count, width, weights, grad)
-
-
-def segments(call: KernelCall, count: int, width: int, weights: int, grad: torch.Tensor) -> None:
-    """Sums of rows of one index, in parts. Source: ``EmbeddingBackwardKernel.cu``, ``embedding_backward_cuda_kernel``."""
-    most = min(count, weights)
+    most = min(count, call["num_weights"])
     parts = count // _ROWS + most
     call.temporary(count * width, LONG)
     keys = call.ask(count * width)
@@ -205,11 +202,8 @@ def embedding_bag(call: KernelCall) -> None:
     seen="h100",
 )
 def embedding_bag_backward(call: KernelCall) -> None:
-    grad, indices = call["grad"], call["indices"]
     call.copies("indices", "grad")
-    if call["mode"] == _MAX or not prod(indices.shape):
-        return call.result(0)
-    _sorted_sums(call, grad, indices, call["num_weights"])
+    _sorted_sums(call, call["grad"], call["mode"] != _MAX and prod(call["indices"].shape) > 0)
 
 
 @row(
