@@ -196,6 +196,19 @@ def test_all_that_cannot_be_converted_is_said_at_once():
         assert line in text
 
 
+def test_a_layer_of_a_closure_that_cannot_be_converted_is_said_too():
+    """It was a bare AssertionError."""
+    layers = [nn.MultiMarginLoss()]
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(layers)
+
+    with pytest.raises(NotOfferedError, match=r"layers\.0: there is no MultiMarginLoss here"):
+        from_torch(Net())
+
+
 def test_refusals(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(TypeError, match=r"expected a torch.nn.Module, found Linear"):
         from_torch(tm.nn.Linear(2, 2))

@@ -189,10 +189,11 @@ class _Conversion(Code):
         """Our module without the user's attributes: a layer with PyTorch's arguments, or an object of the user's class."""
         kind = type(module)
         layer = next(base for base in kind.__mro__ if is_torchs(base))
-        ours = self._ours(kind) if kind is layer else self.class_of(kind)
+        ours: Any = self._ours(kind) if kind is layer else self.class_of(kind)
+        if ours is None:  # a value beside the network, for example of a closure
+            ours = NotOffered(f"{kind.__name__} of PyTorch's")
         if isinstance(ours, NotOffered):
             return ours
-        assert ours is not None
         made = object.__new__(ours)
         if layer is self.torch.nn.Module or layer.__name__ in _OF_PARTS:
             nn.Module.__init__(made)
