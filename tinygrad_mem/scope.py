@@ -95,6 +95,7 @@ class _Local(threading.local):
     dry: Any = None  # in a dry run: the device that replaces every device
     draws: Any = None  # the states of generators, if a dry run keeps its own: devices/random.py
     explains: bool = True  # False: an OutOfMemoryError does not list who has the memory, which takes time
+    once: bool = False  # ops run that a recomputation leaves out: they are none of a checkpoint's
     phase: str = "user"  # forward, backward, recompute, optimizer, data; user: none of these
     new_role: str = ""  # the role of new blocks, if the caller knows it
     op: str = ""

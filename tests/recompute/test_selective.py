@@ -162,6 +162,32 @@ def test_a_kept_result_that_is_written():
     np.testing.assert_array_equal(*grads)  # writing a ReLU twice changes nothing
 
 
+def test_running_statistics_are_no_part_of_a_checkpoint():
+    """A recomputation leaves them out: a kept Add was that of the mean, and gradients were wrong."""
+    x = np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32")
+    found = []
+    for keeps in (False, True):
+        tm.manual_seed(0)
+        model, asked = nn.Sequential(nn.InstanceNorm1d(3, track_running_stats=True), nn.Linear(4, 4)), []
+
+        def policy(ctx: Any, op: Any, *arrays: Any, asked: list = asked, **params: Any) -> bool:
+            asked.append(op.__name__)
+            return op.__name__ == "Add"
+
+        def f(x: Any, model: nn.Module = model) -> Any:
+            y = model(x) + x
+            return (y * y + 1.0) * y
+
+        options: dict[str, Any] = {"context_fn": partial(create_selective_checkpoint_contexts, policy)} if keeps else {}
+        checkpoint(f, tm.tensor(x), **options).sum().backward()
+        found.append([*model.parameters(), *model.buffers()])
+        assert not keeps or asked == ["SampleNorm", "Linear", "Add", "Mul", "Add", "Mul"]
+    for plain, kept in zip(*found, strict=True):
+        np.testing.assert_array_equal(plain.detach().numpy(), kept.detach().numpy())
+        if plain.grad is not None:
+            np.testing.assert_array_equal(plain.grad.numpy(), kept.grad.numpy())
+
+
 def test_what_is_refused():
     with pytest.raises(ArgumentError, match=r"no op Convolution; there are .*Conv, "):
         create_selective_checkpoint_contexts(["Convolution", "Linear"])
@@ -172,6 +198,11 @@ def test_what_is_refused():
     cases: list[tuple[Callable, Callable, str]] = [
         (changing(lambda x: x.exp(), lambda x: x.sin()), lambda *a, **k: True, "kept of Exp, the recomputation runs Sin"),
         (changing(lambda x: x.exp(), lambda x: x.sin()), lambda *a, **k: False, "runs one more Sin than the forward"),
+        (
+            changing(lambda x: x.exp(), lambda x: x[:2].exp()),
+            lambda *a, **k: True,
+            r"of Exp of \[\(3,\)\], .* Exp of \[\(2,\)\]",
+        ),
     ]
     for f, policy, words in cases:
         out = checkpoint(f, x, context_fn=partial(create_selective_checkpoint_contexts, policy))

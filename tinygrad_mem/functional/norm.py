@@ -15,7 +15,7 @@ from ..errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from ..interrupts import uninterrupted
 from ..ops import norm as ops
 from ..ops.base import want_real
-from ..scope import local
+from ..scope import local, setting
 from . import choose, elementwise, pool, rearrange, reduce
 from .door import AS_IS, FLOAT32, public
 
@@ -218,8 +218,9 @@ def instance_norm(
 
 def _move_on(x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float) -> None:
     """Update both running statistics from ``x`` (n, channels, length)."""
-    for statistic, now in ((running_mean, x.mean(2)), (running_var, x.var(2))):
-        statistic.copy_(statistic.detach() * (1 - momentum) + now.mean(0) * momentum)
+    with setting(once=True):
+        for statistic, now in ((running_mean, x.mean(2)), (running_var, x.var(2))):
+            statistic.copy_(statistic.detach() * (1 - momentum) + now.mean(0) * momentum)
 
 
 @public("nn.functional")

@@ -87,10 +87,10 @@ def _policy_of_names(ops: Iterable[str | type[Op]]) -> Policy:
 class KeptResult:
     """The results of one run of an op, and what each saved array was: an input, a result, or a buffer of the op."""
 
-    __slots__ = ("attributes", "node", "op", "outputs", "several", "sources", "writer")
+    __slots__ = ("attributes", "node", "op", "outputs", "several", "shapes", "sources", "writer")
 
     def __init__(self, node: Node, before: set[str], arrays: tuple, out: Any) -> None:
-        self.op, self.several, self.writer = node.op, type(out) is tuple, ""
+        self.op, self.several, self.writer, self.shapes = node.op, type(out) is tuple, "", _shapes(arrays)
         self.outputs = outputs = out if self.several else (out,)
         self.attributes = {name: value for name, value in vars(node).items() if name not in before}
         self.sources = {name: _source(array, arrays, outputs) or ("own", array) for name, array in node.saved.items()}
@@ -108,6 +108,10 @@ class KeptResult:
         places = {"input": arrays, "result": self.outputs}
         node.saved = {n: at if where == "own" else places[where][at] for n, (where, at) in self.sources.items()}
         return self.outputs if self.several else self.outputs[0]
+
+
+def _shapes(arrays: tuple) -> list:
+    return [getattr(array, "shape", None) for array in arrays]
 
 
 def _source(array: Any, arrays: tuple, outputs: tuple) -> tuple[str, Any] | None:
@@ -143,7 +147,7 @@ class _Between(AbstractContextManager):
         node = args[0] if args else None
         if not isinstance(node, Node) or node.target is not None or node.op.view or not node.op.differentiable:
             return False
-        return callback_depth() == self.depth
+        return not local.once and callback_depth() == self.depth
 
 
 class Keeping(_Between):
@@ -202,7 +206,7 @@ class Giving(_Between):
             return scope.run_by(self.run, function, *args, **params)
         node, index = args[0], self.next
         self.next += 1
-        entry = self._entry(index, node)
+        entry = self._entry(index, node, args[1:])
         if entry is None:  # an earlier backward has used it, and did not keep the graph
             return scope.run_by(self.run, function, *args, **params)
         if local.walk is None or not local.walk.keeps_graph:
@@ -211,7 +215,7 @@ class Giving(_Between):
             listener.skipped(node)
         return entry.give(node, args[1:])
 
-    def _entry(self, index: int, node: Node) -> KeptResult | None:
+    def _entry(self, index: int, node: Node, arrays: tuple) -> KeptResult | None:
         if index >= len(self.kept):
             raise CheckpointError(
                 f"selective checkpoint: the recomputation runs one more {node.op.__name__} than the forward: the function "
@@ -220,10 +224,13 @@ class Giving(_Between):
         entry = self.kept[index]
         if entry is None:
             return None
-        if entry.op is not node.op:
+        if entry.op is not node.op or entry.shapes != _shapes(arrays):
+            before, now = entry.op.__name__, node.op.__name__
+            if before == now:
+                before, now = f"{before} of {entry.shapes}", f"{now} of {_shapes(arrays)}"
             raise CheckpointError(
-                f"selective checkpoint: result {index + 1} was kept of {entry.op.__name__}, the recomputation runs "
-                f"{node.op.__name__} there: the function must do the same both times"
+                f"selective checkpoint: result {index + 1} was kept of {before}, the recomputation runs {now} there: "
+                "the function must do the same both times"
             )
         if entry.writer and not self.mutation:
             raise CheckpointError(
