@@ -133,7 +133,10 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
 
 @public("nn.functional")
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-    """``input`` within ``[min_val, max_val]``. Saves: the output. Raises: ValueError: the bounds cross."""
+    """``input`` within ``[min_val, max_val]``. Saves: the output. Raises: ValueError: the bounds cross.
+
+    At a bound the gradient is 0. In half precision, where the dtype rounds a bound inwards, PyTorch's is 1 there.
+    """
     if min_val > max_val:
         raise ArgumentError(f"hardtanh: min_val cannot be greater than max_val, found {min_val} and {max_val}")
     return (apply_ if inplace else apply)(ops.Ramp, input, low=min_val, high=max_val)

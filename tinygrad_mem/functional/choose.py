@@ -168,7 +168,10 @@ def zero_(input: Tensor) -> Tensor:
 
 @public("torch", "special", "Tensor", cuda=AS_IS)
 def xlogy(input: Tensor | Number, other: Tensor | Number) -> Tensor:
-    """``input * log(other)``, 0 where input is 0 (nan where other is nan). Saves: what its parts save."""
+    """``input * log(other)``, 0 where input is 0 (nan where other is nan). Saves: what its parts save.
+
+    Where input is 0, and other is 0 or infinite, both gradients are 0. PyTorch's are nan or infinite there.
+    """
     dtype = dtypes.result_type(*[x.array if isinstance(x, Tensor) else dtypes.plain(x) for x in (input, other)])
     dtype = dtype if dtypes.is_floating(dtype) else dtypes.get_default_dtype()
     if not isinstance(input, Tensor):
