@@ -205,6 +205,25 @@ def test_hooks_see_what_pytorchs_see(use: Any):
     assert sorted(map(str, use(tm))) == sorted(map(str, use(torch)))
 
 
+@pytest.mark.parametrize("which", ["a b", "b a", "root a", "b.1 b.0", "b b.0 b.1", "c root", "a b c root"])
+def test_a_hook_accepts_no_keys_of_what_is_loaded_later(which: str):
+    """The hook of one module hid what others missed: they kept their first values without an error."""
+    found = []
+    for n in (nn, torch.nn):
+        inner = n.Sequential(n.Linear(1, 1), n.Linear(1, 1))
+        module, seen = n.Sequential(OrderedDict(a=n.Linear(1, 1), b=inner, c=n.Linear(1, 1))), []
+
+        def accept(_: Any, keys: Any, seen: list = seen) -> None:
+            seen.append(sorted(keys.missing_keys))
+            keys.missing_keys.clear()
+
+        for name in which.split():
+            target: Any = module if name == "root" else module.get_submodule(name)
+            target.register_load_state_dict_post_hook(accept)
+        found.append((module.load_state_dict({}, strict=False).missing_keys, seen))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("key", ["a._extra_state", "b._extra_state"])
 def test_extra_state_that_is_missing_or_unexpected(key: str):
     messages = []

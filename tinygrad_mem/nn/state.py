@@ -188,17 +188,33 @@ def _load_all(
     # as in PyTorch, values are not missed by a module that was set to None
     unexpected += [key for key in source if key not in expected and not key.startswith(tuple(absent))]
     found = IncompatibleKeys(missing, unexpected)
-    hooked = [(owner, hook) for _, owner in reversed(owners) for hook in _hooks(owner, "_load_state_dict_post_hooks")]
+    hooked = _in_order_of_loading(owners, "_load_state_dict_post_hooks")
     _refuse(module, errors, found, strict and not hooked)
     run(steps)
-    for owner, hook in hooked:  # children first; a hook may accept missing keys
-        if hook(owner, found) is not None:
+    places = {path: place for place, (path, _) in enumerate(owners)}
+    for last, owner, hook in hooked:  # it may accept missing keys, but not those of what is loaded later
+        later = [key for key in missing if places.get(key.rpartition(".")[0], 0) > last]
+        missing[:] = [key for key in missing if key not in later]
+        answer = hook(owner, found)
+        missing += later
+        if answer is not None:
             raise AssertionError(
                 "Hooks registered with ``register_load_state_dict_post_hook`` are not expected to return new values, "
                 "if incompatible_keys need to be modified, it should be done inplace."
             )
     _refuse(module, errors, found, strict)
     return found
+
+
+def _in_order_of_loading(owners: list[tuple[str, Module]], table: str) -> list[tuple[int, Module, Any]]:
+    """The hooks of modules, each with the place of the last module inside its own: a module is loaded after its children."""
+    found = []
+    for place, (path, owner) in enumerate(owners):
+        if hooks := _hooks(owner, table):
+            last = place + sum(not path or other.startswith(f"{path}.") for other, _ in owners[place + 1 :])
+            found.append((last, -place, owner, hooks))
+    ordered = sorted(found, key=lambda each: each[:2])
+    return [(last, owner, hook) for last, _, owner, hooks in ordered for hook in hooks]
 
 
 def _expected(owner: Module, prefix: str) -> set[str]:
