@@ -33,8 +33,11 @@ def hugging_face(watch: Watch) -> Iterator[None]:
         def ends(module: Any) -> None:
             stack.enter_context(patched(handled(watch, module.EosTokenCriteria, __call__=_no_end)))
 
-        for name, then in ((_IMPORTS, plain), (_ENDS, ends)):
-            stack.enter_context(_loaded(name, then))
+        finder = _Finder({_IMPORTS: plain, _ENDS: ends})
+        for name in finder.then.keys() & sys.modules.keys():
+            finder.then[name](sys.modules[name])
+        sys.meta_path.insert(0, finder)
+        stack.callback(sys.meta_path.remove, finder)
         yield
 
 
@@ -49,35 +52,20 @@ def _no_end(watch: Watch, own: Callable[..., FakeTensor], *args: Any, **kwargs: 
 
 
 class _Finder(MetaPathFinder):
-    """Calls ``then`` with a module as soon as it is imported."""
+    """Calls a function with a module as soon as it is imported; ``then``: the functions, by the name of the module."""
 
-    def __init__(self, name: str, then: Callable[[Any], object]) -> None:
-        self.name, self.then = name, then
+    def __init__(self, then: dict[str, Callable[[Any], object]]) -> None:
+        self.then = then
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path) if fullname == self.name else None
+        spec = PathFinder.find_spec(fullname, path) if fullname in self.then else None
         if spec is None or spec.loader is None:
             return None
         run = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
             run(module)
-            self.then(module)
+            self.then[fullname](module)
 
         spec.loader.exec_module = exec_module
         return spec
-
-
-@context
-def _loaded(name: str, then: Callable[[Any], object]) -> Iterator[None]:
-    """Call ``then`` with a module: now, or when the program imports it."""
-    if name in sys.modules:
-        then(sys.modules[name])
-        yield
-        return
-    finder = _Finder(name, then)
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
