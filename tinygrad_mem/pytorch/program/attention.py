@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from .composite import first_of
 from .kernels import Gpu
 from .kernels.attention import backend
 from .kernels.call import named
@@ -50,28 +51,21 @@ def attention(
         size = query.shape[-1]
         scale = 1 / math.sqrt(size) if scale is None else scale
         padded = [_pad(tensor, 8) for tensor in (query, key, value)]
-        made, *rest = aten._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=scale)
-        return _alone(made[..., :size] if made.shape[-1] != size else made, rest)
+        made = first_of(aten._scaled_dot_product_flash_attention(*padded, dropout_p, is_causal, False, scale=scale))
+        return made[..., :size] if made.shape[-1] != size else made
     mask = _float_mask(attn_mask, query.dtype, gpu)
     keeps = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     options = keeps, dropout_p, is_causal
     if kernel == "cudnn":
-        made, *rest = aten._scaled_dot_product_cudnn_attention(query, key, value, mask, *options, False, scale=scale)
-    elif kernel == "efficient":
+        return first_of(aten._scaled_dot_product_cudnn_attention(query, key, value, mask, *options, False, scale=scale))
+    if kernel == "efficient":
         mask = None if mask is None else _align_mask(mask, query, key)
-        made, *rest = aten._scaled_dot_product_efficient_attention(query, key, value, mask, *options, scale=scale)
-    else:
-        made, *rest = aten._scaled_dot_product_attention_math(
+        return first_of(aten._scaled_dot_product_efficient_attention(query, key, value, mask, *options, scale=scale))
+    return first_of(
+        aten._scaled_dot_product_attention_math(
             query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-    return _alone(made, rest)
-
-
-def _alone(made: torch.Tensor, rest: list[Any]) -> torch.Tensor:
-    """The first result. The others are freed from the first to the last, as a tuple in C++."""
-    while rest:
-        del rest[0]
-    return made
+    )
 
 
 def _pad(tensor: torch.Tensor, multiple: int) -> torch.Tensor:
