@@ -25,7 +25,15 @@ def seen_by_cpp(tensor: FakeTensor) -> torch.device:
     return META if tensor.fake_device.type == "cuda" else tensor.fake_device
 
 
-class GpuTensorMode(FakeTensorMode):
+class Uncompiled:
+    """A mode while which nothing is compiled."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class GpuTensorMode(Uncompiled, FakeTensorMode):
     """A ``FakeTensorMode`` whose tensors may be on a GPU that is not there.
 
     Args:
@@ -36,10 +44,6 @@ class GpuTensorMode(FakeTensorMode):
         super().__init__(allow_non_fake_inputs=True, allow_fallback_kernels=False)  # nothing is computed
         self._gpu = gpu
         self.cache_enabled = False  # PyTorch's cache is slow to fill: :class:`.shapes.Results` remembers what comes again
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled while this runs
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE:

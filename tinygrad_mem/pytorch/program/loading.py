@@ -17,7 +17,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from .alone import measured
 from .described import tensors_in
-from .fake import without_modes
+from .fake import Uncompiled, without_modes
 from .replacing import Change, handled
 from .watch import Watch
 
@@ -76,7 +76,7 @@ def _read(watch: Watch, own: Callable[..., Any], iterator: Any) -> Any:
     return pin_memory(batch) if iterator.pinned else batch
 
 
-class _Ops(TorchDispatchMode):
+class _Ops(Uncompiled, TorchDispatchMode):
     """Ops on real tensors run; those on tensors of the prediction are predicted.
 
     Args:
@@ -86,10 +86,6 @@ class _Ops(TorchDispatchMode):
     def __init__(self, watch: Watch, counted: bool) -> None:
         super().__init__()
         self._watch, self._counted = watch, counted
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

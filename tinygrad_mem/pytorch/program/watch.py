@@ -24,7 +24,7 @@ from .by_values import ALL_CHOSEN, is_mask, longest, products
 from .composite import BELOW_AUTOGRAD, KERNELS, compared, made_of_others, max_pool1d, observed
 from .described import described
 from .dispatcher import Kernel, decomposed, operator, operators, written_in_python
-from .fake import DEVICE, GpuTensorMode, fake_tensors, flat, on_gpu, seen_by_cpp, without_modes
+from .fake import DEVICE, GpuTensorMode, Uncompiled, fake_tensors, flat, on_gpu, seen_by_cpp, without_modes
 from .in_place import AutogradWrites, kept_number
 from .kernels import NOTHING, Gpu, Kernels
 from .ledger import Ledger
@@ -48,7 +48,7 @@ _FUNCTIONS = (
 _LIFT = aten.lift_fresh.default  # makes a real tensor, unseen
 
 
-class Watch(Storages, TorchDispatchMode):
+class Watch(Uncompiled, Storages, TorchDispatchMode):
     """Counts what each op asks for.
 
     Attributes:
@@ -92,10 +92,6 @@ class Watch(Storages, TorchDispatchMode):
         self.alone = Alone()
         self._results = Results(fake)
         self._collections = gc.get_stats()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled while this runs
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE:
