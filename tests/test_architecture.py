@@ -99,6 +99,7 @@ SAME_RANK = {
     ("backends", "stand_ins"),
     ("stand_ins", "amp"),
     ("stand_ins", "utils"),
+    ("stand_ins", "distributed"),
     ("distributed", "techniques"),
     ("techniques", "recompute"),
 }  # in this direction only

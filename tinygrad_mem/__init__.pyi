@@ -191,6 +191,7 @@ from .functional.index import masked_select as masked_select
 from .functional.join import atleast_1d as atleast_1d
 from .functional.join import bincount as bincount
 from .functional.join import broadcast_tensors as broadcast_tensors
+from .functional.join import cartesian_prod as cartesian_prod
 from .functional.join import cat as cat
 from .functional.join import cat as concat
 from .functional.join import cat as concatenate

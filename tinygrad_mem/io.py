@@ -44,7 +44,7 @@ def save(obj: Any, f: str | os.PathLike | IO[bytes]) -> None:
     plain = isinstance(obj, Mapping) and list(packed.tensors) == list(obj) and "__metadata__" not in obj
     plain = plain and len(packed.tensors) > 0
     metadata = {} if plain else {_KEY: json.dumps(structure)}
-    on_gpus = {name: str(tensor.device) for name, tensor in packed.tensors.items() if tensor.is_cuda}
+    on_gpus = {name: str(tensor.device) for name, tensor in packed.tensors.items() if tensor.device.kind == "cuda"}
     if on_gpus:
         metadata[_DEVICES] = json.dumps(on_gpus)
     if isinstance(f, (str, os.PathLike)):
@@ -223,7 +223,7 @@ def _device(mapping: dict | None, saved: str, name: str) -> Device:
 def _read(file: IO[bytes], start: int, entry: safetensors.Entry, what: str, where: Device) -> Tensor:
     """One tensor, read straight into its memory on the cpu."""
     array = where.empty(entry.shape, entry.dtype)
-    host = array if where.type == "cpu" else np.empty(entry.shape, entry.dtype)
+    host = array if where.kind == "cpu" else np.empty(entry.shape, entry.dtype)
     if entry.end > entry.begin:
         file.seek(start + entry.begin)
         view = host.reshape(-1).view(np.uint8).data

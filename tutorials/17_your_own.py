@@ -113,7 +113,7 @@ def train(activation: Any, packing: Callable[[], Any] = nullcontext, in_backward
         loss.backward()
         for p in net.parameters() if not in_backward else ():
             step_and_free(p)
-    return [p.detach().cpu().numpy().copy() for p in net.parameters()] if x.device.type != "meta" else []
+    return [p.detach().cpu().numpy().copy() for p in net.parameters()] if not x.is_meta else []
 
 
 def halves() -> saved_tensors_hooks:

@@ -32,7 +32,7 @@ def train():
         loss = nn.functional.cross_entropy(net(x), y)
         loss.backward()
         rule.step()
-        loss.device.type == "meta" or losses.append(loss.item())
+        loss.is_meta or losses.append(loss.item())
 
 predicted = memory.predict(train)
 with memory.track() as track:

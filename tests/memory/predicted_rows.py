@@ -74,6 +74,9 @@ CALLS_BESIDE = [
     _c("linalg.solve_triangular", SQUARE, f(4, 2), upper=True),
     *_each("linalg.norm linalg.vector_norm", X),
     *_each(" ".join(f"nn.init.{name}_" for name in INITIAL.split()), SQUARE),
+    _c("nn.init.sparse_", X, 0.4),
+    _c("cat", [f(0), X, X]),
+    *_each("cartesian_prod", V, f(3), f(2)),
     *_each("nn.init.trunc_normal_ nn.init.ones_ nn.init.zeros_", X),
     *_each("nn.init.trunc_normal_", f(8, 3, 3, 3), std=0.02, a=-0.04, b=0.04),
     *_each("nn.init.constant_", X, 2.0),
@@ -254,6 +257,7 @@ def initial_by_old_names() -> None:
         getattr(nn.init, name)(tm.empty(4, 4))
     nn.init.constant(tm.empty(4), 2.0)
     nn.init.dirac(tm.empty(4, 4, 3))
+    nn.init.sparse(tm.empty(4, 4), 0.5)
 
 
 def tokens() -> None:
@@ -468,12 +472,18 @@ def everything_of_a_module() -> None:
     nn.ParameterDict({"a": tm.randn(3)})
 
 
+def fused() -> None:
+    nn.utils.fuse_conv_bn_eval(nn.Conv2d(3, 5, 2).eval(), nn.BatchNorm2d(5).eval())(tm.randn(2, 3, 8, 8))
+    nn.utils.fuse_linear_bn_eval(nn.Linear(6, 5).eval(), nn.BatchNorm1d(5).eval())(tm.randn(2, 6))
+
+
 PROGRAMS: dict[str, Callable[[], Any]] = {
     "F.max_unpool2d": lambda: unpooled(2),
     "nn.utils.rnn.pack_sequence pack_padded_sequence pad_packed_sequence pad_sequence unpack_sequence unpad_sequence "
     "invert_permutation PackedSequence packed layout_of Layout": packed,
     "nn.utils.clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_norm_": clipped,
     "nn.utils.parameters_to_vector vector_to_parameters": vectors,
+    "nn.utils.fuse_conv_bn_eval fuse_conv_bn_weights fuse_linear_bn_eval fuse_linear_bn_weights": fused,
     "F.grouped_mm": experts,
     "nn.utils.weight_norm remove_weight_norm": weights_normed,
     "nn.utils.spectral_norm remove_spectral_norm": spectral_normed,
@@ -493,7 +503,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "distributions.Normal Categorical Bernoulli OneHotCategorical Independent kl_divergence": drawn,
     "load from_dlpack": read,
     "from_torch": converted,
-    f"nn.init.constant dirac {INITIAL}": initial_by_old_names,
+    f"nn.init.constant dirac sparse {INITIAL}": initial_by_old_names,
     "data.TokenFile write_tokens": tokens,
     "data.ChainDataset IterableDataset TokenStream": streamed,
     "data.PadCollate pack_collate BucketBatchSampler TokenBatchSampler Padded Packed": of_lengths,

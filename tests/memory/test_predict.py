@@ -274,6 +274,28 @@ def test_devices_by_name_are_meta_inside_and_themselves_outside():
     assert tm.ones(2).device.type == "cpu"
 
 
+@pytest.mark.parametrize("like", ["cpu", "cuda"])
+def test_a_program_that_asks_for_its_device_does_what_it_does_there(like: str):
+    asked: list = []
+
+    def run() -> None:
+        x = tm.zeros(10, 100, device=like)
+        asked.extend([x.device.type, str(x.device), x.is_cuda, x.is_cpu, tm.cuda.is_available(), tm.cuda.device_count()])
+        assert x.device == tm.device(like) == tm.device(x.device.type) == tm.device(str(x.device))
+        if x.device.type != "meta":
+            x = x * 2
+        del x
+        if tm.cuda.is_available():
+            tm.cuda.set_device(tm.cuda.current_device())
+            assert f"{tm.ones(2)}" == "tensor(..., device='cuda:0', size=(2,))"
+
+    track = memory.predict(run, like=like)
+    gpu = like == "cuda"
+    assert asked == [like, "cuda:0" if gpu else "cpu", gpu, not gpu, gpu, int(gpu)]
+    assert (track.peak, track.device) == (8192, "meta")
+    assert tm.zeros(2, device="meta").device.type == "meta"
+
+
 def test_meta_that_a_program_writes_is_meta_and_its_own_device_is_the_predicted_one():
     """Weights are read into a model that was made on meta: one copy of them, in the run and in its prediction."""
 
@@ -349,7 +371,7 @@ def test_workers_are_in_it_too():
     def run() -> None:
         data = tm.utils.data.TensorDataset(tm.ones(64, 4))
         for (x,) in tm.utils.data.DataLoader(data, batch_size=16, num_workers=2):
-            assert x.device.type == "meta"
+            assert x.is_meta
 
     assert memory.predict(run).peak > 64 * 4 * 4
 
@@ -371,7 +393,7 @@ def test_generators_are_left_alone_and_threads_of_the_program_are_predicted():
     def run() -> None:
         tm.manual_seed(7)
         tm.rand(5)
-        thread = threading.Thread(target=lambda: drawn.append(tm.zeros(1).device.type))
+        thread = threading.Thread(target=lambda: drawn.append(tm.zeros(1).is_meta))
         thread.start()
         thread.join()
 
@@ -379,7 +401,7 @@ def test_generators_are_left_alone_and_threads_of_the_program_are_predicted():
     after = tm.rand(2).tolist()
     tm.manual_seed(3)
     assert [tm.rand(2).tolist(), tm.rand(2).tolist()] == [*before, after]
-    assert drawn == ["meta"]
+    assert drawn == [True]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +27,7 @@ from tests.profiles import every, examples, pairs, share_of_each, some
 from tests.sturdy import calls
 from tests.sturdy.calls import Call, Of
 from tinygrad_mem import memory, nn, optim
+from tinygrad_mem.devices import chunks
 from tinygrad_mem.errors import DataDependenceError, TinygradMemError
 from tinygrad_mem.nn import functional as F
 
@@ -79,10 +84,11 @@ def function(name: str) -> Callable[..., Any]:
     return getattr(root, last)
 
 
-def backward(results: Any) -> None:
+def backward(results: Any, layout: str = "plain") -> None:
+    """The gradients that arrive are laid out as the arguments: a prediction has no memory that could be copied by mistake."""
     wanted = [t for t in flat(results) if t.requires_grad and not t.is_leaf]
     if wanted:
-        tm.autograd.backward(wanted, [tm.ones_like(t) for t in wanted])
+        tm.autograd.backward(wanted, [laid_out(tm.ones_like(t), layout) for t in wanted])
 
 
 def called(call: Call, layout: str, sizes: dict[int, int], dtype: str, grad: bool) -> None:
@@ -95,7 +101,7 @@ def called(call: Call, layout: str, sizes: dict[int, int], dtype: str, grad: boo
     if grad and in_place and "init." not in call.name and args[0].is_floating_point():
         args[0] = args[0] * 1.0  # a leaf is not written
     found = function(call.name)(*args, **kwargs)
-    backward(list(found) if isinstance(found, Iterator) else found)
+    backward(list(found) if isinstance(found, Iterator) else found, layout)
 
 
 def parted(what: Any, run: Callable[[], Any], found: list[str], compare: Callable[[Any], str] = difference) -> int:
@@ -145,6 +151,33 @@ def test_functions_like_a_gpu(reliability: Callable[[str, int], None]):
             continue
         count += 1
     reliability("calls predicted as on a GPU", count)
+
+
+def nowhere(size: int) -> Any:
+    """What a prediction's pool takes for large segments, whatever their size: addresses without memory."""
+    return np.asarray(chunks._Addresses(size)).view(chunks._Nowhere)
+
+
+def test_no_value_is_read(tmp_path: Path, reliability: Callable[[str, int], None]):
+    """A large array of a prediction has no memory: an op that reads it ends the process. Here small ones have none either."""
+    tried: list[tuple[str, Callable[[], Any]]] = []
+    for call, layout in itertools.product(itertools.chain(*FAMILIES.values()), some(("plain", "turned"), ("turned",))):
+        tried.append((f"{call}, {layout}", partial(called, call, layout, {}, "float32", True)))
+    tried += [(str(row), partial(layer, row, train)) for row, train in trained_rows(4, 4)]
+    tried += PROGRAMS.items()
+    last = os.open(tmp_path / "last", os.O_CREAT | os.O_RDWR)
+    if not (child := os.fork()):
+        try:
+            chunks.pretend = nowhere
+            for name, run in tried:
+                os.pwrite(last, name.ljust(200).encode(), 0)
+                with contextlib.suppress(TinygradMemError):
+                    memory.predict(run)
+        finally:
+            os._exit(name != tried[-1][0])
+    assert os.waitpid(child, 0)[1] == 0, os.pread(last, 200, 0)
+    os.close(last)
+    reliability("predictions without any memory", len(tried))
 
 
 def layer(row: Row, train: bool) -> None:

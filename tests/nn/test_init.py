@@ -56,6 +56,22 @@ def test_a_generator_decides(name: str, shape: tuple, options: dict):
     np.testing.assert_array_equal(values(one), values(two))
 
 
+@pytest.mark.parametrize("sparsity", [0.0, 0.25, 0.3, 1.0])
+def test_a_share_of_each_column_is_zero(sparsity: float):
+    tm.manual_seed(0)
+    tensor = tm.nn.Parameter(tm.empty(50, 200))
+    assert init.sparse_(tensor, sparsity, std=0.5) is tensor
+    found = values(tensor)
+    expected = torch.nn.init.sparse_(torch.empty(50, 200), sparsity, std=0.5).numpy()
+    assert set((found == 0).sum(0)) == set((expected == 0).sum(0))
+    assert 0 in (found == 0).sum(1) or sparsity
+    if sparsity < 1:
+        assert abs(found[found != 0].std() / 0.5 - 1) < 0.02
+        assert not sparsity or len(set((found == 0).sum(1))) > 5  # chosen for each column by itself
+    with pytest.raises(ValueError, match="Only tensors with 2 dimensions"):
+        init.sparse_(tm.ones(3), 0.5)
+
+
 def test_truncated_normals_stay_inside():
     found = values(init.trunc_normal_(tm.empty(10_000), mean=0.1, std=2.0, a=-1.0, b=0.5))
     assert found.min() >= -1.0

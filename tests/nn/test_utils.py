@@ -1,4 +1,4 @@
-"""Clipping and vectors of parameters, against PyTorch."""
+"""Clipping, vectors of parameters and folded batch norms, against PyTorch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import tinygrad_mem as tm
 from tests.case import values
 from tinygrad_mem import memory
-from tinygrad_mem.errors import DeviceError, ShapeError
+from tinygrad_mem.errors import ArgumentError, DeviceError, ShapeError
 from tinygrad_mem.nn import utils
 
 ARRAYS = [np.random.default_rng(0).standard_normal(s) * 3 for s in ((4, 3), (5,), (), (2, 2, 2))]
@@ -98,3 +98,40 @@ def test_vectors_refuse():
         utils.vector_to_parameters([1.0], [])  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match="the vector has 2 elements, the parameters need more"):
         utils.vector_to_parameters(tm.ones(2), [tm.ones(3)])
+
+
+PAIRS: dict[str, Any] = {
+    "convolution": lambda nn: (nn.Conv2d(3, 5, 2), nn.BatchNorm2d(5), (2, 3, 6, 6), False),
+    "groups, no bias": lambda nn: (nn.Conv1d(4, 6, 3, groups=2, bias=False), nn.BatchNorm1d(6, affine=False), (2, 4, 7), False),
+    "transposed": lambda nn: (nn.ConvTranspose2d(3, 5, 2), nn.BatchNorm2d(5), (2, 3, 6, 6), True),
+    "linear": lambda nn: (nn.Linear(6, 5), nn.BatchNorm1d(5, eps=0.1), (4, 6), None),
+    "linear, no bias": lambda nn: (nn.Linear(6, 5, bias=False), nn.BatchNorm1d(5), (4, 6), None),
+}
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_a_folded_batch_norm_is_pytorchs(case: str):
+    made = []
+    for framework in (torch, tm):
+        rng = np.random.default_rng(0)
+        layer, norm, shape, transpose = PAIRS[case](framework.nn)
+        for each in (layer, norm):
+            state = {k: rng.random(tuple(v.shape)) + 0.5 if v.ndim else np.array(3) for k, v in each.state_dict().items()}
+            each.double().eval().load_state_dict({k: framework.tensor(v) for k, v in state.items()})
+        x = framework.tensor(rng.standard_normal(shape))
+        fuse = framework.nn.utils.fuse_linear_bn_eval if transpose is None else framework.nn.utils.fuse_conv_bn_eval
+        fused = fuse(layer, norm) if transpose is None else fuse(layer, norm, transpose)
+        assert type(fused) is type(layer)
+        np.testing.assert_allclose(fused(x).detach().numpy(), norm(layer(x)).detach().numpy(), rtol=1e-12, atol=1e-12)
+        made.append([(tuple(p.shape), p.requires_grad) for p in (fused.weight, fused.bias)])
+    assert made[0] == made[1]
+
+
+def test_folding_refuses():
+    layer, norm = tm.nn.Linear(3, 4), tm.nn.BatchNorm1d(4)
+    with pytest.raises(ArgumentError, match="both modules must be in eval mode"):
+        utils.fuse_linear_bn_eval(layer.eval(), norm)
+    with pytest.raises(ArgumentError, match="no running statistics"):
+        utils.fuse_linear_bn_eval(layer, tm.nn.BatchNorm1d(4, track_running_stats=False).eval())
+    with pytest.raises(ShapeError, match="the layer has 4 features, batch norm 3"):
+        utils.fuse_linear_bn_eval(layer, tm.nn.BatchNorm1d(3).eval())

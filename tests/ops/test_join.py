@@ -1,13 +1,15 @@
 """Stacking, cutting, turning and counting, compared with PyTorch."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import tinygrad_mem as tm
-from tests.case import against_torch
+from tests.case import against_torch, assert_same
+from tests.predicted import difference
 from tinygrad_mem.errors import DataDependenceError, ShapeError
 
 
@@ -60,6 +62,40 @@ def test_bincount():
         mine, theirs = (lib.bincount(lib.tensor(values[:0]), lib.ones(0), least) for lib in (tm, torch))
         assert mine.tolist() == theirs.tolist()
         assert mine.dtype == np.int64
+
+
+def test_all_combinations_of_entries():
+    made: list[tuple] = []
+    for framework in (tm, torch):
+        axes = [
+            framework.tensor([1.0, 2.0], requires_grad=True),
+            framework.tensor([3.0, 4.0, 5.0]),
+            framework.tensor([6.0, 7.0]),
+        ]
+        rows: Any = framework.cartesian_prod(*axes)
+        (rows * rows).sum().backward()
+        assert framework.cartesian_prod(axes[1]) is axes[1]
+        made.append((rows, axes[0].grad))
+    for mine, other in zip(*made, strict=True):
+        assert_same(mine, other, (0, 0))
+    for wrong in ((), (tm.ones(()), tm.ones(2)), (tm.ones(2, 2),)):
+        with pytest.raises(tm.errors.ShapeError, match="cartesian_prod: expected"):
+            tm.cartesian_prod(*wrong)
+    with pytest.raises(tm.errors.DTypeError, match="all tensors to have the same dtype"):
+        tm.cartesian_prod(tm.ones(2), tm.arange(2))
+
+
+def test_a_turned_gradient_of_tensors_of_which_one_is_empty():
+    """An empty line fits every shape, and has an empty gradient."""
+
+    def run() -> list[tm.Tensor]:
+        leaves, gradient = [tm.ones(*shape).requires_grad_() for shape in ((0,), (2, 3), (4, 3))], tm.rand(3, 6).t()
+        tm.cat([x * 1.0 for x in leaves]).backward(gradient)
+        return [gradient, *(x.grad for x in leaves)]
+
+    gradient, *found = run()
+    assert [x.tolist() for x in found] == [[], gradient[:2].tolist(), gradient[2:].tolist()]
+    assert difference(run) == ""
 
 
 def test_refusals():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -249,6 +251,24 @@ def test_a_time_series_trains_by_lbfgs_as_under_pytorch(reliability: Callable[[s
     expected = theirs.train(other, torch.tensor(wave[:, :-1]), torch.tensor(wave[:, 1:]))
     assert len(found) == len(expected) >= 15
     np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+def test_what_the_networks_of_transformers_import_can_be_imported():
+    root = Path(pytest.importorskip("transformers").__file__).parent
+    imports = re.compile(r"^ *from torch((?:\.\w+)*) import (\([^)]*\)|[^\n]+)", re.M)
+    wanted: set[tuple[str, str]] = set()
+    for path in [*root.glob("models/*/modeling_*.py"), *root.glob("distributed/*_parallel.py"), root / "initialization.py"]:
+        for place, names in imports.findall(path.read_text()):
+            wanted |= {(place, name) for name in re.findall(r"(\w+)(?: as \w+)?", re.sub("#.*", "", names))}
+    assert len(wanted) > 30
+    missing = []
+    for place, name in sorted(wanted):
+        try:
+            if not hasattr(importlib.import_module(f"tinygrad_mem{place}"), name):
+                importlib.import_module(f"tinygrad_mem{place}.{name}")
+        except ModuleNotFoundError:
+            missing.append((place, name))
+    assert [each for each in missing if not each[0].startswith(".onnx")] == []  # exporting a network
 
 
 def test_rotary_embeddings_in_the_form_that_the_refusal_shows():

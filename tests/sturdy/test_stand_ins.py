@@ -784,6 +784,30 @@ def test_transforms_are_imported_and_refused():
         tm.fft.fast  # noqa: B018
 
 
+def test_what_the_trainers_of_transformers_name():
+    from tinygrad_mem._C import Graph, Value
+    from tinygrad_mem.distributed._composable.fsdp import fully_shard
+    from tinygrad_mem.distributed._functional_collectives import all_to_all_single_autograd, wait_tensor
+    from tinygrad_mem.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+    from tinygrad_mem.distributed.tensor._utils import compute_local_shape_and_global_offset
+    from tinygrad_mem.distributed.tensor.placement_types import Partial, Shard, _StridedShard
+
+    from tinygrad_mem.distributed import fsdp, tensor
+
+    assert fully_shard is fsdp.fully_shard
+    assert (Shard, Partial) == (tensor.Shard, tensor.Partial)
+    assert Partial() == Partial("sum") != Partial("avg")
+    never = [Graph, Value, HuggingFaceStorageReader, HuggingFaceStorageWriter, _StridedShard, fsdp.FullyShardedDataParallel]
+    assert not any(isinstance(tm.nn.Linear(1, 1), kind) for kind in never)
+    for refused in (*never, all_to_all_single_autograd, wait_tensor, compute_local_shape_and_global_offset):
+        with pytest.raises(tm.errors.NotOfferedError):
+            refused(tm.zeros(1))
+    with pytest.raises(tm.errors.NotOfferedError, match=r"distribute_tensor: a rank's shard is an ordinary tensor here"):
+        tensor.distribute_tensor(tm.zeros(1))
+    with pytest.raises(tm.errors.NotOfferedError, match=r"AffineTransform is not offered"):
+        tm.distributions.AffineTransform(0.0, 1.0)
+
+
 def test_what_diffusion_and_detection_files_name():
     from tinygrad_mem.distributed.device_mesh import DeviceMesh
     from tinygrad_mem.distributed.tensor import DTensor
@@ -796,6 +820,8 @@ def test_what_diffusion_and_detection_files_name():
     for lib in (_pytree, torch.utils._pytree):
         values, context = lib._dict_flatten({"a": 1, "b": 2})
         assert (values, context, lib._dict_unflatten([3, 4], context)) == ([1, 2], ["a", "b"], {"a": 3, "b": 4})
+        named, context = lib._dict_flatten_with_keys({"a": 1, "b": 2})
+        assert ([value for _, value in named], context) == ([1, 2], ["a", "b"])
     assert tm._dynamo.utils.is_compile_supported("cpu")  # torchvision's own roi_align is Python that it compiles
     assert isinstance(tm.TensorType, type)
     assert tm.Stream is tm.cuda.Stream

@@ -97,7 +97,7 @@ class Region:
         if not any(function in policies for policies in self.policies.values()):
             return None
         first = next(_tensors((*args, *kwargs.values())), None)  # its device decides about casts
-        policy = None if first is None else self.policies.get(first.device.type, {}).get(function)
+        policy = None if first is None else self.policies.get(first.device.kind, {}).get(function)
         if first is None or policy is None:
             return None
         if policy is Policy.REFUSED:
@@ -106,7 +106,7 @@ class Region:
                 "nearly 1 is 1. Leave out the sigmoid before it and use binary_cross_entropy_with_logits or BCEWithLogitsLoss, "
                 "or compute it in float32 within autocast(enabled=False)."
             )
-        kind = first.device.type
+        kind = first.device.kind
         if policy is Policy.AS_IS:
             return args, kwargs
         if policy is Policy.FLOAT32_RESULT:
@@ -123,7 +123,7 @@ class Region:
         """The call with ``dtype=float32`` added, if it has no dtype and its first tensor is in half precision."""
         code = function.__code__
         named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount].index("dtype") < len(args)
-        if named or kwargs.get("dtype") is not None or not _eligible(first, first.device.type):
+        if named or kwargs.get("dtype") is not None or not _eligible(first, first.device.kind):
             return args, kwargs
         return args, {**kwargs, "dtype": float32}
 
@@ -177,7 +177,7 @@ def _tensors(values: Iterable) -> Iterator[Tensor]:
 def _eligible(x: Tensor, kind: str) -> bool:
     """True if autocast may cast ``x``: it is floating, not float64, and on the device ``kind``."""
     dtype = x.array.dtype
-    return is_floating(dtype) and dtype.itemsize < 8 and x.device.type == kind
+    return is_floating(dtype) and dtype.itemsize < 8 and x.device.kind == kind
 
 
 def _widest(values: Iterable, kind: str, lower: np.dtype) -> np.dtype:

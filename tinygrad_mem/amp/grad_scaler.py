@@ -67,7 +67,7 @@ class _Window:
 
     def overflowed(self) -> bool:
         """True if a gradient was not finite. On a GPU this waits for the flags; on ``meta`` all count as finite."""
-        flags = [Tensor._wrap(flag, device) for device, flag in self.found.items() if device.type != "meta"]
+        flags = [Tensor._wrap(flag, device) for device, flag in self.found.items() if device.kind != "meta"]
         return any(flag.item() for flag in flags)
 
 
@@ -257,7 +257,7 @@ class GradScaler:
             return _float32(float(new_scale))
         if not isinstance(new_scale, Tensor) or new_scale.numel() != 1 or new_scale.requires_grad:
             raise AssertionError("new_scale should be a float or a 1-element tensor with requires_grad=False.")
-        return scale if new_scale.device.type == "meta" else _float32(float(new_scale.item()))
+        return scale if new_scale.device.kind == "meta" else _float32(float(new_scale.item()))
 
     def _begun(self, name: str) -> float:
         if self._scale is None:

@@ -266,7 +266,7 @@ def one_device(op: type[Op], inputs: tuple, *written: Tensor) -> list:
     decides that of the result, which a number's would not. One that is ``written`` stays.
     """
     tensors = [x for x in inputs if isinstance(x, Tensor)]
-    devices = {x.device for x in tensors if x.ndim or x.device.type != "cpu"} | {x.device for x in written}
+    devices = {x.device for x in tensors if x.ndim or x.device.kind != "cpu"} | {x.device for x in written}
     if len(devices) > 1:
         found = ", ".join(f"{list(x.shape)} on {x.device}{x.device.whose}" for x in tensors)
         raise DeviceError(

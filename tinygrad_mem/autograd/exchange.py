@@ -31,7 +31,7 @@ class Exchange(Shaped):
 
     def _host(self) -> np.ndarray:
         """The values in host memory: the array itself for a cpu tensor, else a copy."""
-        if type(self.array) is np.ndarray and self.device.type == "cpu":
+        if type(self.array) is np.ndarray and self.device.kind == "cpu":
             return self.array
         out = np.empty(self.array.shape, self.array.dtype)
         self.device.download(self.array, out)
@@ -50,7 +50,7 @@ class Exchange(Shaped):
         if not force:
             if self.requires_grad and local.grad_enabled:
                 raise GraphError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
-            if self.device.type == "cuda":
+            if self.device.kind == "cuda":
                 raise DeviceError("can't convert cuda device tensor to numpy. Use Tensor.cpu() to copy it to the host first.")
         return self._host()
 
@@ -93,7 +93,7 @@ class Exchange(Shaped):
 
     @property
     def __cuda_array_interface__(self) -> dict:
-        if self.device.type != "cuda":
+        if self.device.kind != "cuda":
             raise AttributeError(f"__cuda_array_interface__: the tensor is on {self.device}, not on a GPU")
         if self.requires_grad:
             raise GraphError("Can't get __cuda_array_interface__ on Tensor that requires grad. Use tensor.detach() first.")
@@ -102,11 +102,11 @@ class Exchange(Shaped):
     def __dlpack__(self, **options: Any) -> Any:
         if self.requires_grad:
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
-        if self.is_meta:
+        if self.device.kind == "meta":
             raise BufferError("a tensor on device meta has no values: there is nothing to export")
         stays = options.get("dl_device") in (None, self.__dlpack_device__())
         with self.device.current():
-            if not (self.device.type == "cuda" and options.get("copy") and stays):
+            if not (self.device.kind == "cuda" and options.get("copy") and stays):
                 return given(self.array, **options)
             array = self.device.empty(self.array.shape, self.array.dtype)  # CuPy makes copies for the host alone
             self.device.kernels.copy(self.array, out=array)
@@ -149,7 +149,7 @@ class Exchange(Shaped):
         return self._host() if known is None else known
 
     def __format__(self, spec: str) -> str:
-        unreadable = self.is_meta and local.dry is None
+        unreadable = self.device.kind == "meta" and local.dry is None
         return object.__format__(self, spec) if self.array.ndim or unreadable else format(self.item(), spec)
 
     def __repr__(self) -> str:

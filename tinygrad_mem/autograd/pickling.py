@@ -38,7 +38,7 @@ class Memory:
 
     def __reduce__(self) -> tuple:
         values = None
-        if self.device.type != "meta":
+        if self.device.kind != "meta":
             values = np.empty(self.root.shape, self.root.dtype)
             self.device.download(self.root, values)
         return _load, (values, self.root.shape, self.root.dtype, str(self.device))

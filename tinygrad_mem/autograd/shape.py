@@ -153,8 +153,8 @@ class Shaped:
 
     @property
     def is_meta(self) -> bool:
-        """True if it is on device ``meta``: it has a shape and no values."""
-        return self.device.type == "meta"
+        """True if it has a shape and no values: it is on device ``meta``, or in a prediction, whatever its device is called."""
+        return self.device.kind == "meta"
 
     is_xpu = is_mps = is_xla = is_mkldnn = is_quantized = is_nested = is_sparse = False
     """Always False: such devices and tensors are not offered. A sparse gradient is a ``SparseTensor``."""

@@ -47,7 +47,7 @@ def run(
     names = tip or []
     chosen = _choose(names, network, sample, tokens, batch_size)
     where = tm.device(device)
-    if where.type == "meta":
+    if where.kind == "meta":
         raise DeviceError("tips on meta have bytes and no numbers to compare: use cpu or cuda")
     where.require()  # once, not for each tip
     if picture is not None and len(chosen) != 1:

@@ -90,7 +90,7 @@ def run(
     """Train, print the accuracy, print what the memory of a step was used for. Returns 0."""
     console = screen(stderr=as_json)
     where = tm.device(device)
-    if where.type == "meta":
+    if where.kind == "meta":
         raise DeviceError("a network on meta has no values, so it cannot be trained: use cpu or cuda")
     where.require()  # before data is read
     tm.manual_seed(seed)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from .. import absent as _absent
+from .. import scope
 from ..devices import cuda_problem
 from ..devices import device as Device
 from ..errors import NotOfferedError
@@ -21,8 +22,9 @@ globals().update(_family("cuda"))  # cuda.FloatTensor and its family
 
 
 def is_available() -> bool:
-    """True if tensors can live on a GPU here."""
-    return cuda_problem() is None
+    """True if tensors can live on a GPU here; in a prediction, if it is one for a GPU."""
+    dry = scope.local.dry
+    return cuda_problem() is None if dry is None else dry.like == "cuda"
 
 
 def is_initialized() -> bool:
@@ -35,17 +37,18 @@ def init() -> None:
 
 
 def device_count() -> int:
-    """The number of GPUs."""
-    if not is_available():
-        return 0
+    """The number of GPUs; in a prediction for a GPU, 1."""
+    if scope.local.dry is not None or not is_available():
+        return int(is_available())
     import cupy
 
     return cupy.cuda.runtime.getDeviceCount()
 
 
 def current_device() -> int:
-    """The GPU that ``"cuda"`` means: the first. Raises: DeviceError: there is none."""
-    require("current_device")
+    """The GPU that ``"cuda"`` means: the first. Raises: DeviceError: there is none, outside of a prediction."""
+    if scope.local.dry is None:
+        require("current_device")
     return 0
 
 

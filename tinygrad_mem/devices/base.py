@@ -24,10 +24,6 @@ hosts: weakref.WeakValueDictionary[int, device] = weakref.WeakValueDictionary() 
 _opening = reentrant()  # one object a device, also where two threads ask for the first time at once
 
 
-class DryName(str):
-    """The name of a dry run's device. ``device(x.device.type)`` leads back to it; a "meta" that a program writes does not."""
-
-
 class device:
     """``device("cpu")``, ``device("cuda", 1)``, ``device("cuda:1")``, ``device("meta")``: one object per device.
 
@@ -38,7 +34,8 @@ class device:
         DeviceError: the name is not one of cpu, cuda[:i], meta.
     """
 
-    type: str
+    kind: str  # whose code runs: "cpu", "cuda" or "meta"
+    type: str  # the name that a program sees: in a dry run that of the device it stands for, otherwise the kind
     index: int | None
     if TYPE_CHECKING:
         # Kernels of all devices have the names and signatures of NumPy's: there an editor leads from ``ctx.kernels.relu``.
@@ -56,7 +53,7 @@ class device:
     def __new__(cls, type: str | device = "cpu", index: int | None = None) -> device:
         if isinstance(type, device):
             dry = scope.local.dry
-            if dry is None or dry is type.host_of or (type.type == "meta" and not isinstance(type.type, DryName)):
+            if dry is None or dry is type.host_of or (type.kind == "meta" and not type.whose):
                 return type
             return dry
         if not isinstance(type, str):
@@ -66,7 +63,7 @@ class device:
             raise DeviceError(f"device: expected one of {', '.join(_kinds)} or cuda:i, found {type!r}")
         if number:
             index = int(number)
-        if scope.local.dry is not None and (kind != "meta" or isinstance(type, DryName)):
+        if scope.local.dry is not None and kind != "meta":
             return scope.local.dry
         key = _kinds[kind].canonical(index)
         known = _instances.get(key)
@@ -83,7 +80,7 @@ class device:
 
     def __init_subclass__(cls, *, kind: str) -> None:
         _kinds[kind] = cls
-        cls.type = kind
+        cls.kind = cls.type = kind
 
     @classmethod
     def canonical(cls, index: int | None) -> tuple[str, int | None]:

@@ -55,7 +55,7 @@ def _inside(meta: Meta | None, draws: Any) -> Iterator[None]:
 def refuse_outside(device: Any, what: str) -> None:
     """Raise DeviceError in a dry run if ``device`` is real: there ``what`` would compute, and its memory would not count."""
     dry = local.dry
-    if dry is not None and dry is not device and dry is not device.host_of and (device.type != "meta" or device.whose):
+    if dry is not None and dry is not device and dry is not device.host_of and (device.kind != "meta" or device.whose):
         raise DeviceError(f"{what}: a tensor was made on {device}{device.whose}, before the dry run.")
 
 

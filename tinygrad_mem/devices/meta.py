@@ -15,7 +15,7 @@ import numpy as np
 from .. import scope
 from ..dtypes import get_default_dtype
 from ..errors import DataDependenceError, DeviceError
-from .base import DryName, device
+from .base import device
 from .cpu import CPU
 from .pool import Pool
 from .random import Apart, Generator
@@ -77,8 +77,9 @@ class Meta(CPU, kind="meta"):
     def apart(cls, like: str) -> Meta:
         """A device for one dry run, with its own pool, kernels and random numbers. Raises: as :meth:`kernels_like`."""
         self: Any = object.__new__(cls)
-        self.type, self.index, self.xp, self.whose, self.like = DryName("meta"), None, np, " of a prediction", like
         self.kernels, self.pool = cls.kernels_like(like), _DryPool("meta", reserve=False)
+        self.type, self.index = like, 0 if like == "cuda" else None
+        self.xp, self.whose, self.like = np, " of a prediction", like
         self.draws, self.default_dtype, self.answers = Apart(), get_default_dtype(), {}
         self.generator = Generator()  # without a device: a reference cycle would live until the garbage collector runs
         self.draws.set(self.generator, device("cpu").generator.state)

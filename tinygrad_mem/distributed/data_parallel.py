@@ -245,7 +245,7 @@ class Reducer:
             return [True] * len(mine)
         leaf.device.upload(np.array(mine, np.int32), self._used)
         self._group.all_reduce(self._used, ReduceOp.MAX).wait()
-        if leaf.device.type == "meta":
+        if leaf.device.kind == "meta":
             return mine
         found = np.empty(len(mine), np.int32)
         leaf.device.download(self._used, found)

@@ -77,7 +77,7 @@ class ProcessGroup:
 
     def check_device(self, name: str, x: Any) -> None:
         """Refuse a tensor on a device that the group does not serve; ``name``: the function that is given it."""
-        if x.device.type != self.device_type:
+        if x.device.kind != self.device_type:
             raise DeviceError(
                 f"{name}: No backend type associated with device type {x.device.type}: the group {self.backend!r} serves "
                 f"{self.device_type}. Move the tensor with .to({self.device_type!r})"

@@ -17,7 +17,9 @@ from .independent import Independent as Independent
 from .kl import kl_divergence as kl_divergence
 from .normal import Normal as Normal
 
-_OTHERS = "Beta Binomial Cauchy Chi2 Dirichlet Exponential Gamma Geometric Gumbel HalfCauchy HalfNormal InverseGamma "
+_OTHERS = (
+    "AffineTransform Beta Binomial Cauchy Chi2 Dirichlet Exponential Gamma Geometric Gumbel HalfCauchy HalfNormal InverseGamma "
+)
 _OTHERS += "Kumaraswamy Laplace LogNormal LogisticNormal LowRankMultivariateNormal MixtureSameFamily Multinomial "
 _OTHERS += "MultivariateNormal NegativeBinomial Pareto Poisson RelaxedBernoulli RelaxedOneHotCategorical StudentT "
 _OTHERS += "TransformedDistribution Uniform VonMises Weibull Wishart"

@@ -75,7 +75,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     Raises:
         DataDependenceError: on device meta, where their number is unknown.
     """
-    if input.is_meta:
+    if input.device.kind == "meta":
         raise DataDependenceError(
             "nonzero: the number of results depends on values, and a tensor on device meta has none. "
             "Use where(condition, a, b) or masked_fill, whose shapes do not depend on values."
@@ -124,7 +124,7 @@ def one_value(name: str, value: Tensor, dtype: Any = None) -> Tensor:
             f"{name} only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s): "
             f"{list(value.shape)}"
         )
-    if dtype not in (None, value.dtype) and value.device.type != "meta":
+    if dtype not in (None, value.dtype) and value.device.kind != "meta":
         dtypes.fitting(value.item(), dtype)
     return value
 

@@ -135,7 +135,7 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
         return wanted.to(_device_for(data, device))
     if isinstance(data, np.ndarray) and data.dtype.isnative and (dtype is None or dtypes.as_dtype(dtype) == data.dtype):
         shared = from_numpy(data)
-        return shared if device_of(device).type == "cpu" else shared.to(device_of(device))
+        return shared if device_of(device).kind == "cpu" else shared.to(device_of(device))
     return tensor(data, dtype=dtype, device=device)
 
 

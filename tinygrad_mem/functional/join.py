@@ -45,6 +45,26 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 @public("torch")
+def cartesian_prod(*tensors: Tensor) -> Tensor:
+    """All combinations of one entry of each 1-d tensor, as rows, in the order of :func:`itertools.product`. Saves nothing.
+
+    A single tensor is returned itself.
+
+    Raises:
+        ShapeError: a tensor is not 1-d, or there is none.
+        DTypeError: their dtypes differ.
+    """
+    if not tensors:
+        raise ShapeError("cartesian_prod: expected at least one tensor")
+    for x in tensors:
+        if x.ndim != 1:
+            raise ShapeError(f"cartesian_prod: expected 1-d tensors, but got one of shape {list(x.shape)}")
+    if len(tensors) == 1:
+        return tensors[0]
+    return stack(creation.meshgrid(*tensors, indexing="ij"), -1).reshape(-1, len(tensors))
+
+
+@public("torch")
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
     """Stack tensors horizontally: along the second dimension, vectors along their only one."""
     rows = [atleast_1d(x) for x in tensors]

@@ -77,7 +77,7 @@ Generator.get_state, Generator.set_state = _state_of, _set_state
 def _ticket(tensor: Tensor, generator: Generator | None) -> tuple:
     if generator is None:
         return tensor.device.generator.ticket()
-    here, there = tensor.device.type, generator.device.type
+    here, there = tensor.device.kind, generator.device.kind
     if here not in ("meta", there):
         raise DeviceError(
             f"Expected a {here!r} device type for generator but found {there!r}: draw the numbers where the generator is, and "
@@ -231,9 +231,8 @@ def normal(
 
 def _want_between(low: float, high: float, numbers: Tensor, what: str) -> None:
     """Raise ArgumentError if a number of a tensor on the CPU is nan or outside; on a GPU it would have to be waited for."""
-    array = numbers.array
-    if isinstance(array, np.ndarray) and array.size:
-        least, most = np.minimum.reduce(array, axis=None), np.maximum.reduce(array, axis=None)
+    if numbers.device.kind == "cpu" and numbers.numel():
+        least, most = np.minimum.reduce(numbers.array, axis=None), np.maximum.reduce(numbers.array, axis=None)
         if not (low <= least and most <= high):
             raise ArgumentError(f"{what}, found {least} to {most}")
 
@@ -272,7 +271,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
         raise ShapeError(
             f"cannot sample n_sample > prob_dist.size(-1) samples without replacement, found {num_samples} > {input.size(-1)}"
         )
-    if not input.is_meta:
+    if input.device.kind != "meta":
         host = input.detach().cpu().numpy()
         if not np.isfinite(host).all() or (host < 0).any() or (host.sum(-1) <= 0).any():
             raise ArgumentError("probability tensor contains either `inf`, `nan` or element < 0, or a row that sums to 0")

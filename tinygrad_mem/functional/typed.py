@@ -41,7 +41,7 @@ class TensorType(type):
         return creation.tensor(data[0], dtype=cls.dtype, device=where)
 
     def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, Tensor) and value.dtype == cls.dtype and value.device.type in (cls.kind, "meta")
+        return isinstance(value, Tensor) and value.dtype == cls.dtype and value.device.kind in (cls.kind, "meta")
 
 
 def family(kind: str) -> dict[str, TensorType]:

@@ -38,7 +38,7 @@ def find_batch_size(
         raise ValueError(f"find_batch_size: expected 1 <= start <= most, found start={start}, most={most}")
     here = where(device)
     room = _room(here, limit)
-    found = None if here.type == "meta" else _predicted(fn, here, room, start, most)
+    found = None if here.kind == "meta" else _predicted(fn, here, room, start, most)
     with Limit(room, here), here:
         if found is None:
             found = largest(lambda size: _fits(fn, size, here), start, most) if _fits(fn, start, here) else 0
@@ -70,7 +70,7 @@ class _Elsewhere(scope.Listener):
 
 def _predicted(fn: Callable[[int], Any], device: Device, room: int, start: int, most: int) -> int | None:
     """The largest size on ``meta``; ``None`` if ``fn`` does not run there."""
-    meta, elsewhere = Meta.apart(device.type), _Elsewhere()
+    meta, elsewhere = Meta.apart(device.kind), _Elsewhere()
     device.pool.free_all_blocks()
     left = room - device.pool.total_bytes()
     if left <= 0:

@@ -42,7 +42,7 @@ class Recorder(scope.Listener):
         self._began = perf_counter_ns()
         self._events = 0
         self._live: dict[int, str] = {}  # address -> latest role, for blocks that the log has
-        self._knows_all = device.type != "cuda"  # True: a block that is not in _live may never have been counted: see free()
+        self._knows_all = device.kind != "cuda"  # True: a block that is not in _live may never have been counted: see free()
         self._held: dict[tuple[int, str], tuple[int, Any]] = {}  # (holder, role) -> address, weak reference to the holder
         self._named: dict[int, str] = {}
         self._thread = threading.local()  # result_role: the category of the running op's results, by thread

@@ -43,7 +43,8 @@ def predict(
 
     ``run`` makes all that it uses (model, optimizer, data) and trains, as a training script does. Each device that it uses,
     ``cpu`` or ``cuda``, is replaced by ``meta``, whose pool and ops ask for the same bytes in the same order as those of
-    ``like``. ``loss.item()`` is an unknown number: it can be logged and summed.
+    ``like``. Their ``type`` is that of ``like``: a program that asks for it does what it does there. ``is_meta`` is True.
+    ``loss.item()`` is an unknown number: it can be logged and summed.
 
     A prediction belongs to its thread. Several may run at once, beside threads that train; none affects another. It begins
     with the present random states and default dtype, and changes neither outside. Threads that ``run`` starts, and tasks that
@@ -168,7 +169,7 @@ def dry_run(like: str = "cpu") -> Iterator[devices.Meta]:
             raise DataDependenceError(f"predict: at {_where(error)}: {error}") from error
         except DeviceError as error:
             raise DeviceError(
-                f"predict: at {_where(error)}: {error} In a prediction every tensor is on meta: make what the step uses "
+                f"predict: at {_where(error)}: {error} A prediction has no tensors from outside: make what the step uses "
                 "inside it, and convert PyTorch's network inside it: model = tinygrad_mem.from_torch(network)."
             ) from error
 

@@ -44,7 +44,7 @@ class Record(EndsAlways):
 
     def __init__(self, device: Any = None) -> None:
         self._device = where(device)
-        self.device = str(self._device)
+        self.device = "meta" if self._device.kind == "meta" else str(self._device)
         self.log = Log(self.device)
 
     @classmethod

@@ -94,7 +94,7 @@ def memory_stats(device: Any = None) -> OrderedDict[str, int]:
 
 def _requested(device: Device) -> list[int] | None:
     """The requested bytes of all live blocks, before rounding up; ``None`` if the pool does not know them."""
-    if device.type == "cuda":
+    if device.kind == "cuda":
         return None
     with scope.scanning():
         return [thing.size for thing in alive({Block}) if getattr(thing, "pool", None) is device.pool]

@@ -17,7 +17,7 @@ from ..autograd import inplace
 from ..autograd.grad_mode import no_grad
 from ..autograd.tensor import Tensor
 from ..devices import Generator
-from ..functional import creation, random
+from ..functional import creation, gather, random, sort
 from ..kernels.numpy.fast.erfinv import A, B, C, D, E, F
 from ..ops.convert import Upload
 from ..scope import run_inside as _run_inside
@@ -105,7 +105,7 @@ def _ratio(x: np.ndarray, above: tuple, below: tuple) -> np.ndarray:
 
 def _upload(tensor: Tensor, values: Callable[[], np.ndarray]) -> None:
     """Write ``values()``, computed on the host, into a tensor of any device. On ``meta`` nothing is computed."""
-    found = None if tensor.is_meta else np.ascontiguousarray(values(), dtype=tensor.dtype)
+    found = None if tensor.device.kind == "meta" else np.ascontiguousarray(values(), dtype=tensor.dtype)
     inplace.apply_(Upload, tensor, values=found)
 
 
@@ -218,6 +218,24 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = N
     return tensor
 
 
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None) -> Tensor:
+    """Normal with standard deviation ``std``; in each column, the share ``sparsity`` of the entries, rounded up, is 0.
+
+    Source: Martens, *Deep learning via Hessian-free optimization*, 2010.
+
+    Raises:
+        ValueError: not a matrix.
+    """
+    if tensor.ndim != 2:
+        raise ValueError("Only tensors with 2 dimensions are supported")
+    zeros = math.ceil(sparsity * tensor.size(0))
+    with no_grad():
+        random.normal_(tensor, 0, std, generator=generator)
+        chosen = sort.argsort(random.rand(*tensor.shape, generator=generator, device=tensor.device), 0)[:zeros]
+        gather.scatter_(tensor, 0, chosen, 0.0)
+    return tensor
+
+
 def _old_name_of(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     name = function.__name__
 
@@ -239,6 +257,7 @@ xavier_normal = _old_name_of(xavier_normal_)
 kaiming_uniform = _old_name_of(kaiming_uniform_)
 kaiming_normal = _old_name_of(kaiming_normal_)
 orthogonal = _old_name_of(orthogonal_)
+sparse = _old_name_of(sparse_)
 
 
 __getattr__ = _absent.refuses("nn.init")

@@ -264,7 +264,7 @@ def _fitting(key: str, tensor: Tensor, value: Any) -> tuple[Any, str]:
 
 
 def _copies_nothing(name: str, tensor: Tensor, value: Tensor) -> bool:
-    if tensor.is_meta and not value.is_meta:
+    if tensor.device.kind == "meta" and value.device.kind != "meta":
         warnings.warn(
             f"for {name}: copying from a non-meta parameter in the checkpoint to a meta parameter in the current model, "
             "which is a no-op. (Did you mean to pass `assign=True` or to call to_empty() first?)",
@@ -276,7 +276,7 @@ def _copies_nothing(name: str, tensor: Tensor, value: Tensor) -> bool:
 
 def _copying(tensor: Tensor, value: Tensor) -> Callable[[], object]:
     """A step that copies ``value``. Its memory is allocated now, so that the step cannot run out of memory halfway."""
-    if value.device.type == "cpu" and tensor.device.type == "cuda" and tensor.is_contiguous():
+    if value.device.kind == "cpu" and tensor.device.kind == "cuda" and tensor.is_contiguous():
         return partial(apply_, Upload, tensor, values=value.numpy())
     return partial(convert.copy_, tensor, convert.to(value, device=tensor.device))
 

@@ -78,11 +78,11 @@ class Transfer(Op):
 def transferred(x, source, to):
     """``x`` of ``source`` in a new array of ``to``."""
     out = to.empty(x.shape, x.dtype)
-    if to.type == "meta":
+    if to.kind == "meta":
         return out
-    if to.type == "cpu":
+    if to.kind == "cpu":
         source.download(x, out)
-    elif source.type == "cpu":
+    elif source.kind == "cpu":
         to.upload(x, out)
     else:  # through a host buffer of the cpu's pool
         host = device("cpu").empty(x.shape, x.dtype)

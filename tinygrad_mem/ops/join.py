@@ -42,7 +42,7 @@ def _parts(whole, axis, sizes):
     parts, start = [], 0
     for size in sizes:
         if size is None:
-            parts.append(whole.reshape(-1)[:0])
+            parts.append(whole[:0].reshape(-1))  # cut first: of a transposed gradient, reshape would copy
             continue
         parts.append(whole[(slice(None),) * axis + (slice(start, start + size),)])
         start += size

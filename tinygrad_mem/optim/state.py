@@ -171,7 +171,7 @@ def loaded(name: str, value: Any, p: Tensor, kept: StateArray | None, roots: boo
     turned = kept.root and given != kept.is_root()  # a root is given and a square needed, or the reverse
     if isinstance(value, Tensor) and value.device is p.device and not turned:
         p.device.kernels.copy(value.array, out=array)
-    elif p.device.type != "meta":
+    elif p.device.kind != "meta":
         host = on_host(value.detach().cpu() if hasattr(value, "detach") else value)
         if turned:
             host = np.asarray(np.square(host, dtype=kept.dtype) if given else np.sqrt(host))

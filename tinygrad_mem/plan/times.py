@@ -138,7 +138,7 @@ class Times:
     def __init__(self, device: Any = "cpu", cache: Path | None = None) -> None:
         missing = str(device).startswith("cuda") and cuda_problem() is not None
         self.device: Any = Device("meta" if missing else device)
-        self.measured = self.device.type != "meta"
+        self.measured = self.device.kind != "meta"
         self._known: dict[OpCall, tuple[float, float]] = {}
         self._file = None if cache is None or not self.measured else cache / f"times-{self._fingerprint()}.json"
         self._written: dict[str, tuple[float, float]] = self._read_file()
@@ -146,7 +146,7 @@ class Times:
     def _fingerprint(self) -> str:
         """A hash of everything that times depend on, besides the op: the machine, its cores or GPU, settings, libraries, us."""
         xp = self.device.xp
-        gpu = xp.cuda.runtime.getDeviceProperties(self.device.index or 0)["name"] if self.device.type == "cuda" else ""
+        gpu = xp.cuda.runtime.getDeviceProperties(self.device.index or 0)["name"] if self.device.kind == "cuda" else ""
         here = [str(self.device), str(gpu), platform.processor() or platform.machine(), str(os.cpu_count())]
         libraries = [version.__version__, np.__version__, xp.__version__]
         parts = [*here, *libraries, *(os.environ.get(name, "") for name in SETTINGS)]
@@ -381,4 +381,4 @@ def _spent(run: Callable[[], Any], device: Any) -> float:
     run()
     device.synchronize()
     wall = perf_counter() - start
-    return min(wall, process_time() - own) if device.type == "cpu" and FINE else wall
+    return min(wall, process_time() - own) if device.kind == "cpu" and FINE else wall

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
+from .refused import never_made
+
+Graph, Value = (never_made("_C", name, "nothing is traced here") for name in ("Graph", "Value"))
+
 
 def _log_api_usage_once(name: str) -> None:
     """Do nothing: no use is logged."""

@@ -24,6 +24,8 @@ PATHS = {
     ".backends_mps": "backends.mps",
     ".cuda_amp": "cuda.amp",
     ".cuda_streams": "cuda.streams",
+    ".dtensor": "distributed.tensor.placement_types distributed.tensor._utils distributed._functional_collectives "
+    "distributed.checkpoint.hf_storage distributed._composable",
     ".flex_attention": "nn.attention.flex_attention",
     ".fx": "fx fx.graph fx.graph_module fx.node fx.proxy",
     ".hub": "hub utils.model_zoo",
@@ -37,6 +39,7 @@ PATHS = {
     "nn.modules.distance nn.modules.dropout nn.modules.flatten nn.modules.fold nn.modules.instancenorm nn.modules.linear "
     "nn.modules.loss nn.modules.module nn.modules.normalization nn.modules.padding nn.modules.pixelshuffle "
     "nn.modules.pooling nn.modules.sparse nn.modules.transformer nn.modules.upsampling nn.modules.utils",
+    "..distributed.fsdp": "distributed._composable.fsdp",
     "..utils.data": "utils.data.dataloader utils.data.dataset utils.data.distributed utils.data.sampler",
 }
 """Module, relative to this folder -> its paths under ``tinygrad_mem``."""

@@ -21,7 +21,7 @@ def labelled_positions(labels: Tensor, ignore_index: int = -100) -> Tensor:
     Raises:
         DataDependenceError: on meta, where labels have no values: compute the positions with the data.
     """
-    if labels.device.type == "meta":
+    if labels.device.kind == "meta":
         raise DataDependenceError(
             "labelled_positions: how many labels are not ignored depends on their values, and there are none on meta; make "
             "the positions where the labels are made (numpy.flatnonzero), and give them as data"

@@ -19,6 +19,11 @@ def _dict_flatten(tree: dict) -> tuple[list, list]:
     return list(tree.values()), list(tree)
 
 
+def _dict_flatten_with_keys(tree: dict) -> tuple[list, list]:
+    """(name, child) of each child; for :func:`register_pytree_node`."""
+    return list(tree.items()), list(tree)
+
+
 def _dict_unflatten(values: Iterable[Any], context: list) -> dict:
     return dict(zip(context, values, strict=True))
 

@@ -6,6 +6,7 @@
 from ... import absent as _absent
 from .module import *
 from .policies import CPUOffloadPolicy as CPUOffloadPolicy
+from .policies import FullyShardedDataParallel as FullyShardedDataParallel
 from .policies import MixedPrecisionPolicy as MixedPrecisionPolicy
 from .policies import OffloadPolicy as OffloadPolicy
 

@@ -78,7 +78,7 @@ class PackedSequence(_Fields):
         if batch_sizes is None:  # one argument, a pair: PyTorch's older form
             data, batch_sizes = data
             assert batch_sizes is not None
-        elif batch_sizes.device.type not in ("cpu", "meta"):
+        elif batch_sizes.device.kind not in ("cpu", "meta"):
             raise ValueError(
                 "batch_sizes should always be on CPU. Instances of PackedSequence should never be created manually. "
                 "They should be instantiated by functions like pack_sequence and pack_padded_sequences in nn.utils.rnn."
