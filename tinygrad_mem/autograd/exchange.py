@@ -103,7 +103,7 @@ class Exchange(Shaped):
         if self.requires_grad:
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
         if self.device.kind == "meta":
-            raise BufferError("a tensor on device meta has no values: there is nothing to export")
+            raise BufferError("a tensor on meta or in a prediction has no values: there is nothing to export")
         stays = options.get("dl_device") in (None, self.__dlpack_device__())
         with self.device.current():
             if not (self.device.kind == "cuda" and options.get("copy") and stays):

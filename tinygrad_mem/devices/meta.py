@@ -120,7 +120,13 @@ class Meta(CPU, kind="meta"):
         self.workspace(self.kernels.staging_workspace(out))
 
     def download(self, source: np.ndarray, out: np.ndarray) -> None:
+        shape = tuple(source.shape)
+        if self.whose:
+            raise DataDependenceError(
+                f"a tensor has a shape ({shape}) and no values in a prediction: ask `tensor.is_meta` before you read them, and "
+                "use there values that stand for those of the run"
+            )
         raise DataDependenceError(
-            f"a tensor on device meta has a shape ({tuple(source.shape)}) and no values; "
+            f"a tensor on device meta has a shape ({shape}) and no values; "
             "move the module to a real device with to_empty() and load its parameters, or do not ask for values here"
         )

@@ -77,7 +77,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """
     if input.device.kind == "meta":
         raise DataDependenceError(
-            "nonzero: the number of results depends on values, and a tensor on device meta has none. "
+            "nonzero: the number of results depends on values, and a tensor on meta or in a prediction has none. "
             "Use where(condition, a, b) or masked_fill, whose shapes do not depend on values."
         )
     found = np.nonzero(np.atleast_1d(input.detach()._host()))

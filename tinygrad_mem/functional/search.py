@@ -156,7 +156,7 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
     """
     if input.device.kind == "meta":
         raise DataDependenceError(
-            "unique_consecutive: the number of results depends on values, and a tensor on device meta has none"
+            "unique_consecutive: the number of results depends on values, and a tensor on meta or in a prediction has none"
         )
     x = input.detach()
     whole = shape.reshape(x, -1) if dim is None else x
@@ -189,7 +189,9 @@ def unique(
         ShapeError: another dimension than ``dim`` has no elements, so there is nothing to compare.
     """
     if input.device.kind == "meta":
-        raise DataDependenceError("unique: the number of results depends on values, and a tensor on device meta has none")
+        raise DataDependenceError(
+            "unique: the number of results depends on values, and a tensor on meta or in a prediction has none"
+        )
     x = input.detach()
     axis = 0 if dim is None else normalize_dim(dim, x.ndim)
     whole = shape.reshape(x, -1) if dim is None else x
