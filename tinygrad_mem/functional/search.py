@@ -141,7 +141,7 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
         raise ArgumentError(f"histc(): max must be larger than min, found {min} and {max}")
     if not (math.isfinite(min) and math.isfinite(max)):
         raise ArgumentError(f"histc: range of [{min}, {max}] is not finite")
-    if not input.is_floating_point() and (input.device.type == "cpu" or input.dtype not in (dtypes.int32, dtypes.int64)):
+    if not input.is_floating_point() and (input.device.kind == "cpu" or input.dtype not in (dtypes.int32, dtypes.int64)):
         raise DTypeError(f"histc: not implemented for {input.dtype}; convert it with .float(), or use bincount")
     return apply(ops.Histogram, input.detach(), bins=int(bins), low=float(min), high=float(max))
 
