@@ -125,6 +125,28 @@ def test_a_view_made_without_grad_is_not_used_after_a_write(library, write):
     assert (view.detach() * 3.0).tolist() == [6.0, 6.0]
 
 
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("later", [False, True])
+def test_a_view_keeps_its_gradient_when_its_base_is_detached(library, later: bool, written: bool):
+    """It was lost, or went to the base where that became a leaf."""
+    x = library.ones(4, requires_grad=True)
+    base = x * 2.0
+    view = base[:2]
+    inner = view[:1]
+    if written:
+        base.mul_(3.0)
+        assert not view.is_leaf
+        assert not inner.is_leaf
+    base.detach_()
+    if later:
+        base.requires_grad_()
+    (view.sum() + inner.sum()).backward()
+    assert x.grad.tolist() == ([12.0, 6.0, 0.0, 0.0] if written else [4.0, 2.0, 0.0, 0.0])
+    assert base.grad is None
+    with library.no_grad(), pytest.raises(RuntimeError, match="Can't detach views in-place"):
+        base[:2].detach_()
+
+
 def test_a_view_made_without_grad_keeps_no_graph():
     base = tm.ones(4, requires_grad=True) * 1.0
     with tm.no_grad():

@@ -139,11 +139,11 @@ class ViewHistory:
 
         A root that has become a leaf since, by ``requires_grad_()``, gets the view's gradient after the next write.
         """
-        base = self.base._former()
-        if base._node is self.root_node:
-            unconnected = tensor._node is None and base._requires_grad
-            if not unconnected or tensor.storage.version == self.version:
-                return
+        base, version = self.base._former(), tensor.storage.version
+        if version == self.version:  # the root may have been detached since
+            return
+        if base._node is self.root_node and not (tensor._node is None and base._requires_grad):
+            return
         fresh = base
         before, local.grad_enabled = local.grad_enabled, True
         try:
@@ -153,7 +153,8 @@ class ViewHistory:
             local.grad_enabled = before
         with tensor._retained_anew():
             tensor._node, tensor._index, tensor._requires_grad = fresh._node, fresh._index, fresh._requires_grad
-        self.root_node = base._node
+        # under hooks a write is counted before it is recorded
+        self.root_node, self.version = base._node, -1 if local.saved_hooks else version
 
 
 # --- forward ------------------------------------------------------------------------------------------------------------

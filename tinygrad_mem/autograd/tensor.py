@@ -326,7 +326,7 @@ class Tensor(Exchange, _Base):
 
     def detach_(self) -> Tensor:
         """Detach this tensor: it becomes a leaf that requires no gradient."""
-        if self._view is not None:
+        if self._view is not None or self._off_the_record is not None:
             raise GraphError("Can't detach views in-place. Use detach() instead.")
         self._node, self._index, self._requires_grad = None, 0, False
         return self
