@@ -147,6 +147,17 @@ def test_a_view_keeps_its_gradient_when_its_base_is_detached(library, later: boo
         base[:2].detach_()
 
 
+def test_a_view_of_a_view_made_before_its_base_requires_grad_gets_the_gradient_after_a_write(library):
+    base = library.ones(4)
+    view = base.view(-1)
+    base.requires_grad_()
+    inner = view[:2]
+    with library.no_grad():
+        base.mul_(2.0)
+    (view.sum() + inner.sum()).backward()
+    assert base.grad.tolist() == [2.0, 2.0, 1.0, 1.0]
+
+
 def test_a_view_made_without_grad_keeps_no_graph():
     base = tm.ones(4, requires_grad=True) * 1.0
     with tm.no_grad():
