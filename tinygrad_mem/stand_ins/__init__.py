@@ -43,8 +43,13 @@ PATHS = {
     "..utils.data": "utils.data.dataloader utils.data.dataset utils.data.distributed utils.data.sampler",
 }
 """Module, relative to this folder -> its paths under ``tinygrad_mem``."""
-fft, func, _higher_order_ops = (refused.module(name) for name in ("fft", "func", "_higher_order_ops"))
-_REFUSED = {fft: "fft", func: "func", _higher_order_ops: "_higher_order_ops _higher_order_ops.associative_scan"}
+fft, func, wrap, _higher_order_ops = (refused.module(name) for name in ("fft", "func", "wrap", "_higher_order_ops"))
+_REFUSED = {
+    fft: "fft",
+    func: "func",
+    wrap: "distributed.fsdp.wrap",
+    _higher_order_ops: "_higher_order_ops _higher_order_ops.associative_scan",
+}
 
 
 def install() -> None:

@@ -66,6 +66,10 @@ MODULES = {
         "call the module itself; `autograd.grad(outputs, inputs)` gives gradients of anything, and a batch is one dimension "
         "more: operations broadcast",
     ),
+    "wrap": (
+        "transformer_auto_wrap_policy size_based_auto_wrap_policy lambda_auto_wrap_policy enable_wrap wrap _or_policy",
+        "call `distributed.fsdp.fully_shard` on each block",
+    ),
     "_higher_order_ops": ("associative_scan", "nothing is compiled here: write it as a loop of Python"),
 }
 """Modules that published files import and seldom call: their names, and what to do instead."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ... import dtypes
-from ...errors import DTypeError, NotOfferedError
+from ...errors import DTypeError
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,3 @@ class CPUOffloadPolicy(OffloadPolicy):
     """
 
     pin_memory: bool = True
-
-
-class FullyShardedDataParallel:
-    """PyTorch's older wrapper. It is never made, so no module is one."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotOfferedError("distributed.fsdp.FullyShardedDataParallel: use distributed.fsdp.fully_shard")
