@@ -789,6 +789,7 @@ def test_what_the_trainers_of_transformers_name():
     from tinygrad_mem.distributed._composable.fsdp import fully_shard
     from tinygrad_mem.distributed._functional_collectives import all_to_all_single_autograd, wait_tensor
     from tinygrad_mem.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+    from tinygrad_mem.distributed.fsdp.wrap import transformer_auto_wrap_policy
     from tinygrad_mem.distributed.tensor._utils import compute_local_shape_and_global_offset
     from tinygrad_mem.distributed.tensor.placement_types import Partial, Shard, _StridedShard
 
@@ -798,8 +799,10 @@ def test_what_the_trainers_of_transformers_name():
     assert (Shard, Partial) == (tensor.Shard, tensor.Partial)
     assert Partial() == Partial("sum") != Partial("avg")
     never = [Graph, Value, HuggingFaceStorageReader, HuggingFaceStorageWriter, _StridedShard, fsdp.FullyShardedDataParallel]
+    never += [fsdp.CPUOffload, fsdp.ShardingStrategy, fsdp.MixedPrecision, fsdp.BackwardPrefetch, fsdp.StateDictType]
     assert not any(isinstance(tm.nn.Linear(1, 1), kind) for kind in never)
-    for refused in (*never, all_to_all_single_autograd, wait_tensor, compute_local_shape_and_global_offset):
+    functions = all_to_all_single_autograd, wait_tensor, compute_local_shape_and_global_offset, transformer_auto_wrap_policy
+    for refused in (*never, *functions):
         with pytest.raises(tm.errors.NotOfferedError):
             refused(tm.zeros(1))
     with pytest.raises(tm.errors.NotOfferedError, match=r"distribute_tensor: a rank's shard is an ordinary tensor here"):
