@@ -158,6 +158,7 @@ def nowhere(size: int) -> Any:
     return np.asarray(chunks._Addresses(size)).view(chunks._Nowhere)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_no_value_is_read(tmp_path: Path, reliability: Callable[[str, int], None]):
     """A large array of a prediction has no memory: an op that reads it ends the process. Here small ones have none either."""
     tried: list[tuple[str, Callable[[], Any]]] = []

@@ -102,7 +102,7 @@ class Exchange(Shaped):
     def __dlpack__(self, **options: Any) -> Any:
         if self.requires_grad:
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
-        if self.device.kind == "meta":
+        if self.is_meta:
             raise BufferError("a tensor on meta or in a prediction has no values: there is nothing to export")
         stays = options.get("dl_device") in (None, self.__dlpack_device__())
         with self.device.current():
@@ -149,7 +149,7 @@ class Exchange(Shaped):
         return self._host() if known is None else known
 
     def __format__(self, spec: str) -> str:
-        unreadable = self.device.kind == "meta" and local.dry is None
+        unreadable = self.is_meta and local.dry is None
         return object.__format__(self, spec) if self.array.ndim or unreadable else format(self.item(), spec)
 
     def __repr__(self) -> str:

@@ -19,13 +19,13 @@ def format_tensor(tensor: Any) -> str:
     shape = tuple(tensor.array.shape)
     tail = [f"device='{tensor.device}'"] if tensor.device.type != "cpu" else []
     plain = [get_default_dtype()] if not tensor.array.size else [get_default_dtype(), np.dtype(np.int64), np.dtype(np.bool_)]
-    if tensor.device.kind == "meta":
+    if tensor.is_meta:
         body, plain = "...", plain[:1]
     elif tensor.array.size == 0:
         body = "[]"
     else:
         body = _format_values(tensor._host())
-    if tensor.device.kind == "meta" or (tensor.array.size == 0 and tensor.ndim != 1):
+    if tensor.is_meta or (tensor.array.size == 0 and tensor.ndim != 1):
         tail.append(f"size={shape}")
     if tensor.dtype not in plain:
         tail.append(f"dtype={tensor.dtype.name}")

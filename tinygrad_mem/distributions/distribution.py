@@ -171,7 +171,7 @@ class Distribution:
 
     def __repr__(self) -> str:
         given = {name: self.__dict__[name] for name in self.arg_constraints if name in self.__dict__}
-        text = ", ".join(f"{n}: {p if p.numel() == 1 and p.device.kind != 'meta' else p.shape}" for n, p in given.items())
+        text = ", ".join(f"{n}: {p if p.numel() == 1 and not p.is_meta else p.shape}" for n, p in given.items())
         return f"{type(self).__name__}({text})"
 
 
@@ -215,7 +215,7 @@ class Discrete(Distribution):
 def _breaks(constraint: Constraint, value: Tensor) -> bool:
     with no_grad():
         allowed = constraint.check(value).all()
-    return value.device.kind != "meta" and not bool(allowed)
+    return not value.is_meta and not bool(allowed)
 
 
 def broadcast_all(*values: Any) -> list[Tensor]:

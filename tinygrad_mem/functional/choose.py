@@ -75,7 +75,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     Raises:
         DataDependenceError: on device meta, where their number is unknown.
     """
-    if input.device.kind == "meta":
+    if input.is_meta:
         raise DataDependenceError(
             "nonzero: the number of results depends on values, and a tensor on meta or in a prediction has none. "
             "Use where(condition, a, b) or masked_fill, whose shapes do not depend on values."

@@ -206,7 +206,7 @@ def gaussian_nll_loss(
                 f"var is of incorrect size: {list(var.shape)} for input {list(input.shape)}; sizes are the input's, or 1"
             )
     negative = reduce.any(compare.lt(var, 0))
-    if negative.device.kind != "meta" and negative.item():
+    if not negative.is_meta and negative.item():
         raise ArgumentError(
             "var has negative entry/entries: a variance is a square; use softplus() or exp() to make it positive"
         )

@@ -54,7 +54,7 @@ def _expanded(input: Tensor, key: Any) -> list:
 
 def _number(input: Tensor, index: Tensor) -> int:
     """The number of an index without dimensions. Where nobody knows it, the first entry stands for all: each has its shape."""
-    if not index.device.kind == input.device.kind == "meta":
+    if not (index.is_meta and input.is_meta):
         return int(index.item())
     known = index._constant()
     if known is not None:
@@ -196,7 +196,7 @@ def ends(x: Tensor) -> tuple:
     if x.numel() == 0:
         return ()
     low, high = x.min(), x.max()  # type: ignore[attr-defined]
-    return () if x.device.kind == "meta" else (low.item(), high.item())
+    return () if x.is_meta else (low.item(), high.item())
 
 
 def refuse_outside(low: int, high: int, size: int, dim: int, negative: bool = True) -> None:

@@ -271,7 +271,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
         raise ShapeError(
             f"cannot sample n_sample > prob_dist.size(-1) samples without replacement, found {num_samples} > {input.size(-1)}"
         )
-    if input.device.kind != "meta":
+    if not input.is_meta:
         host = input.detach().cpu().numpy()
         if not np.isfinite(host).all() or (host < 0).any() or (host.sum(-1) <= 0).any():
             raise ArgumentError("probability tensor contains either `inf`, `nan` or element < 0, or a row that sums to 0")

@@ -154,7 +154,7 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
         DataDependenceError: on device ``meta``: the shape depends on values.
         DimensionError: ``dim`` is outside the tensor.
     """
-    if input.device.kind == "meta":
+    if input.is_meta:
         raise DataDependenceError(
             "unique_consecutive: the number of results depends on values, and a tensor on meta or in a prediction has none"
         )
@@ -188,7 +188,7 @@ def unique(
         DimensionError: ``dim`` is outside the tensor.
         ShapeError: another dimension than ``dim`` has no elements, so there is nothing to compare.
     """
-    if input.device.kind == "meta":
+    if input.is_meta:
         raise DataDependenceError(
             "unique: the number of results depends on values, and a tensor on meta or in a prediction has none"
         )

@@ -105,7 +105,7 @@ def _ratio(x: np.ndarray, above: tuple, below: tuple) -> np.ndarray:
 
 def _upload(tensor: Tensor, values: Callable[[], np.ndarray]) -> None:
     """Write ``values()``, computed on the host, into a tensor of any device. On ``meta`` nothing is computed."""
-    found = None if tensor.device.kind == "meta" else np.ascontiguousarray(values(), dtype=tensor.dtype)
+    found = None if tensor.is_meta else np.ascontiguousarray(values(), dtype=tensor.dtype)
     inplace.apply_(Upload, tensor, values=found)
 
 

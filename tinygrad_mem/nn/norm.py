@@ -110,7 +110,7 @@ class _BatchNorm(_RunningNorm, function=F.batch_norm):
         mean, var = self.running_mean, self.running_var
         count = self.num_batches_tracked if self.training and self.track_running_stats else None
         if count is not None and self.momentum is None:
-            weigh = 0.0 if count.device.kind == "meta" else 1.0 / (count.item() + 1)
+            weigh = 0.0 if count.is_meta else 1.0 / (count.item() + 1)
         batch = self.training or (mean is None and var is None)
         if self.training and not self.track_running_stats:
             mean = var = None

@@ -264,7 +264,7 @@ def _fitting(key: str, tensor: Tensor, value: Any) -> tuple[Any, str]:
 
 
 def _copies_nothing(name: str, tensor: Tensor, value: Tensor) -> bool:
-    if tensor.device.kind == "meta" and value.device.kind != "meta":
+    if tensor.is_meta and not value.is_meta:
         warnings.warn(
             f"for {name}: copying from a non-meta parameter in the checkpoint to a meta parameter in the current model, "
             "which is a no-op. (Did you mean to pass `assign=True` or to call to_empty() first?)",

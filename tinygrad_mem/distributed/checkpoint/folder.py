@@ -66,7 +66,7 @@ def save(
     """
     group = _group(process_group, no_dist, storage_writer, planner)
     boxes = boxes_of(state_dict)
-    if any(box.tensor.device.kind == "meta" for box in boxes.values()):
+    if any(box.tensor.is_meta for box in boxes.values()):
         raise DataDependenceError("checkpoint.save: tensors on meta have no values")
     values = values_of(state_dict)
     _together(group, lambda: files.save([values], io.BytesIO()), "write its values")
