@@ -150,7 +150,7 @@ class Region:
             cast = apply(Cast, x, dtype=dtype)
         scope.report_role(cast.array, "WEIGHT_CAST", cast, x)
         if self.cache_enabled:
-            self.cache[id(x)] = _Cached(weakref.ref(x), x.storage, x.storage.version, local.inference, cast)
+            self.cache[id(x)] = _Cached(weakref.ref(x), x.storage, x.storage.version, bool(local.inference), cast)
         return cast
 
     def _serves(self, found: _Cached, x: Tensor, dtype: np.dtype) -> bool:
@@ -159,7 +159,7 @@ class Region:
             and found.leaf() is x
             and found.storage is x.storage
             and found.version == x.storage.version
-            and found.inference == local.inference
+            and found.inference == bool(local.inference)
             and found.tensor.array.dtype == dtype
             and (found.tensor._requires_grad or not local.grad_enabled)
         )
