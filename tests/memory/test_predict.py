@@ -284,6 +284,7 @@ def test_a_program_that_asks_for_its_device_does_what_it_does_there(like: str):
         assert x.device == tm.device(like) == tm.device(x.device.type) == tm.device(str(x.device))
         if x.device.type != "meta":
             x = x * 2
+        assert str(tm.zeros(0, device=tm.device(like).host()).device) == "cpu"
         del x
         if tm.cuda.is_available():
             tm.cuda.set_device(tm.cuda.current_device())

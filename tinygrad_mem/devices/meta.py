@@ -110,7 +110,7 @@ class Meta(CPU, kind="meta"):
     def over_pool(self, pool: Pool, of: device) -> Any:
         host: Any = super().over_pool(pool, of)
         if host.like != "cpu":
-            host.like, host.kernels = "cpu", self.kernels_like("cpu")
+            host.type, host.index, host.like, host.kernels = "cpu", None, "cpu", self.kernels_like("cpu")
         return host
 
     def over(self, memory: np.ndarray) -> np.ndarray:
