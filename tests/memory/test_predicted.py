@@ -85,7 +85,7 @@ def function(name: str) -> Callable[..., Any]:
 
 
 def backward(results: Any, layout: str = "plain") -> None:
-    """The gradients that arrive are laid out as the arguments: a prediction has no memory that could be copied by mistake."""
+    """Backward of all results, with gradients of ones in the layout of the arguments."""
     wanted = [t for t in flat(results) if t.requires_grad and not t.is_leaf]
     if wanted:
         tm.autograd.backward(wanted, [laid_out(tm.ones_like(t), layout) for t in wanted])

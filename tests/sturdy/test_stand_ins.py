@@ -807,6 +807,8 @@ def test_what_the_trainers_of_transformers_name():
             refused(tm.zeros(1))
     with pytest.raises(tm.errors.NotOfferedError, match=r"distribute_tensor: a rank's shard is an ordinary tensor here"):
         tensor.distribute_tensor(tm.zeros(1))
+    with pytest.raises(tm.errors.NotOfferedError, match=r"distributed\.fsdp\.wrap\.transformer_auto_wrap_policy: call `"):
+        transformer_auto_wrap_policy()
     with pytest.raises(tm.errors.NotOfferedError, match=r"AffineTransform is not offered"):
         tm.distributions.AffineTransform(0.0, 1.0)
 

@@ -125,7 +125,7 @@ class ViewHistory:
         self.base: Tensor = source if self.before is None else self.before.base
         self.root_node = self.base._node
         if self.before is not None and source._node is None and self.base._requires_grad:
-            self.root_node = ...  # its node leads to a view that is not connected: like that, it will be after the next write
+            self.root_node = ...  # no node: the source is older than the base's gradient; the next write connects this view
         self.version = source.storage.version
 
     def chain(self) -> list[tuple]:

@@ -133,7 +133,7 @@ class inference_mode(_GradMode):
 
     def __enter__(self) -> None:
         self._before.append((local.grad_enabled, local.inference))
-        local.grad_enabled, local.inference = self.mode, "no grad" * self.enabled
+        local.grad_enabled, local.inference = self.mode, "no grad" if self.enabled else ""
 
 
 def is_grad_enabled() -> bool:

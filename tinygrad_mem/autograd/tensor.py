@@ -182,7 +182,7 @@ class Tensor(Exchange, _Base):
         """
         if self._view is not None:
             self._view.connect(self)
-        elif self._off_the_record and self._off_the_record[1] != self._version and self.requires_grad > self._requires_grad:
+        elif (made := self._off_the_record) and made[1] != self._version and self.requires_grad and not self._requires_grad:
             raise GraphError(
                 "A view was created in no_grad mode and its base or another view of its base has been modified inplace: it "
                 "would get no gradient. Make the view and write in the same mode, or detach() the view."

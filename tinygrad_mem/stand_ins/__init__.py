@@ -43,11 +43,11 @@ PATHS = {
     "..utils.data": "utils.data.dataloader utils.data.dataset utils.data.distributed utils.data.sampler",
 }
 """Module, relative to this folder -> its paths under ``tinygrad_mem``."""
-fft, func, wrap, _higher_order_ops = (refused.module(name) for name in ("fft", "func", "wrap", "_higher_order_ops"))
+fft, func, _higher_order_ops = (refused.module(name) for name in ("fft", "func", "_higher_order_ops"))
 _REFUSED = {
     fft: "fft",
     func: "func",
-    wrap: "distributed.fsdp.wrap",
+    refused.module("distributed.fsdp.wrap"): "distributed.fsdp.wrap",
     _higher_order_ops: "_higher_order_ops _higher_order_ops.associative_scan",
 }
 

@@ -66,7 +66,7 @@ MODULES = {
         "call the module itself; `autograd.grad(outputs, inputs)` gives gradients of anything, and a batch is one dimension "
         "more: operations broadcast",
     ),
-    "wrap": (
+    "distributed.fsdp.wrap": (
         "transformer_auto_wrap_policy size_based_auto_wrap_policy lambda_auto_wrap_policy enable_wrap wrap _or_policy",
         "call `distributed.fsdp.fully_shard` on each block",
     ),
